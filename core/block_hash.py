@@ -1,0 +1,59 @@
+"""The chained hash that names a full block of tokens and everything before it.
+
+    root = blake2b_16(key, version | model digest | KV fingerprint | adapter | tenant salt)   each length-prefixed
+    h[i] = blake2b_16(h[i-1] | tokens of block i as little-endian uint32)
+
+Equal hashes mean equal prefixes under one model, layout, adapter and tenant. Pure; golden vectors in the tests pin it,
+because every process of a cluster must agree on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import NewType
+
+BlockHash = NewType("BlockHash", bytes)
+
+HASH_VERSION = 1
+HASH_BYTES = 16
+
+
+def root_hash(
+    *, model_digest: str, kv_fingerprint: str, adapter: str = "", salt: str = "", key: bytes = b""
+) -> BlockHash:
+    """Return the hash that all chains of one model, layout, adapter and tenant start from.
+
+    `key` is the cluster's secret, at most 64 bytes are used; without it a tenant could compute another's hashes.
+    """
+    state = hashlib.blake2b(digest_size=HASH_BYTES, key=key[:64])
+    for part in (str(HASH_VERSION), model_digest, kv_fingerprint, adapter, salt):
+        data = part.encode()
+        state.update(len(data).to_bytes(4, "little"))
+        state.update(data)
+    return BlockHash(state.digest())
+
+
+def extend(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
+    """Return the hash of the block `tokens` that follows `parent`."""
+    packed = array("I", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return BlockHash(hashlib.blake2b(parent + packed.tobytes(), digest_size=HASH_BYTES).digest())
+
+
+def chain(root: BlockHash, tokens: Sequence[int], block_size: int) -> list[BlockHash]:
+    """Return the hashes of all full blocks of `tokens`, first to last: floor(T / B) of them."""
+    hashes: list[BlockHash] = []
+    parent = root
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        parent = extend(parent, tokens[start : start + block_size])
+        hashes.append(parent)
+    return hashes
+
+
+def max_hit_blocks(num_tokens: int, block_size: int) -> int:
+    """Return how many blocks of a prompt a cache may serve: floor((T-1)/B), since the last token must be computed."""
+    return max(0, (num_tokens - 1) // block_size)

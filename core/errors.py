@@ -1,0 +1,169 @@
+"""The errors that Pagewire names, and the one table that says what each means outside.
+
+    PagewireError
+    |- InvalidRequest            the caller's fault, names the field and the bound
+    |  |- UnknownModel
+    |  |- UnsupportedField
+    |- Unauthenticated
+    |- Overloaded                try later; carries `retry_after_s`
+    |- Unavailable               nobody can serve it now
+    |  |- Draining
+    |  |- PodLost                a pod went away with the request
+    |- DeadlineExceeded
+    |- Cancelled
+    |- PeerMismatch              two processes that must not be paired
+    |- TransferFailed            KV did not arrive; never reaches a client, D completes locally
+    |- EngineFailed
+       |- Poisoned               this request broke a step
+
+Every error carries a machine-readable `cause`. A cause crosses process borders as text and comes back as the
+same class (`from_cause`); an unknown cause comes back as `EngineFailed`, never as success.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class PagewireError(Exception):
+    """Root of the tree; `cause` is the machine-readable name, the text is for people."""
+
+    cause: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(PagewireError):
+    """A parameter is wrong: `field` names it, the message states the bound."""
+
+    cause = "invalid_request"
+
+    def __init__(self, message: str, *, field: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.field = field
+
+
+class UnknownModel(InvalidRequest):
+    """No pod serves the model that the request names."""
+
+    cause = "model_not_found"
+
+
+class UnsupportedField(InvalidRequest):
+    """A field that we know and do not honour."""
+
+    cause = "unsupported_field"
+
+
+class Unauthenticated(PagewireError):
+    """A missing or wrong credential."""
+
+    cause = "unauthenticated"
+
+
+class Overloaded(PagewireError):
+    """No room now; `retry_after_s` says when it may be worth another try."""
+
+    cause = "overloaded"
+
+
+class Unavailable(PagewireError):
+    """No pod that could serve the request is there."""
+
+    cause = "unavailable"
+
+
+class Draining(Unavailable):
+    """The process is going away and admits nothing new."""
+
+    cause = "draining"
+
+
+class PodLost(Unavailable):
+    """The pod that held the request went away and nobody could take over."""
+
+    cause = "pod_lost"
+
+
+class DeadlineExceeded(PagewireError):
+    """The request's deadline passed."""
+
+    cause = "deadline_exceeded"
+
+
+class Cancelled(PagewireError):
+    """The client, or the router on its behalf, gave the request up."""
+
+    cause = "cancelled"
+
+
+class PeerMismatch(PagewireError):
+    """Two processes disagree on what must be equal; the message is the diff."""
+
+    cause = "peer_mismatch"
+
+
+class TransferFailed(PagewireError):
+    """A shipment did not arrive: lost peer, corrupt block, or its deadline."""
+
+    cause = "transfer_failed"
+
+
+class EngineFailed(PagewireError):
+    """The engine process broke."""
+
+    cause = "internal"
+
+
+class Poisoned(EngineFailed):
+    """This request broke a step of the engine."""
+
+    cause = "poisoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What an error is called outside: gRPC status name, HTTP status, whether another try can help."""
+
+    grpc: str
+    http: int
+    retryable: bool
+
+
+STATUS_OF: dict[type[PagewireError], Status] = {
+    InvalidRequest: Status("INVALID_ARGUMENT", 400, False),
+    UnknownModel: Status("NOT_FOUND", 404, False),
+    UnsupportedField: Status("INVALID_ARGUMENT", 400, False),
+    Unauthenticated: Status("UNAUTHENTICATED", 401, False),
+    Overloaded: Status("RESOURCE_EXHAUSTED", 429, True),
+    Unavailable: Status("UNAVAILABLE", 503, True),
+    Draining: Status("UNAVAILABLE", 503, True),
+    PodLost: Status("UNAVAILABLE", 503, True),
+    DeadlineExceeded: Status("DEADLINE_EXCEEDED", 504, False),
+    Cancelled: Status("CANCELLED", 499, False),
+    PeerMismatch: Status("FAILED_PRECONDITION", 500, False),
+    TransferFailed: Status("INTERNAL", 500, True),
+    EngineFailed: Status("INTERNAL", 500, False),
+    Poisoned: Status("INTERNAL", 500, False),
+}
+
+_BY_CAUSE = {error.cause: error for error in STATUS_OF}
+
+
+def status_of(error: PagewireError) -> Status:
+    """Return the row of the table for `error`."""
+    return STATUS_OF.get(type(error), STATUS_OF[EngineFailed])
+
+
+def from_cause(cause: str, message: str, *, field: str = "", retry_after_s: float = 0.0) -> PagewireError:
+    """Rebuild an error that crossed a process border."""
+    error = _BY_CAUSE.get(cause)
+    if error is None:
+        return EngineFailed(f"{cause}: {message}")
+    if issubclass(error, InvalidRequest):
+        return error(message, field=field, retry_after_s=retry_after_s)
+    return error(message, retry_after_s=retry_after_s)

@@ -1,0 +1,30 @@
+"""What two processes must agree on before they exchange a single token or block."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """Model, tokenizer, KV layout and hash version. The wire version is negotiated apart, so that pods can be upgraded
+    one at a time.
+    """
+
+    model_name: str
+    model_digest: str
+    tokenizer_digest: str
+    kv_fingerprint: str
+    kv_layout: str
+    block_size: int
+    hash_version: int
+    max_model_len: int
+
+    def diff(self, other: Fingerprint) -> str:
+        """Return "field: ours / theirs" for every difference, "" when the two may be paired."""
+        return "; ".join(
+            f"{f.name}: {getattr(self, f.name)} / {getattr(other, f.name)}"
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != getattr(other, f.name)
+        )

@@ -1,0 +1,73 @@
+"""The shape of one KV block, and all byte arithmetic that follows from it.
+
+Default order `layer_outer`: pool `[N, L, 2, Hk, B, D]`; one block is one contiguous span over all layers, so that
+moving a block is one copy. `head_outer` is `[N, Hk, L, 2, B, D]`: a head shard is one span (tensor parallelism).
+Knows nothing of tensors, of who holds a block, or of what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+BLOCK_SIZES = (16, 32, 64, 128)
+
+
+class BlockOrder(StrEnum):
+    """Which axis of a block is outermost."""
+
+    LAYER_OUTER = "layer_outer"
+    HEAD_OUTER = "head_outer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """Shape, order and dtype of the KV of one token, one block, one pool."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: str
+    order: BlockOrder = BlockOrder.LAYER_OUTER
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPE_BYTES)}")
+        if self.block_size not in BLOCK_SIZES:
+            raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
+        for name in ("num_layers", "num_kv_heads", "head_dim"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of K and V of one token over all layers: 2 L Hk D itemsize."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block: token_bytes x B."""
+        return self.token_bytes * self.block_size
+
+    def shape(self, num_blocks: int) -> tuple[int, ...]:
+        """Return the pool's shape for `num_blocks` blocks."""
+        if self.order is BlockOrder.HEAD_OUTER:
+            return (num_blocks, self.num_kv_heads, self.num_layers, 2, self.block_size, self.head_dim)
+        return (num_blocks, self.num_layers, 2, self.num_kv_heads, self.block_size, self.head_dim)
+
+    def num_blocks(self, num_tokens: int) -> int:
+        """Return how many blocks hold `num_tokens` tokens: ceil(T / B)."""
+        return -(-num_tokens // self.block_size)
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that are equal exactly when two pools' blocks are interchangeable bytes."""
+        text = "|".join(
+            str(value)
+            for value in (
+                self.num_layers, self.num_kv_heads, self.head_dim, self.block_size, self.dtype, self.order.value,
+            )
+        )
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,486 @@
+"""Everything that processes say to one another, as plain values.
+
+The wire form is `protos/*.proto`; `serving/codec.py` maps one to the other by field name, and a test holds the two
+together. Nothing here knows how a message travels.
+
+Who says what to whom:
+
+    both ways        Hello Welcome Refused Heartbeat
+    router -> decode Submit Cancel                       decode -> router  Tokens Ended
+    decode -> prefill Run Landed Resend Fence            prefill -> decode RunAccepted RunRefused ChunkReady
+                                                                           FirstToken PrefillFailed Fenced
+    front -> engine  Add Reserve Bind Join Abort Release engine -> front   EngineReady Reserved Bound StepDone Freed
+
+`request_id` inside the cluster names one attempt of one request and is never used twice. `generation` counts the
+shipments of a request: a frame or a byte of an earlier one is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.errors import InvalidRequest, PagewireError, from_cause
+from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.kv_layout import KVLayout
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.timeline import Timeline
+
+WIRE_VERSION = 1
+OLDEST_WIRE_VERSION = 1
+
+
+class Role(StrEnum):
+    """What a process is for."""
+
+    ROUTER = "router"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    COLOCATED = "colocated"
+
+
+# ---------------------------------------------------------------------------------------------------- shared values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """A `PagewireError` as a value."""
+
+    cause: str
+    message: str
+    field: str = ""
+    retry_after_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: PagewireError) -> ErrorInfo:
+        """Describe `error`."""
+        field = error.field if isinstance(error, InvalidRequest) else ""
+        return cls(cause=error.cause, message=error.message, field=field, retry_after_s=error.retry_after_s)
+
+    def error(self) -> PagewireError:
+        """Return the error that this describes."""
+        return from_cause(self.cause, self.message, field=self.field, retry_after_s=self.retry_after_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSpec:
+    """All an engine needs to run one token stream.
+
+    `output` holds tokens that the client already has (`Continue`): they are computed like a prompt, and count as
+    output for every stop rule. `root` is where the sequence's hash chain starts; it carries model, layout, tenant.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    sampling: SamplingParams
+    root: BlockHash
+    output: tuple[int, ...] = ()
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """New tokens of one sequence; `position` is the index in its output of the first, so that a gap or a repeat shows."""
+
+    request_id: str
+    index: int
+    position: int
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a pod holds and has to do, counted now.
+
+    Blocks: total = free + cached + held + quarantined; `reserved` are promised and not yet bound. `orphaned` blocks are held by no live request:
+    always 0 in health. `prefill_s_per_token` and `step_s` are measured, 0 until they are.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    waiting_tokens: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    blocks_held: int = 0
+    blocks_reserved: int = 0
+    blocks_orphaned: int = 0
+    prompt_tokens_computed: int = 0
+    prompt_tokens_cached: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    prefill_s_per_token: float = 0.0
+    step_s: float = 0.0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a finished request cost and where: counted by the pods, never derived from what was asked."""
+
+    placement: str  # "remote", "local", or "resumed" when a local completion followed a lost shipment
+    prefill_pod: str = ""
+    decode_pod: str = ""
+    prompt_tokens: int = 0
+    prefill_cached_tokens: int = 0
+    prefill_computed_tokens: int = 0
+    decode_cached_tokens: int = 0
+    decode_computed_tokens: int = 0
+    chunks: int = 0
+    manifest_blocks: int = 0
+    blocks_shipped: int = 0
+    bytes_shipped: int = 0
+    transfer_s: float = 0.0
+    exposed_s: float = 0.0
+
+
+# -------------------------------------------------------------------------------------------------------- handshake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first frame on a link, from the side that dialled.
+
+    `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over the rest under the
+    cluster's secret.
+    """
+
+    oldest_wire_version: int
+    wire_version: int
+    peer_id: str
+    incarnation: str
+    role: Role
+    epoch: int
+    fingerprint: Fingerprint | None = None
+    transports: tuple[str, ...] = ()
+    proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The answer to `Hello`: the agreed wire version and who answers. `proof` covers the hello's, so it cannot be replayed."""
+
+    wire_version: int
+    peer_id: str
+    incarnation: str
+    role: Role
+    epoch: int
+    fingerprint: Fingerprint | None = None
+    transport: str = ""
+    proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The answer to a `Hello` that cannot be paired; the link ends after it."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Still alive; a pod adds its load. Any frame counts as a sign of life, this one comes when there is no other."""
+
+    load: Load | None = None
+
+
+# ------------------------------------------------------------------------------------------------- router <-> decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A prefill pod that may run the prompt, with the seconds that the router predicts until it starts."""
+
+    pod_id: str
+    address: str
+    queue_s: float = 0.0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Run this request. With no candidates the pod prefills it itself. `deadline_s` is the time that remains.
+
+    `prefill` is "remote" (wherever a candidate can), "local", or "auto": the pod compares predicted times.
+    """
+
+    spec: SequenceSpec
+    candidates: tuple[Candidate, ...] = ()
+    prefill: str = "remote"
+    deadline_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """End this request now; the answer is its `Ended`. `reason` is "client", "stop" (a stop string matched) or "deadline"."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """All new tokens of one step for one router."""
+
+    records: tuple[TokenRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last frame of a request, exactly once. `error` is None when it finished or was stopped by the router."""
+
+    request_id: str
+    error: ErrorInfo | None = None
+    report: Report | None = None
+    timelines: tuple[Timeline, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------ decode <-> prefill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Build the KV of `spec.tokens`, ship the blocks from `first_block` on, and sample the first token.
+
+    `shipment_id` names the bytes on the transport. With `ship` False only the token is wanted.
+    """
+
+    spec: SequenceSpec
+    generation: int
+    shipment_id: int
+    first_block: int
+    ship: bool
+    ticket: bytes
+    lease_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAccepted:
+    """The prompt is queued."""
+
+    request_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRefused:
+    """The prompt is not run, and nothing is held for it."""
+
+    request_id: str
+    generation: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReady:
+    """Blocks `first_block` .. `first_block + num_blocks - 1` of the chain are final and on their way."""
+
+    request_id: str
+    generation: int
+    first_block: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """The prompt is done. `num_blocks` is the manifest's length; 0 when the first token ended the sequence."""
+
+    request_id: str
+    generation: int
+    record: TokenRecord
+    num_blocks: int
+    chunks: int
+    cached_tokens: int
+    computed_tokens: int
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillFailed:
+    """The prefill pod gives the request up after it was accepted; it sends nothing more of this generation."""
+
+    request_id: str
+    generation: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """All blocks arrived and were verified: the prefill pod may release them."""
+
+    request_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """These blocks arrived corrupt: once more, please. Asked at most once per block."""
+
+    request_id: str
+    generation: int
+    first_block: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Stop computing and sending for this generation, and say when that is certain."""
+
+    request_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """Nothing more of this generation will be sent or read, and its blocks are released."""
+
+    request_id: str
+    generation: int
+
+
+# --------------------------------------------------------------------------------------------------- front <-> engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReady:
+    """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory."""
+
+    layout: KVLayout
+    num_blocks: int
+    fingerprint: Fingerprint
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """Run a sequence from its tokens. On a prefill pod: build the prompt's KV, sample once, hold the blocks until `Release`.
+
+    `first_block`: chunks are reported from this block of the chain on.
+    """
+
+    spec: SequenceSpec
+    first_block: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Pin what the cache holds of the prompt and promise the blocks for the rest, plus the room for one more token."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The answer to `Reserve`: how many leading blocks are cached and pinned, or why not."""
+
+    request_id: str
+    hit_blocks: int = 0
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """Turn promised blocks into ids: the sequence's block table grows to `num_blocks`."""
+
+    request_id: str
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The answer to `Bind`: the ids of the whole block table, or empty when the sequence is gone."""
+
+    request_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A reserved sequence starts: its first `num_computed` tokens have their KV in its blocks, `output` is already out.
+
+    Whatever is missing is computed here, so this is both adoption after a landed shipment and local completion.
+    """
+
+    request_id: str
+    num_computed: int
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """End a sequence in whatever state; the answer is `Freed`, when no step can touch its blocks any more."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The blocks of a sequence that was handed off go back to the cache."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """The sequence and its blocks are gone from the engine."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkDone:
+    """A step completed blocks of a prompt: `block_ids` are those of the chain from `first_block` on.
+
+    `cached_tokens` and `computed_tokens` are totals of this sequence so far. With `is_last` the token record of the
+    same step holds the first token.
+    """
+
+    request_id: str
+    first_block: int
+    block_ids: tuple[int, ...]
+    cached_tokens: int
+    computed_tokens: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedBlock:
+    """A block by its hash; `depth` is its place in the chain, from 0."""
+
+    block_hash: BlockHash
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceEnd:
+    """A sequence finished or failed, and what the engine counted for it."""
+
+    request_id: str
+    cached_tokens: int
+    computed_tokens: int
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """What one step, or one command between steps, brought about."""
+
+    records: tuple[TokenRecord, ...] = ()
+    chunks: tuple[ChunkDone, ...] = ()
+    ends: tuple[SequenceEnd, ...] = ()
+    stored: tuple[CachedBlock, ...] = ()
+    evicted: tuple[CachedBlock, ...] = ()
+    load: Load | None = None
+
+
+LinkMessage = (
+    Hello | Welcome | Refused | Heartbeat | Submit | Cancel | Tokens | Ended | Run | RunAccepted | RunRefused
+    | ChunkReady | FirstToken | PrefillFailed | Landed | Resend | Fence | Fenced
+)  # fmt: skip
+EngineMessage = (
+    EngineReady | Add | Reserve | Reserved | Bind | Bound | Join | Abort | Release | Freed | StepDone
+)  # fmt: skip

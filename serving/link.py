@@ -1,0 +1,314 @@
+"""The link: one long-lived bidirectional stream of frames between two processes.
+
+Knows frames, order, liveness and epochs; nothing of what a frame means. Every link ends exactly once, with a reason:
+the peer closed it, the stream broke, the peer fell silent, or it read too slowly.
+
+    dialling -> (hello, welcome) -> up -> down -> dialling with the next epoch
+                (hello, refused) -> down, tried again at the slowest rate
+
+Invariant: `on_down` follows every `on_up`, and no message is handed out before the one or after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from pagewire.core.errors import PagewireError, PeerMismatch, Unavailable
+from pagewire.core.messages import ErrorInfo, Heartbeat, Hello, LinkMessage, Load, Refused, Welcome
+from pagewire.serving.codec import LINK_CODEC
+from pagewire.serving.handshake import Identity
+
+log = logging.getLogger(__name__)
+
+METHOD = "/pagewire.link.v1.Links/Connect"
+MAX_FRAME_BYTES = 64 << 20
+MAX_OUTBOX_BYTES = 64 << 20  # a peer that reads this far behind is as good as dead
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Pods of one host share nothing through gRPC's global subchannel pool: a dead peer's backoff would be inherited.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTimes:
+    """Seconds: how often an idle link says so, how long silence may last, the connect and reconnect bounds."""
+
+    heartbeat_s: float = 1.0
+    silence_s: float = 10.0
+    connect_s: float = 5.0
+    reconnect_min_s: float = 0.05
+    reconnect_max_s: float = 2.0
+
+
+class _Stream(Protocol):
+    """What gRPC's two ends of a bidirectional stream have in common."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+
+MessageCallback = Callable[["Link", LinkMessage], None]
+
+
+class Link:
+    """One epoch of a link, after its handshake."""
+
+    def __init__(self, stream: _Stream, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]) -> None:
+        self.peer = peer
+        self._stream = stream
+        self._times = times
+        self._load = load
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._filled = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._reason = ""
+
+    @property
+    def is_up(self) -> bool:
+        """True until the link starts to close."""
+        return not self._closing.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why the link ended; empty while it is up."""
+        return self._reason
+
+    def send(self, message: LinkMessage) -> None:
+        """Queue a frame behind all earlier ones. Raises Unavailable when the link is down or the peer reads too slowly."""
+        if self._closing.is_set():
+            raise Unavailable(f"the link to {self.peer.peer_id} is down: {self._reason}")
+        data = LINK_CODEC.encode(message)
+        if self._outbox_bytes + len(data) > MAX_OUTBOX_BYTES:
+            self.close("the peer reads too slowly")
+            raise Unavailable(f"{self.peer.peer_id} reads too slowly")
+        self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        self._filled.set()
+
+    def close(self, reason: str) -> None:
+        """End the link; what is queued is dropped."""
+        if not self._closing.is_set():
+            self._reason = reason
+            self._closing.set()
+
+    async def pump(self, on_message: MessageCallback) -> None:
+        """Carry frames both ways until the link ends; returns, never raises, when it does."""
+        reader = asyncio.create_task(self._read(on_message))
+        writer = asyncio.create_task(self._write())
+        try:
+            await self._closing.wait()
+        finally:
+            self.close("the process stops")
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def _read(self, on_message: MessageCallback) -> None:
+        try:
+            while True:
+                data = await asyncio.wait_for(self._stream.read(), self._times.silence_s)
+                if data is grpc.aio.EOF:
+                    return self.close("the peer closed it")
+                message = LINK_CODEC.decode(data)
+                if not isinstance(message, Heartbeat) or message.load is not None:
+                    on_message(self, message)
+        except TimeoutError:
+            self.close(f"silent for {self._times.silence_s} s")
+        except PeerMismatch as error:
+            self.close(error.message)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            self.close(_why(error))
+        except Exception as error:
+            # A callback that raises is our own bug: end the link loudly, so that its requests are settled.
+            log.exception("link to %s: a message could not be handled", self.peer.peer_id)
+            self.close(f"internal error: {error}")
+            raise
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._filled.wait(), self._times.heartbeat_s)
+                if not self._outbox:
+                    await self._stream.write(LINK_CODEC.encode(Heartbeat(load=self._load())))
+                while self._outbox:
+                    data = self._outbox.popleft()
+                    self._outbox_bytes -= len(data)
+                    await self._stream.write(data)
+                self._filled.clear()
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            self.close(_why(error))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _no_load() -> Load | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEvents:
+    """What the owner of links wants to hear. Called on the event loop, in order, and must not block."""
+
+    on_message: MessageCallback
+    on_up: Callable[[Link], None]
+    on_down: Callable[[Link], None]
+
+
+class LinkServer:
+    """Accepts links; `handler()` is what the process's gRPC server adds."""
+
+    def __init__(
+        self,
+        identity: Callable[[], Identity],
+        events: LinkEvents,
+        *,
+        times: LinkTimes | None = None,
+        load: Callable[[], Load | None] = _no_load,
+    ) -> None:
+        self._identity = identity
+        self._events = events
+        self._times = times or LinkTimes()
+        self._load = load
+        self._links: set[Link] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the gRPC handler of `Links.Connect`."""
+        service, method = METHOD.strip("/").split("/")
+        return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(self._connect)})
+
+    def close(self, reason: str) -> None:
+        """End all links."""
+        for link in list(self._links):
+            link.close(reason)
+
+    async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        welcome: LinkMessage
+        data = await asyncio.wait_for(context.read(), self._times.connect_s)
+        if data is grpc.aio.EOF:
+            return
+        try:
+            hello = LINK_CODEC.decode(data)  # type: ignore[arg-type]
+            if not isinstance(hello, Hello):
+                raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
+            welcome = self._identity().answer(hello)
+        except PagewireError as error:
+            log.warning("link refused: %s", error.message)
+            await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
+            return
+        await context.write(LINK_CODEC.encode(welcome))
+        link = Link(context, hello, self._times, self._load)  # type: ignore[arg-type]
+        self._links.add(link)
+        try:
+            self._events.on_up(link)
+            await link.pump(self._events.on_message)
+        finally:
+            self._links.discard(link)
+            link.close("the stream ended")
+            self._events.on_down(link)
+
+
+class LinkDialer:
+    """Keeps a link to one address: dials, hands it out, dials again with the next epoch when it ended."""
+
+    def __init__(
+        self,
+        address: str,
+        identity: Callable[[], Identity],
+        events: LinkEvents,
+        *,
+        times: LinkTimes | None = None,
+        load: Callable[[], Load | None] = _no_load,
+    ) -> None:
+        self.address = address
+        self.error: PagewireError | None = None  # why there is no link now
+        self.link: Link | None = None
+        self._identity = identity
+        self._events = events
+        self._times = times or LinkTimes()
+        self._load = load
+        self._epoch = 0
+        self._settled = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep the link until cancelled."""
+        delay_s = self._times.reconnect_min_s
+        while True:
+            self._epoch += 1
+            try:
+                await self._dial()
+                delay_s = self._times.reconnect_min_s
+            except PagewireError as error:
+                if self.error is None or self.error.message != error.message:
+                    log.warning("no link to %s: %s", self.address, error.message)
+                self.error = error
+                delay_s = min(delay_s * 2, self._times.reconnect_max_s)
+                if not isinstance(error, Unavailable):
+                    delay_s = self._times.reconnect_max_s
+            self._settled.set()
+            # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+
+    async def up(self, timeout_s: float) -> Link:
+        """Return the link, waiting for the first attempt; raises why there is none (Unavailable, PeerMismatch, …)."""
+        if self.link is None and self.error is None:
+            try:
+                await asyncio.wait_for(self._settled.wait(), timeout_s)
+            except TimeoutError:
+                raise Unavailable(f"no link to {self.address} within {timeout_s} s") from None
+        if self.link is None:
+            raise self.error or Unavailable(f"no link to {self.address}")
+        return self.link
+
+    async def _dial(self) -> None:
+        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+            call = channel.stream_stream(METHOD)()
+            try:
+                link = await asyncio.wait_for(self._greet(call), self._times.connect_s)
+            except TimeoutError:
+                raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
+            except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                raise Unavailable(_why(error)) from error
+            self.link, self.error = link, None
+            self._settled.set()
+            try:
+                self._events.on_up(link)
+                await link.pump(self._events.on_message)
+            finally:
+                self.link = None
+                self.error = Unavailable(link.reason)
+                self._events.on_down(link)
+                call.cancel()
+
+    async def _greet(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> Link:
+        identity = self._identity()
+        hello = identity.hello(self._epoch)
+        await call.write(LINK_CODEC.encode(hello))
+        data = await call.read()
+        if data is grpc.aio.EOF:
+            raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
+        answer = LINK_CODEC.decode(data)  # type: ignore[arg-type]
+        if isinstance(answer, Refused):
+            raise answer.error.error()
+        if not isinstance(answer, Welcome):
+            raise PeerMismatch(f"{self.address} answered {type(answer).__name__} to Hello")
+        identity.check(hello, answer)
+        return Link(call, answer, self._times, self._load)  # type: ignore[arg-type]

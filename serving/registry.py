@@ -1,0 +1,270 @@
+"""Redis, as far as Pagewire needs it: which pods exist, and which pod probably holds which prefix.
+
+Both are hints. Discovery bootstraps links, which tell the truth from then on; an index entry can make an answer
+slower, never different. Losing Redis costs placement quality and nothing else, so nothing here raises into a
+request, and every wait is bounded.
+
+    pw:<cluster>:pods                 set of pod ids
+    pw:<cluster>:pod:<pod id>         the registration as JSON, expires unless renewed
+    pw:<cluster>:h:<hex hash>         set of "pod id@incarnation" that hold the chain up to this block;
+                                      only every INDEX_STRIDE-th block of a chain has a key
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from pagewire.core.block_hash import HASH_BYTES, BlockHash
+from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.messages import CachedBlock, Role
+
+log = logging.getLogger(__name__)
+
+INDEX_STRIDE = 8
+REGISTRATION_TTL_S = 10.0
+MAX_QUEUED_EVENTS = 100_000
+BATCH = 512
+MAX_REGISTRATION_BYTES = 16_384
+_OUTAGE = (RedisError, OSError, TimeoutError)
+
+
+def is_indexed(depth: int) -> bool:
+    """True for the blocks of a chain that have a key: the last of every INDEX_STRIDE."""
+    return (depth + 1) % INDEX_STRIDE == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a pod says of itself."""
+
+    pod_id: str
+    incarnation: str
+    role: Role
+    address: str
+    metrics: str
+    fingerprint: Fingerprint
+
+    @property
+    def member(self) -> str:
+        """The pod's name in the index; another incarnation is another member."""
+        return f"{self.pod_id}@{self.incarnation}"
+
+    def to_json(self) -> str:
+        """Return the form that is stored."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Registration:
+        """Parse what Redis held; raises ValueError on anything that is not exactly a registration."""
+        if len(text) > MAX_REGISTRATION_BYTES:
+            raise ValueError(f"a registration of {len(text)} bytes")
+        try:
+            raw: dict[str, Any] = json.loads(text)
+            fingerprint = Fingerprint(**raw.pop("fingerprint"))
+            registration = cls(**{**raw, "role": Role(raw["role"]), "fingerprint": fingerprint})
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not a registration: {error}") from error
+        for part, field in ((registration, "pod_id incarnation address metrics"), (fingerprint, "model_digest")):
+            if not all(isinstance(getattr(part, name), str) for name in field.split()):
+                raise ValueError("not a registration: a field has the wrong type")
+        return registration
+
+
+class Registry:
+    """One process's connection to the cluster's Redis. `timeout_s` bounds an index lookup; all else has a second."""
+
+    def __init__(self, url: str, cluster: str, *, timeout_s: float = 0.02) -> None:
+        options: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
+        self._redis: Redis = Redis.from_url(url, **options)
+        self._prefix = f"pw:{cluster}"
+        self._timeout_s = timeout_s
+        self.lookup_failures = 0
+
+    def _hash_key(self, block_hash: BlockHash) -> str:
+        return f"{self._prefix}:h:{block_hash.hex()}"
+
+    async def register(self, registration: Registration) -> bool:
+        """Announce a pod, or renew it; returns False where Redis did not know it. Raises RedisError or OSError."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.sadd(f"{self._prefix}:pods", registration.pod_id)
+            pipe.set(
+                f"{self._prefix}:pod:{registration.pod_id}",
+                registration.to_json(),
+                px=int(REGISTRATION_TTL_S * 1000),
+                get=True,
+            )
+            _, before = await pipe.execute()
+        return before is not None
+
+    async def unregister(self, registration: Registration) -> None:
+        """Take a pod out of discovery. Raises RedisError or OSError."""
+        await self._redis.delete(f"{self._prefix}:pod:{registration.pod_id}")
+        await self._redis.srem(f"{self._prefix}:pods", registration.pod_id)
+
+    async def pods(self) -> list[Registration]:
+        """Return the registrations that stand. Hostile or broken values are left out, expired names swept."""
+        names = sorted(name.decode() for name in await self._redis.smembers(f"{self._prefix}:pods"))
+        if not names:
+            return []
+        found: list[Registration] = []
+        values = await self._redis.mget([f"{self._prefix}:pod:{name}" for name in names])
+        for name, value in zip(names, values, strict=True):
+            if value is None:
+                await self._redis.srem(f"{self._prefix}:pods", name)
+                continue
+            try:
+                found.append(Registration.from_json(value))
+            except ValueError as error:
+                log.warning("registration of %s ignored: %s", name, error)
+        return found
+
+    async def lookup(self, hashes: list[BlockHash]) -> list[set[str]]:
+        """Return, for each hash, the members that say they hold it: one round trip, empty sets when it takes too long."""
+        if not hashes:
+            return []
+        try:
+            async with asyncio.timeout(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
+                for block_hash in hashes:
+                    pipe.smembers(self._hash_key(block_hash))
+                answers = await pipe.execute(raise_on_error=False)
+        except _OUTAGE:
+            self.lookup_failures += 1
+            return [set() for _ in hashes]
+        return [
+            {member.decode(errors="replace") for member in answer} if isinstance(answer, set) else set()
+            for answer in answers
+        ]
+
+    async def write_index(self, member: str, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+        """Add `member` to the keys of `stored`, take it from those of `removed`. Raises RedisError or OSError."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for block_hash in stored:
+                pipe.sadd(self._hash_key(block_hash), member)
+            for block_hash in removed:
+                pipe.srem(self._hash_key(block_hash), member)
+            await pipe.execute()
+
+    async def sweep(self, entries: Iterable[tuple[BlockHash, str]]) -> None:
+        """Take entries of dead incarnations out of the index; an outage leaves them to the next reader."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for block_hash, member in entries:
+                    pipe.srem(self._hash_key(block_hash), member)
+                await pipe.execute()
+        except _OUTAGE as error:
+            log.debug("index not swept: %s", error)
+
+    async def ping(self) -> float:
+        """Return the seconds of a round trip; raises RedisError or OSError."""
+        start = asyncio.get_running_loop().time()
+        ping: Awaitable[bool] = self._redis.ping()  # type: ignore[assignment]
+        await ping
+        return asyncio.get_running_loop().time() - start
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+
+class Publisher:
+    """Keeps a pod's registration alive and its part of the index true.
+
+    Events go through a bounded queue in batches. Whenever something may have been lost (overflow, an outage, a Redis
+    that no longer knows us) everything that is held is announced anew.
+    """
+
+    def __init__(self, registry: Registry, registration: Callable[[], Registration]) -> None:
+        self._registry = registry
+        self._registration = registration
+        self._held: set[BlockHash] = set()
+        self._queue: OrderedDict[BlockHash, bool] = OrderedDict()  # hash -> stored, the latest word on each
+        self._announce = False
+        self._filled = asyncio.Event()
+        self.outages = 0
+
+    def publish(self, stored: Iterable[CachedBlock], evicted: Iterable[CachedBlock]) -> None:
+        """Take note of what the cache gained and lost; never blocks."""
+        for block in evicted:
+            if is_indexed(block.depth):
+                self._held.discard(block.block_hash)
+                self._note(block.block_hash, False)
+        for block in stored:
+            if is_indexed(block.depth):
+                self._held.add(block.block_hash)
+                self._note(block.block_hash, True)
+
+    def _note(self, block_hash: BlockHash, is_stored: bool) -> None:
+        if len(block_hash) != HASH_BYTES:
+            raise ValueError(f"a block hash of {len(block_hash)} bytes")
+        if len(self._queue) >= MAX_QUEUED_EVENTS:
+            self._queue.clear()
+            self._announce = True
+        self._queue[block_hash] = is_stored
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._renew())
+            tasks.create_task(self._flush())
+
+    async def withdraw(self) -> None:
+        """Take the pod out of discovery and its entries out of the index, as far as Redis answers."""
+        registration = self._registration()
+        try:
+            await self._registry.unregister(registration)
+            held = list(self._held)
+            for start in range(0, len(held), BATCH):
+                await self._registry.write_index(registration.member, (), held[start : start + BATCH])
+        except _OUTAGE as error:
+            log.info("not withdrawn from Redis: %s", error)
+
+    async def _renew(self) -> None:
+        first = True
+        while True:
+            try:
+                known = await self._registry.register(self._registration())
+                if not known and not first:
+                    self._announce = True
+                    self._filled.set()
+                first = False
+            except _OUTAGE as error:
+                self.outages += 1
+                self._announce = True
+                log.warning("Redis is away: %s", error)
+            await asyncio.sleep(REGISTRATION_TTL_S / 5)
+
+    async def _flush(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            try:
+                await self._flush_once()
+            except _OUTAGE:
+                self.outages += 1
+                self._announce = True
+                await asyncio.sleep(REGISTRATION_TTL_S / 10)
+                self._filled.set()
+
+    async def _flush_once(self) -> None:
+        if self._announce:
+            self._announce = False
+            for block_hash in self._held:
+                self._queue.setdefault(block_hash, True)
+        member = self._registration().member
+        while self._queue:
+            batch = [self._queue.popitem(last=False) for _ in range(min(BATCH, len(self._queue)))]
+            stored = [block_hash for block_hash, is_stored in batch if is_stored]
+            await self._registry.write_index(member, stored, [h for h, is_stored in batch if not is_stored])

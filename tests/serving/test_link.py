@@ -1,0 +1,183 @@
+"""Links over real loopback gRPC: handshake, order, heartbeats, silence, reconnection with epochs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from pagewire.core.errors import PeerMismatch, Unauthenticated, Unavailable
+from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Load, Role
+from pagewire.serving.codec import LINK_CODEC
+from pagewire.serving.handshake import Identity
+from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkDialer, LinkEvents, LinkServer, LinkTimes
+
+FAST = LinkTimes(heartbeat_s=0.05, silence_s=0.5, connect_s=2.0, reconnect_min_s=0.02, reconnect_max_s=0.05)
+PRINT = Fingerprint(
+    model_name="m", model_digest="d", tokenizer_digest="t", kv_fingerprint="k", kv_layout="l", block_size=16,
+    hash_version=1, max_model_len=128,
+)  # fmt: skip
+
+
+def identity(name: str, secret: bytes = b"s", fingerprint: Fingerprint | None = PRINT) -> Identity:
+    return Identity(peer_id=name, incarnation="1", role=Role.DECODE, secret=secret, fingerprint=fingerprint)
+
+
+class Recorder:
+    """Records what a side heard, in order."""
+
+    def __init__(self) -> None:
+        self.log: list[str | LinkMessage] = []
+        self.changed = asyncio.Event()
+        self.links: list[Link] = []
+
+    def events(self) -> LinkEvents:
+        return LinkEvents(on_message=self._message, on_up=self._up, on_down=lambda _link: self._note("down"))
+
+    def _message(self, _link: Link, message: LinkMessage) -> None:
+        self._note(message)
+
+    def _up(self, link: Link) -> None:
+        self.links.append(link)
+        self._note("up")
+
+    def _note(self, what: str | LinkMessage) -> None:
+        self.log.append(what)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Served:
+    """A gRPC server with a LinkServer, which can be stopped and started on the same port."""
+
+    def __init__(self, recorder: Recorder, who: Identity) -> None:
+        self.links = LinkServer(lambda: who, recorder.events(), times=FAST, load=lambda: Load(num_running=7))
+        self.port = 0
+        self.server: grpc.aio.Server | None = None
+
+    async def start(self) -> str:
+        self.server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        self.server.add_generic_rpc_handlers((self.links.handler(),))
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self.server.start()
+        return f"127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        await self.server.stop(0)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Recorder, Served, str]]:
+    recorder = Recorder()
+    served = Served(recorder, identity("server"))
+    address = await served.start()
+    yield recorder, served, address
+    await served.stop()
+
+
+async def dialled(address: str, recorder: Recorder, who: Identity) -> tuple[LinkDialer, asyncio.Task[None]]:
+    dialer = LinkDialer(address, lambda: who, recorder.events(), times=FAST)
+    return dialer, asyncio.create_task(dialer.run())
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder, Served, str]) -> None:
+    theirs, _, address = served
+    ours = Recorder()
+    dialer, task = await dialled(address, ours, identity("client"))
+    link = await dialer.up(5)
+    assert link.peer.peer_id == "server"
+    frames = [Cancel(request_id=str(i), reason="client") for i in range(500)]
+    for frame in frames:
+        link.send(frame)
+    await theirs.until(lambda: len(theirs.log) >= 501)
+    assert theirs.log[:501] == ["up", *frames]
+    for frame in frames:
+        theirs.links[0].send(frame)
+    await ours.until(lambda: sum(isinstance(m, Cancel) for m in ours.log) >= 500)
+    assert [m for m in ours.log if isinstance(m, Cancel)] == frames
+    await ended(task)
+    await theirs.until(lambda: theirs.log[-1] == "down")
+
+
+async def test_an_idle_link_stays_up_and_carries_load(served: tuple[Recorder, Served, str]) -> None:
+    _, _, address = served
+    ours = Recorder()
+    dialer, task = await dialled(address, ours, identity("client"))
+    link = await dialer.up(5)
+    await ours.until(lambda: ours.log.count(Heartbeat(load=Load(num_running=7))) >= 15)  # longer than silence_s
+    assert link.is_up
+    assert "down" not in ours.log
+    await ended(task)
+
+
+@pytest.mark.parametrize(
+    ("who", "error", "text"),
+    [
+        (identity("client", secret=b"other"), Unauthenticated, "secret"),
+        (identity("client", fingerprint=dataclasses.replace(PRINT, block_size=32)), PeerMismatch, "block_size: 16 / 32"),
+    ],
+)
+async def test_a_misfit_is_refused_by_name(
+    served: tuple[Recorder, Served, str], who: Identity, error: type[Exception], text: str
+) -> None:
+    theirs, _, address = served
+    dialer, task = await dialled(address, Recorder(), who)
+    with pytest.raises(error, match=text):
+        await dialer.up(5)
+    assert theirs.log == []
+    await ended(task)
+
+
+async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served: tuple[Recorder, Served, str]) -> None:
+    _, server, address = served
+    ours = Recorder()
+    dialer, task = await dialled(address, ours, identity("client"))
+    first = await dialer.up(5)
+    await server.stop()
+    await ours.until(lambda: ours.log.count("down") == 1)
+    assert not first.is_up
+    with pytest.raises(Unavailable):
+        first.send(Cancel(request_id="late", reason="client"))
+    await server.start()
+    await ours.until(lambda: ours.log.count("up") == 2)
+    assert ours.links[1].peer.epoch > ours.links[0].peer.epoch
+    await ended(task)
+
+
+async def test_a_silent_peer_is_given_up() -> None:
+    async def silent(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        hello = LINK_CODEC.decode(await context.read())  # type: ignore[arg-type]
+        await context.write(LINK_CODEC.encode(identity("server").answer(hello)))  # type: ignore[arg-type]
+        await asyncio.sleep(30)
+
+    server = grpc.aio.server()
+    handlers = {"Connect": grpc.stream_stream_rpc_method_handler(silent)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pagewire.link.v1.Links", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ours = Recorder()
+    _, task = await dialled(f"127.0.0.1:{port}", ours, identity("client"))
+    await ours.until(lambda: "down" in ours.log)
+    assert "silent" in ours.links[0].reason
+    await ended(task)
+    await server.stop(0)
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        identity("x", secret=b"")
