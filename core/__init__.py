@@ -1,0 +1,1 @@
+"""The shared vocabulary: values, errors, time and configuration. Standard library only."""

@@ -67,7 +67,12 @@ class KVLayout:
         text = "|".join(
             str(value)
             for value in (
-                self.num_layers, self.num_kv_heads, self.head_dim, self.block_size, self.dtype, self.order.value,
+                self.num_layers,
+                self.num_kv_heads,
+                self.head_dim,
+                self.block_size,
+                self.dtype,
+                self.order.value,
             )
         )
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -81,7 +81,7 @@ class SequenceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """New tokens of one sequence; `position` is the index in its output of the first, so that a gap or a repeat shows."""
+    """New tokens of one sequence; `position` is the first one's index in its output, so a gap or a repeat shows."""
 
     request_id: str
     index: int
@@ -94,8 +94,8 @@ class TokenRecord:
 class Load:
     """What a pod holds and has to do, counted now.
 
-    Blocks: total = free + cached + held + quarantined; `reserved` are promised and not yet bound. `orphaned` blocks are held by no live request:
-    always 0 in health. `prefill_s_per_token` and `step_s` are measured, 0 until they are.
+    Blocks: total = free + cached + held + quarantined; `reserved` are promised and not yet bound. `orphaned` blocks are
+    held by no live request: always 0 in health. `prefill_s_per_token` and `step_s` are measured, 0 until they are.
     """
 
     num_running: int = 0
@@ -160,7 +160,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to `Hello`: the agreed wire version and who answers. `proof` covers the hello's, so it cannot be replayed."""
+    """The answer to `Hello`: the agreed wire version and who answers.
+
+    `proof` covers the hello's, so it cannot be replayed.
+    """
 
     wire_version: int
     peer_id: str
@@ -214,7 +217,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """End this request now; the answer is its `Ended`. `reason` is "client", "stop" (a stop string matched) or "deadline"."""
+    """End this request now; the answer is its `Ended`. `reason` is "client", "stop" (a stop string) or "deadline"."""
 
     request_id: str
     reason: str
@@ -357,7 +360,7 @@ class EngineReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """Run a sequence from its tokens. On a prefill pod: build the prompt's KV, sample once, hold the blocks until `Release`.
+    """Run a sequence from its tokens. A prefill pod builds the KV, samples once, holds the blocks until `Release`.
 
     `first_block`: chunks are reported from this block of the chain on.
     """

@@ -1,0 +1,1 @@
+"""The pagewire command. Imports what a command needs when that command runs."""

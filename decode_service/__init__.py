@@ -1,0 +1,1 @@
+"""The decode pod, and the colocated one."""

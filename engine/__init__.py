@@ -1,0 +1,1 @@
+"""Paged memory, scheduler, model and stepping: what both kinds of pod share."""

@@ -1,0 +1,1 @@
+"""One public signature per op; import it as pagewire.kernels, never as kernels."""

@@ -1,0 +1,1 @@
+"""How blocks travel between pods: shipments, leases, plans and transports."""

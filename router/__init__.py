@@ -1,0 +1,1 @@
+"""The front door: HTTP and gRPC, tokenizer, placement, prefix index."""
