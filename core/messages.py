@@ -184,7 +184,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Still alive; a pod adds its load. Any frame counts as a sign of life, this one comes when there is no other."""
+    """Still alive, every second or so; a pod adds its load."""
 
     load: Load | None = None
 

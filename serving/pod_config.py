@@ -1,0 +1,54 @@
+"""What a pod is told at start. Measured facts (how many blocks fit, what a step costs) are not configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagewire.core.config import setting
+from pagewire.core.kv_layout import BLOCK_SIZES
+from pagewire.core.messages import Role
+from pagewire.core.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodConfig:
+    """One prefill, decode or colocated pod. Block size, cluster and its secret are the same all over a cluster."""
+
+    model: str = setting(help="Hugging Face folder of the model, or the name of a local model")
+    role: Role = setting(help="what this pod does")
+    host: str = setting("127.0.0.1", help="address to listen on; peers must be able to dial it")
+    port: int = setting(0, help="gRPC port, 0 for a free one")
+    metrics_port: int = setting(0, help="port of /metrics, 0 for a free one")
+    pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
+    cluster: str = setting("default", help="name of the cluster; prefixes its keys in Redis")
+    cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
+    redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis or Valkey to register in", is_secret=True)
+    device: str = setting("cpu", help="device of the engine")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", help="type of weights and KV; auto: the model's")
+    block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
+    kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)
+    chunk_size: int = setting(256, help="largest part of a prompt computed in one step", unit="tokens")
+    max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
+    max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
+    max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
+    max_num_waiting: int = setting(256, help="requests waiting in the pod at most", unit="requests")
+    threads: int = setting(0, help="CPU threads of the engine, 0 for all cores", unit="threads")
+    lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
+    transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
+    drain_s: float = setting(30.0, help="time to finish running requests after SIGTERM", unit="s")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
+
+    def __post_init__(self) -> None:
+        if self.block_size not in BLOCK_SIZES:
+            raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
+        for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        if not self.cluster_secret:
+            raise ValueError("cluster_secret is empty: links would be open to anybody")
+        for name in ("port", "metrics_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
+        if self.role is Role.ROUTER:
+            raise ValueError("role must be prefill, decode or colocated: a router is not a pod")
