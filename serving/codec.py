@@ -128,7 +128,7 @@ def _field(name: str, hint: Any) -> _Field:
     if isinstance(hint, typing.NewType):
         hint = hint.__supertype__
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _Nested(name, _record(hint), optional)
+        return _Nested(name, _record(typing.cast(type, hint)), optional)
     if not (isinstance(hint, type) and issubclass(hint, (str, int, float, bool, bytes))):
         raise TypeError(f"no wire form for {name}: {hint}")
     # Only an enum needs converting: every other scalar has its type already.
@@ -149,7 +149,7 @@ class Codec(Generic[M]):
     def __init__(self, frame: type[Message], kinds: tuple[type[M], ...]) -> None:
         self._frame = frame
         self._records = {kind: (_snake(kind.__name__), _record(kind)) for kind in kinds}
-        self._kinds = {name: record for name, record in self._records.values()}
+        self._kinds = dict(self._records.values())
 
     def encode(self, message: M) -> bytes:
         """Return the frame that carries `message`."""

@@ -72,8 +72,10 @@ class GrpcServer:
 
 
 def rich_status(error: PagewireError, request_id: str = "") -> status_pb2.Status:
-    """Return the google.rpc.Status of `error`: ErrorInfo (reason = cause), BadRequest and RetryInfo where they apply."""
-    details = [error_details_pb2.ErrorInfo(reason=error.cause, domain=ERROR_DOMAIN, metadata={"request_id": request_id})]
+    """Return `error` as a google.rpc.Status: ErrorInfo (reason = cause), BadRequest and RetryInfo where they apply."""
+    details = [
+        error_details_pb2.ErrorInfo(reason=error.cause, domain=ERROR_DOMAIN, metadata={"request_id": request_id})
+    ]
     if isinstance(error, InvalidRequest) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -89,7 +91,9 @@ def rich_status(error: PagewireError, request_id: str = "") -> status_pb2.Status
     return status
 
 
-async def abort(context: grpc.aio.ServicerContext[object, object], error: PagewireError, request_id: str = "") -> NoReturn:
+async def abort(
+    context: grpc.aio.ServicerContext[object, object], error: PagewireError, request_id: str = ""
+) -> NoReturn:
     """End a call with `error` as a rich status."""
     await context.abort_with_status(rpc_status.to_status(rich_status(error, request_id)))
     raise AssertionError("abort_with_status always raises")

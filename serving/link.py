@@ -18,7 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -55,7 +55,7 @@ class LinkTimes:
 class _Stream(Protocol):
     """What gRPC's two ends of a bidirectional stream have in common."""
 
-    async def read(self) -> bytes: ...
+    async def read(self) -> Any: ...  # bytes, or grpc.aio.EOF
 
     async def write(self, data: bytes) -> None: ...
 
@@ -66,7 +66,9 @@ MessageCallback = Callable[["Link", LinkMessage], None]
 class Link:
     """One epoch of a link, after its handshake."""
 
-    def __init__(self, stream: _Stream, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]) -> None:
+    def __init__(
+        self, stream: _Stream, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]
+    ) -> None:
         self.peer = peer
         self._stream = stream
         self._times = times
@@ -88,7 +90,7 @@ class Link:
         return self._reason
 
     def send(self, message: LinkMessage) -> None:
-        """Queue a frame behind all earlier ones. Raises Unavailable when the link is down or the peer reads too slowly."""
+        """Queue a frame behind all earlier ones; raises Unavailable when the link is down or its peer too slow."""
         if self._closing.is_set():
             raise Unavailable(f"the link to {self.peer.peer_id} is down: {self._reason}")
         data = LINK_CODEC.encode(message)
@@ -140,15 +142,19 @@ class Link:
 
     async def _write(self) -> None:
         try:
+            clock = asyncio.get_running_loop()
+            heartbeat_at_s = clock.time()
             while True:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._filled.wait(), self._times.heartbeat_s)
-                if not self._outbox:
+                # By time, not only when idle: a busy link must carry its load too.
+                if clock.time() >= heartbeat_at_s:
+                    heartbeat_at_s = clock.time() + self._times.heartbeat_s
                     await self._stream.write(LINK_CODEC.encode(Heartbeat(load=self._load())))
                 while self._outbox:
                     data = self._outbox.popleft()
                     self._outbox_bytes -= len(data)
                     await self._stream.write(data)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._filled.wait(), max(0.0, heartbeat_at_s - clock.time()))
                 self._filled.clear()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             self.close(_why(error))
@@ -193,7 +199,9 @@ class LinkServer:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handler of `Links.Connect`."""
         service, method = METHOD.strip("/").split("/")
-        return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(self._connect)})
+        return grpc.method_handlers_generic_handler(
+            service, {method: grpc.stream_stream_rpc_method_handler(self._connect)}
+        )
 
     def close(self, reason: str) -> None:
         """End all links."""
@@ -202,11 +210,11 @@ class LinkServer:
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         welcome: LinkMessage
-        data = await asyncio.wait_for(context.read(), self._times.connect_s)
+        data: Any = await asyncio.wait_for(context.read(), self._times.connect_s)
         if data is grpc.aio.EOF:
             return
         try:
-            hello = LINK_CODEC.decode(data)  # type: ignore[arg-type]
+            hello = LINK_CODEC.decode(data)
             if not isinstance(hello, Hello):
                 raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
             welcome = self._identity().answer(hello)
@@ -280,7 +288,7 @@ class LinkDialer:
 
     async def _dial(self) -> None:
         async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
-            call = channel.stream_stream(METHOD)()
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
             try:
                 link = await asyncio.wait_for(self._greet(call), self._times.connect_s)
             except TimeoutError:
@@ -302,10 +310,10 @@ class LinkDialer:
         identity = self._identity()
         hello = identity.hello(self._epoch)
         await call.write(LINK_CODEC.encode(hello))
-        data = await call.read()
+        data: Any = await call.read()
         if data is grpc.aio.EOF:
             raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
-        answer = LINK_CODEC.decode(data)  # type: ignore[arg-type]
+        answer = LINK_CODEC.decode(data)
         if isinstance(answer, Refused):
             raise answer.error.error()
         if not isinstance(answer, Welcome):

@@ -115,7 +115,8 @@ class Registry:
 
     async def pods(self) -> list[Registration]:
         """Return the registrations that stand. Hostile or broken values are left out, expired names swept."""
-        names = sorted(name.decode() for name in await self._redis.smembers(f"{self._prefix}:pods"))
+        members: set[bytes] = await self._redis.smembers(f"{self._prefix}:pods")  # type: ignore[assignment]
+        names = sorted(name.decode(errors="replace") for name in members)
         if not names:
             return []
         found: list[Registration] = []
@@ -131,7 +132,7 @@ class Registry:
         return found
 
     async def lookup(self, hashes: list[BlockHash]) -> list[set[str]]:
-        """Return, for each hash, the members that say they hold it: one round trip, empty sets when it takes too long."""
+        """Return for each hash the members that say they hold it: one round trip, empty sets when it takes too long."""
         if not hashes:
             return []
         try:

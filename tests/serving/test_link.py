@@ -129,7 +129,11 @@ async def test_an_idle_link_stays_up_and_carries_load(served: tuple[Recorder, Se
     ("who", "error", "text"),
     [
         (identity("client", secret=b"other"), Unauthenticated, "secret"),
-        (identity("client", fingerprint=dataclasses.replace(PRINT, block_size=32)), PeerMismatch, "block_size: 16 / 32"),
+        (
+            identity("client", fingerprint=dataclasses.replace(PRINT, block_size=32)),
+            PeerMismatch,
+            "block_size: 16 / 32",
+        ),
     ],
 )
 async def test_a_misfit_is_refused_by_name(
@@ -166,7 +170,9 @@ async def test_a_silent_peer_is_given_up() -> None:
         await asyncio.sleep(30)
 
     server = grpc.aio.server()
-    handlers = {"Connect": grpc.stream_stream_rpc_method_handler(silent)}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Connect": grpc.stream_stream_rpc_method_handler(silent)
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pagewire.link.v1.Links", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

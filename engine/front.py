@@ -1,0 +1,169 @@
+"""What the front of every pod does that is not its job: engine, gRPC server, links, discovery, metrics, health, drain.
+
+The front speaks and the engine steps, in two processes, so that bulk bytes never share an interpreter with a step.
+`Front.run` is a pod's whole life. It knows no prefill and no decode: that is the `Service` it is given.
+
+Invariant: health is SERVING only while the engine process lives and the pod admits work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import grpc
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Load, Role, StepDone
+from pagewire.engine.client import EngineClient
+from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.handshake import Identity
+from pagewire.serving.lifecycle import Lifecycle
+from pagewire.serving.metrics import LoadCollector, serve
+from pagewire.serving.pod_config import PodConfig
+from pagewire.serving.registry import Publisher, Registration, Registry
+
+log = logging.getLogger(__name__)
+
+Ready = Callable[[dict[str, object]], None]
+
+
+class Service(Protocol):
+    """A pod's job."""
+
+    def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
+        """Return what the pod's gRPC server answers beside health."""
+        ...
+
+    def on_step(self, step: StepDone) -> None:
+        """Take what a step of the engine brought about; called in order on the event loop, must not block."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Return totals since the start, by metric name."""
+        ...
+
+    async def drained(self) -> None:
+        """Return when every admitted request is settled."""
+        ...
+
+    async def fail(self, error: EngineFailed) -> None:
+        """The engine is gone: settle every request with `error`."""
+        ...
+
+    async def aclose(self) -> None:
+        """End links and transports."""
+        ...
+
+
+class Front:
+    """One pod's front, with its engine running."""
+
+    def __init__(self, config: PodConfig, role: Role, engine: EngineClient, transports: tuple[str, ...]) -> None:
+        self.config = config
+        self.engine = engine
+        self.lifecycle = Lifecycle()
+        self.identity = Identity(
+            peer_id=config.pod_id or f"{role.value}-{os.getpid()}",
+            incarnation=os.urandom(4).hex(),
+            role=role,
+            secret=config.cluster_secret.encode(),
+            fingerprint=engine.ready.fingerprint,
+            transports=transports,
+        )
+        self._load = Load(blocks_total=engine.ready.num_blocks, blocks_free=engine.ready.num_blocks)
+
+    def load(self) -> Load:
+        """Return the engine's latest word on its load, and whether the pod drains."""
+        return self._load if self.lifecycle.is_ready else _draining(self._load)
+
+    async def run(self, service: Service, on_ready: Ready) -> None:
+        """Serve until drained. Raises EngineFailed when the engine dies, OSError when a port is taken."""
+        config, identity = self.config, self.identity
+        server = GrpcServer(config.host, config.port, service.handlers())
+        await server.start()
+        metrics = serve(
+            LoadCollector(identity.peer_id, identity.role.value, self.load, service.counters),
+            config.host,
+            config.metrics_port,
+        )
+        registration = Registration(
+            pod_id=identity.peer_id,
+            incarnation=identity.incarnation,
+            role=identity.role,
+            address=server.address,
+            metrics=f"{config.host}:{metrics.server_port}",
+            fingerprint=self.engine.ready.fingerprint,
+        )
+        registry = Registry(config.redis_url, config.cluster)
+        publisher = Publisher(registry, lambda: registration)
+        self.engine.on_step = self._steps_to(service, publisher)
+        publishing = asyncio.create_task(publisher.run())
+        try:
+            self.lifecycle.drain_on_signals()
+            self.lifecycle.ready()
+            await server.serving(True)
+            on_ready({
+                "id": identity.peer_id, "grpc": server.address, "metrics": f"http://{registration.metrics}/metrics",
+                "pid": os.getpid(), "role": identity.role.value,
+            })  # fmt: skip
+            await self._until_drained(server, service, publisher)
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+            await service.aclose()
+            await server.stop(grace_s=1.0)
+            await registry.aclose()
+            metrics.shutdown()
+            await self.engine.close()
+            self.lifecycle.stopped()
+
+    async def _until_drained(self, server: GrpcServer, service: Service, publisher: Publisher) -> None:
+        died = asyncio.create_task(self.engine.exited.wait())
+        asked = asyncio.create_task(self.lifecycle.wait_draining())
+        try:
+            await _first_of(died, asked)
+            if not died.done():
+                # Readiness goes first, liveness stays; withdrawn from discovery, then the admitted are finished.
+                await server.serving(False)
+                await publisher.withdraw()
+                settled = asyncio.create_task(service.drained())
+                await _first_of(died, settled, timeout_s=self.config.drain_s)
+                settled.cancel()
+            if died.done():
+                await server.serving(False)
+                error = EngineFailed("the engine process died")
+                await service.fail(error)
+                raise error
+        finally:
+            died.cancel()
+            asked.cancel()
+
+    def _steps_to(self, service: Service, publisher: Publisher) -> Callable[[StepDone], None]:
+        def on_step(step: StepDone) -> None:
+            if step.load is not None:
+                self._load = step.load
+            if step.stored or step.evicted:
+                publisher.publish(step.stored, step.evicted)
+            service.on_step(step)
+
+        return on_step
+
+
+async def _first_of(*tasks: asyncio.Task[object], timeout_s: float | None = None) -> None:
+    """Return when one of `tasks` is done, or after `timeout_s`."""
+    done = asyncio.Event()
+    for task in tasks:
+        task.add_done_callback(lambda _task: done.set())
+    try:
+        await asyncio.wait_for(done.wait(), timeout_s)
+    except TimeoutError:
+        log.warning("not drained within %s s: the rest is cut off", timeout_s)
+
+
+def _draining(load: Load) -> Load:
+    return dataclasses.replace(load, draining=True)

@@ -1,0 +1,88 @@
+"""Every message survives the wire, and every wire field has its message field."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagewire.core import messages
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.errors import PeerMismatch
+from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder, KVLayout
+from pagewire.protos import engine_pb2, link_pb2
+from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC
+
+U32 = st.integers(0, 2**32 - 1)
+FLOAT = st.floats(allow_nan=False)
+st.register_type_strategy(int, U32)
+st.register_type_strategy(float, FLOAT)
+st.register_type_strategy(BlockHash, st.binary(min_size=16, max_size=16).map(BlockHash))
+st.register_type_strategy(
+    KVLayout,
+    st.builds(
+        KVLayout,
+        num_layers=st.integers(1, 99),
+        num_kv_heads=st.integers(1, 99),
+        head_dim=st.integers(1, 999),
+        block_size=st.sampled_from(BLOCK_SIZES),
+        dtype=st.sampled_from(["float32", "bfloat16"]),
+        order=st.sampled_from(BlockOrder),
+    ),
+)
+
+LINK_KINDS = typing.get_args(messages.LinkMessage)
+ENGINE_KINDS = typing.get_args(messages.EngineMessage)
+
+
+@pytest.mark.parametrize("kind", LINK_KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_link_messages_survive_the_wire(kind: type[messages.LinkMessage], data: st.DataObject) -> None:
+    message = data.draw(st.from_type(kind))
+    assert LINK_CODEC.decode(LINK_CODEC.encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", ENGINE_KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_engine_messages_survive_the_wire(kind: type[messages.EngineMessage], data: st.DataObject) -> None:
+    message = data.draw(st.from_type(kind))
+    assert ENGINE_CODEC.decode(ENGINE_CODEC.encode(message)) == message
+
+
+@pytest.mark.parametrize(("frame", "kinds"), [(link_pb2.Frame, LINK_KINDS), (engine_pb2.Frame, ENGINE_KINDS)])
+def test_the_contract_and_the_messages_have_the_same_fields(frame: typing.Any, kinds: tuple[type, ...]) -> None:
+    by_name = {kind.__name__: kind for kind in kinds}
+    bodies = {field.message_type.name: field.message_type for field in frame.DESCRIPTOR.fields}
+    assert set(bodies) == set(by_name)
+    for name, descriptor in bodies.items():
+        _same_fields(descriptor, by_name[name])
+
+
+def _same_fields(descriptor: Descriptor, kind: type) -> None:
+    hints = typing.get_type_hints(kind)
+    assert {field.name for field in descriptor.fields} == set(hints), kind.__name__
+    for field in descriptor.fields:
+        inner = [arm for arm in (hints[field.name], *typing.get_args(hints[field.name])) if isinstance(arm, type)]
+        for arm in inner:
+            if field.message_type is not None and hasattr(arm, "__dataclass_fields__"):
+                _same_fields(field.message_type, arm)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x0a\xff\x01"])
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(PeerMismatch):
+        LINK_CODEC.decode(data)
+
+
+def test_a_value_outside_its_vocabulary_is_refused() -> None:
+    frame = link_pb2.Frame(hello=link_pb2.Hello(role="emperor"))
+    with pytest.raises(PeerMismatch, match="emperor"):
+        LINK_CODEC.decode(frame.SerializeToString())
+    frame = link_pb2.Frame(submit=link_pb2.Submit())
+    with pytest.raises(PeerMismatch, match="spec"):
+        LINK_CODEC.decode(frame.SerializeToString())
