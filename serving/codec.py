@@ -112,7 +112,7 @@ class _Record:
         return self.kind(**{name: field.take(out_of) for name, field in zip(names, self.fields, strict=True)})
 
 
-def _record(kind: type) -> _Record:
+def _record(kind: Any) -> _Record:
     hints = typing.get_type_hints(kind)
     return _Record(kind, tuple(_field(field.name, hints[field.name]) for field in dataclasses.fields(kind)))
 
@@ -128,7 +128,7 @@ def _field(name: str, hint: Any) -> _Field:
     if isinstance(hint, typing.NewType):
         hint = hint.__supertype__
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _Nested(name, _record(typing.cast(type, hint)), optional)
+        return _Nested(name, _record(hint), optional)
     if not (isinstance(hint, type) and issubclass(hint, (str, int, float, bool, bytes))):
         raise TypeError(f"no wire form for {name}: {hint}")
     # Only an enum needs converting: every other scalar has its type already.
