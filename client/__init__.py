@@ -1,0 +1,28 @@
+"""The SDK: `from pagewire.client import Client, AsyncClient`. Needs grpcio, grpcio-status and protobuf alone."""
+
+from pagewire.client.aio import AsyncClient, AsyncStream
+from pagewire.client.options import Options, Prompt
+from pagewire.client.results import Chunk, Message, ModelInfo, Result, TransferReport, Usage
+from pagewire.client.retry import RetryPolicy, Timeout
+from pagewire.client.sync import Client, Stream
+from pagewire.core.errors import PagewireError
+from pagewire.core.sampling import FinishReason
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Chunk",
+    "Client",
+    "FinishReason",
+    "Message",
+    "ModelInfo",
+    "Options",
+    "PagewireError",
+    "Prompt",
+    "Result",
+    "RetryPolicy",
+    "Stream",
+    "Timeout",
+    "TransferReport",
+    "Usage",
+]

@@ -27,7 +27,10 @@ from typing import ClassVar
 
 
 class PagewireError(Exception):
-    """Root of the tree; `cause` is the machine-readable name, the text is for people."""
+    """Root of the tree; `cause` is the machine-readable name, the text is for people.
+
+    `request_id` is set by whoever knows which request it ended, "" until then.
+    """
 
     cause: ClassVar[str] = "internal"
 
@@ -35,6 +38,7 @@ class PagewireError(Exception):
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.request_id = ""
 
 
 class InvalidRequest(PagewireError):

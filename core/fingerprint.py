@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 
 
@@ -28,3 +29,8 @@ class Fingerprint:
             for f in dataclasses.fields(self)
             if getattr(self, f.name) != getattr(other, f.name)
         )
+
+
+def tokenizer_digest(tokenizer_json: bytes) -> str:
+    """Return what names a tokenizer: 16 hex digits over its `tokenizer.json`, which fixes text to ids and back."""
+    return hashlib.blake2b(tokenizer_json, digest_size=8).hexdigest()

@@ -1,0 +1,86 @@
+"""What a caller gets back: plain frozen values. Knows nothing of gRPC or protobuf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagewire.core.sampling import FinishReason
+from pagewire.core.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of a chat: `role` is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What one step added. `text` may be empty while a character is incomplete, or held back for a stop string."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of a request; `cached_tokens` of the prompt were not computed anew."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport:
+    """Where a request ran and what its KV cost to move.
+
+    `transfer_s` is how long bytes were on their way, `exposed_s` the part of it that decoding waited for.
+    """
+
+    placement: str
+    prefill_pod: str
+    decode_pod: str
+    prefill_cached_tokens: int
+    prefill_computed_tokens: int
+    decode_cached_tokens: int
+    decode_computed_tokens: int
+    chunks: int
+    manifest_blocks: int
+    blocks_shipped: int
+    bytes_shipped: int
+    transfer_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished answer. `stop` is the stop string or token that ended it, or None."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | int | None
+    usage: Usage
+    timelines: tuple[Timeline, ...] = ()
+    transfer: TransferReport | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The model that is served, and its limits in tokens."""
+
+    model: str
+    max_model_len: int
+    block_size: int
+    vocab_size: int

@@ -1,0 +1,227 @@
+"""The sans-I/O core: retries end with the first chunk, stay within budget and deadline, and obey RetryInfo."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewire.client.codec import request_to_wire
+from pagewire.client.generation import Generation
+from pagewire.client.results import Message
+from pagewire.client.retry import RetryBudget, RetryPolicy
+from pagewire.core.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    PagewireError,
+    Unauthenticated,
+    Unavailable,
+    UnknownModel,
+)
+from pagewire.core.sampling import FinishReason
+from pagewire.protos import inference_pb2
+from pagewire.serving.grpc_server import rich_status
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def details(error: PagewireError, request_id: str = "r1") -> Metadata:
+    """What a router's trailing metadata hold for `error`."""
+    return (("grpc-status-details-bin", rich_status(error, request_id).SerializeToString()),)
+
+
+def generation(
+    *, total_s: float = 60.0, policy: RetryPolicy | None = None, budget: RetryBudget | None = None
+) -> Generation:
+    return Generation(
+        request_to_wire("hello", {"request_id": "mine"}),
+        timeout_s=total_s,
+        policy=policy or RetryPolicy(),
+        budget=budget or RetryBudget(),
+        now_s=100.0,
+    )
+
+
+def chunk(text: str, *token_ids: int) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(request_id="r1", chunk=inference_pb2.Chunk(text=text, token_ids=token_ids))
+
+
+def complete(reason: str = "stop") -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(
+        request_id="r1",
+        complete=inference_pb2.Complete(
+            finish_reason=reason,
+            stop_text="END",
+            usage=inference_pb2.Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4),
+            timelines=[
+                inference_pb2.Timeline(
+                    process="router",
+                    stamps=[
+                        inference_pb2.Stamp(phase="received", at_s=1.0),
+                        inference_pb2.Stamp(phase="first_token", at_s=3.0),
+                        inference_pb2.Stamp(phase="of_a_newer_server", at_s=3.0),
+                    ],
+                )
+            ],
+            transfer=inference_pb2.Transfer(placement="remote", blocks_shipped=3, exposed_s=0.5),
+        ),
+    )
+
+
+def test_a_finished_stream_becomes_a_result() -> None:
+    life = generation()
+    assert life.attempt(100.0) == 60.0
+    assert life.on_response(chunk("Pa", 1)) is not None
+    assert life.on_response(chunk("ris", 2)) is not None
+    assert life.on_response(complete()) is None
+    result = life.result()
+    assert (result.request_id, result.text, result.token_ids) == ("r1", "Paris", (1, 2))
+    assert (result.finish_reason, result.stop) == (FinishReason.STOP, "END")
+    assert (result.usage.total_tokens, result.usage.cached_tokens) == (7, 4)
+    assert [stamp.phase.value for stamp in result.timelines[0].stamps] == ["received", "first_token"]
+    assert result.transfer is not None
+    assert (result.transfer.placement, result.transfer.blocks_shipped, result.transfer.exposed_s) == ("remote", 3, 0.5)
+
+
+def test_a_retryable_error_before_the_first_chunk_is_tried_again_after_a_growing_pause() -> None:
+    life = generation(policy=RetryPolicy(max_attempts=4, first_backoff_s=0.1, multiplier=2.0, max_backoff_s=0.3))
+    pauses = []
+    for _ in range(3):
+        life.attempt(100.0)
+        pauses.append(life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5))
+    assert pauses == pytest.approx([0.05, 0.1, 0.15])
+    life.attempt(100.0)
+    with pytest.raises(Unavailable, match="gone"):
+        life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5)
+
+
+def test_the_server_says_how_long_to_wait_at_least() -> None:
+    life = generation()
+    life.attempt(100.0)
+    error = Overloaded("full", retry_after_s=7.0)
+    assert life.on_error("RESOURCE_EXHAUSTED", "full", details(error), now_s=100.0, draw=0.9) == 7.0
+
+
+def test_nothing_is_tried_again_after_a_chunk() -> None:
+    life = generation()
+    life.attempt(100.0)
+    life.on_response(chunk("Pa", 1))
+    with pytest.raises(Unavailable) as caught:
+        life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5)
+    assert caught.value.request_id == "r1"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INVALID_ARGUMENT", InvalidRequest),
+        ("NOT_FOUND", UnknownModel),
+        ("UNAUTHENTICATED", Unauthenticated),
+        ("DEADLINE_EXCEEDED", DeadlineExceeded),
+        ("INTERNAL", EngineFailed),
+        ("UNKNOWN", EngineFailed),
+    ],
+)
+def test_what_no_other_try_can_help_is_raised_at_once(code: str, kind: type[PagewireError]) -> None:
+    life = generation()
+    life.attempt(100.0)
+    with pytest.raises(kind) as caught:
+        life.on_error(code, "no", (), now_s=100.0, draw=0.5)
+    assert type(caught.value) is kind
+    assert caught.value.request_id == "mine"
+
+
+def test_details_restore_the_class_the_field_and_the_id() -> None:
+    life = generation()
+    life.attempt(100.0)
+    error = InvalidRequest("top_p must be in (0, 1], is 2", field="top_p")
+    with pytest.raises(InvalidRequest, match="top_p must be") as caught:
+        life.on_error("INVALID_ARGUMENT", error.message, details(error, "r9"), now_s=100.0, draw=0.5)
+    assert (caught.value.field, caught.value.request_id) == ("top_p", "r9")
+
+
+def test_details_that_do_not_parse_leave_the_status() -> None:
+    life = generation()
+    life.attempt(100.0)
+    with pytest.raises(InvalidRequest, match="no"):
+        life.on_error("INVALID_ARGUMENT", "no", (("grpc-status-details-bin", b"\xff\xff"),), now_s=100.0, draw=0.5)
+
+
+def test_a_pause_that_outlasts_the_deadline_is_not_begun() -> None:
+    life = generation(total_s=5.0)
+    life.attempt(100.0)
+    error = Overloaded("full", retry_after_s=7.0)
+    with pytest.raises(Overloaded) as caught:
+        life.on_error("RESOURCE_EXHAUSTED", "full", details(error), now_s=100.0, draw=0.5)
+    assert caught.value.retry_after_s == 7.0
+
+
+def test_the_deadline_covers_all_attempts() -> None:
+    life = generation(total_s=5.0)
+    assert life.attempt(103.0) == pytest.approx(2.0)
+    with pytest.raises(DeadlineExceeded, match="within 5 s"):
+        life.attempt(105.0)
+
+
+def test_retries_of_all_calls_share_a_budget_that_successes_refill() -> None:
+    budget = RetryBudget(size=1.0, earned_per_success=0.5)
+    first = generation(budget=budget)
+    first.attempt(100.0)
+    first.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.0)
+    second = generation(budget=budget)
+    second.attempt(100.0)
+    with pytest.raises(Unavailable):
+        second.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.0)
+    for _ in range(2):
+        success = generation(budget=budget)
+        success.attempt(100.0)
+        success.on_response(complete())
+    assert budget.left == 1.0
+
+
+def test_a_stream_without_its_last_message_is_an_error() -> None:
+    life = generation()
+    life.attempt(100.0)
+    life.on_response(chunk("Pa", 1))
+    with pytest.raises(EngineFailed, match="ended without"):
+        life.result()
+    with pytest.raises(EngineFailed, match="neither chunk nor complete"):
+        life.on_response(inference_pb2.GenerateResponse(request_id="r1"))
+
+
+def test_an_unknown_finish_reason_is_an_error() -> None:
+    life = generation()
+    life.attempt(100.0)
+    life.on_response(complete("boredom"))
+    with pytest.raises(EngineFailed, match="boredom"):
+        life.result()
+
+
+def test_the_three_forms_of_a_prompt() -> None:
+    assert request_to_wire("hi", {}).text == "hi"
+    assert list(request_to_wire([1, 2, 3], {}).tokens.token_ids) == [1, 2, 3]
+    for messages in ([Message(role="user", content="hi")], [{"role": "user", "content": "hi"}]):
+        wire = request_to_wire(messages, {})
+        assert [(message.role, message.content) for message in wire.chat.messages] == [("user", "hi")]
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [2**32], [1.5], [None], [{"role": "user"}], [True]])
+def test_a_prompt_of_no_known_form_is_refused_by_name(prompt: list[int]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request_to_wire(prompt, {})
+    assert caught.value.field == "prompt"
+
+
+def test_options_left_out_stay_unset_and_zero_is_a_value() -> None:
+    sampling = request_to_wire("hi", {"temperature": 0.0, "stop": "END", "max_tokens": None}).sampling
+    assert sampling.HasField("temperature")
+    assert not sampling.HasField("max_tokens")
+    assert not sampling.HasField("seed")
+    assert list(sampling.stop) == ["END"]
+
+
+def test_an_option_that_is_unknown_or_of_the_wrong_type() -> None:
+    with pytest.raises(TypeError, match=r"unknown options \['temprature'\]"):
+        request_to_wire("hi", {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(InvalidRequest, match="does not fit its type"):
+        request_to_wire("hi", {"max_tokens": 2**70})

@@ -1,0 +1,270 @@
+"""Both shells against a real gRPC server of the real contract: streams, errors, retries, cancellation, deadlines.
+
+The server's answers are scripted, so this proves the SDK and nothing of the router.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from grpc_status import rpc_status
+
+from pagewire.client import AsyncClient, Client, RetryPolicy, Timeout
+from pagewire.client.channel import target_of
+from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from pagewire.protos import inference_pb2, inference_pb2_grpc
+from pagewire.serving.grpc_server import rich_status
+
+Responses = Iterator[inference_pb2.GenerateResponse]
+Context = grpc.ServicerContext
+
+FAST = RetryPolicy(first_backoff_s=0.001, max_backoff_s=0.001)
+
+
+class ScriptedServer(inference_pb2_grpc.InferenceServicer):
+    """Runs `script(request, context)` for each request and counts what it saw."""
+
+    def __init__(self) -> None:
+        self.script: Callable[[inference_pb2.GenerateRequest, Context], Responses] = echo
+        self.requests: list[inference_pb2.GenerateRequest] = []
+        self.arrived = threading.Event()
+        self.cancelled = threading.Event()
+
+    def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+        self.requests.append(request)
+        self.arrived.set()
+        return self.script(request, context)
+
+    def GetModelInfo(
+        self, request: inference_pb2.GetModelInfoRequest, context: Context
+    ) -> inference_pb2.GetModelInfoResponse:
+        return inference_pb2.GetModelInfoResponse(model="tiny", max_model_len=512, block_size=16, vocab_size=300)
+
+    def endless(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+        """Send one chunk, then nothing until the call is cancelled."""
+        context.add_callback(self.cancelled.set)
+        yield one("first")
+        self.cancelled.wait(30)
+
+    def silent(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+        """Send nothing until the call is cancelled."""
+        context.add_callback(self.cancelled.set)
+        self.cancelled.wait(30)
+        yield from ()
+
+    def failing(self, times: int, error: Overloaded | Unavailable | InvalidRequest, chunks: int = 0) -> None:
+        """Let the first `times` requests end in `error` after `chunks` chunks."""
+
+        def script(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+            if len(self.requests) > times:
+                yield from echo(request, context)
+                return
+            for _ in range(chunks):
+                yield one("x")
+            context.abort_with_status(rpc_status.to_status(rich_status(error, "r1")))
+
+        self.script = script
+
+
+def one(text: str) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(request_id="r1", chunk=inference_pb2.Chunk(text=text, token_ids=[7]))
+
+
+def echo(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+    """Answer with the prompt's words, one chunk each."""
+    words = request.text.split()
+    for word in words:
+        yield one(word)
+    usage = inference_pb2.Usage(prompt_tokens=len(words), completion_tokens=len(words))
+    last = inference_pb2.Complete(finish_reason="length", usage=usage)
+    yield inference_pb2.GenerateResponse(request_id="r1", complete=last)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[ScriptedServer, str]]:
+    scripted = ScriptedServer()
+    with ThreadPoolExecutor(4) as pool:
+        running = grpc.server(pool)
+        inference_pb2_grpc.add_InferenceServicer_to_server(scripted, running)  # type: ignore[no-untyped-call]
+        port = running.add_insecure_port("127.0.0.1:0")
+        running.start()
+        yield scripted, f"127.0.0.1:{port}"
+        scripted.cancelled.set()
+        running.stop(None).wait()
+
+
+@pytest.fixture
+def client(server: tuple[ScriptedServer, str]) -> Iterator[Client]:
+    with Client(server[1], retry=FAST) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def aio_client(server: tuple[ScriptedServer, str]) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server[1], retry=FAST) as connected:
+        yield connected
+
+
+def test_generate_and_stream(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    result = client.generate("a b c", max_tokens=3, temperature=0.0, request_id="mine")
+    assert (result.text, result.token_ids, result.request_id) == ("abc", (7, 7, 7), "r1")
+    assert server[0].requests[0].sampling.max_tokens == 3
+    assert server[0].requests[0].request_id == "mine"
+    with client.stream("a b c") as stream:
+        assert [chunk.text for chunk in stream] == ["a", "b", "c"]
+        assert stream.result.usage.completion_tokens == 3
+    assert client.model_info().max_model_len == 512
+
+
+async def test_generate_and_stream_async(aio_client: AsyncClient) -> None:
+    result = await aio_client.generate("a b c")
+    assert (result.text, result.token_ids, result.request_id) == ("abc", (7, 7, 7), "r1")
+    async with aio_client.stream("a b c") as stream:
+        assert [chunk.text async for chunk in stream] == ["a", "b", "c"]
+        assert stream.result.usage.completion_tokens == 3
+    assert (await aio_client.model_info()).model == "tiny"
+
+
+def test_a_second_loop_goes_on_where_the_first_stopped(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    with client.stream("a b c") as stream:
+        for chunk in stream:
+            assert chunk.text == "a"
+            break
+        assert [chunk.text for chunk in stream] == ["b", "c"]
+    assert len(server[0].requests) == 1
+
+
+def test_retries_before_the_first_chunk(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].failing(2, Unavailable("starting"))
+    assert client.generate("a b").text == "ab"
+    assert len(server[0].requests) == 3
+
+
+async def test_retries_before_the_first_chunk_async(
+    aio_client: AsyncClient, server: tuple[ScriptedServer, str]
+) -> None:
+    server[0].failing(2, Overloaded("full", retry_after_s=0.002))
+    assert (await aio_client.generate("a b")).text == "ab"
+    assert len(server[0].requests) == 3
+
+
+def test_no_retry_after_a_chunk(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].failing(1, Unavailable("gone"), chunks=1)
+    got = []
+    with client.stream("a b") as stream:
+        got.append(next(iter(stream)).text)
+        with pytest.raises(Unavailable) as caught:
+            next(iter(stream))
+    assert (got, caught.value.request_id, len(server[0].requests)) == (["x"], "r1", 1)
+
+
+async def test_no_retry_after_a_chunk_async(aio_client: AsyncClient, server: tuple[ScriptedServer, str]) -> None:
+    server[0].failing(1, Unavailable("gone"), chunks=1)
+    with pytest.raises(Unavailable, match="gone"):
+        await aio_client.generate("a b")
+    assert len(server[0].requests) == 1
+
+
+def test_errors_are_typed(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].failing(1, InvalidRequest("max_tokens must be positive", field="max_tokens"))
+    with pytest.raises(InvalidRequest, match="must be positive") as caught:
+        client.generate("a", max_tokens=-1)
+    assert (caught.value.field, caught.value.request_id) == ("max_tokens", "r1")
+
+
+def test_leaving_the_block_cancels(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].endless
+    with client.stream("a") as stream:
+        assert next(iter(stream)).text == "first"
+    assert server[0].cancelled.wait(10)
+
+
+async def test_leaving_the_block_cancels_async(aio_client: AsyncClient, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].endless
+    async with aio_client.stream("a") as stream:
+        async for chunk in stream:
+            assert chunk.text == "first"
+            break
+    assert await asyncio.to_thread(server[0].cancelled.wait, 10)
+
+
+def test_cancel_from_another_thread(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].endless
+    with client.stream("a") as stream:
+        iterator = iter(stream)
+        next(iterator)
+        threading.Timer(0.01, stream.cancel).start()
+        with pytest.raises(Cancelled) as caught:
+            next(iterator)
+    assert caught.value.request_id == "r1"
+
+
+async def test_cancel_from_another_task(aio_client: AsyncClient, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].endless
+    async with aio_client.stream("a") as stream:
+        iterator = aiter(stream)
+        await anext(iterator)
+        asyncio.get_running_loop().call_later(0.01, stream.cancel)
+        with pytest.raises(Cancelled):
+            await anext(iterator)
+
+
+async def test_a_cancelled_task_stays_cancelled(aio_client: AsyncClient, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].endless
+    task = asyncio.create_task(aio_client.generate("a"))
+    assert await asyncio.to_thread(server[0].arrived.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(server[0].cancelled.wait, 10)
+
+
+def test_the_total_timeout_is_a_deadline(client: Client, server: tuple[ScriptedServer, str]) -> None:
+    server[0].script = server[0].silent
+    with pytest.raises(DeadlineExceeded):
+        client.generate("a", timeout_s=0.1)
+    assert server[0].cancelled.wait(10)
+
+
+async def test_the_total_timeout_is_a_deadline_async(
+    aio_client: AsyncClient, server: tuple[ScriptedServer, str]
+) -> None:
+    server[0].script = server[0].silent
+    with pytest.raises(DeadlineExceeded):
+        await aio_client.generate("a", timeout_s=0.1)
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:1", retry=FAST) as client:
+        with pytest.raises(Unavailable, match="refused") as caught:
+            client.generate("a", request_id="mine")
+        assert caught.value.request_id == "mine"
+        with pytest.raises(Unavailable, match="refused"):
+            client.model_info()
+
+
+async def test_nobody_there_async() -> None:
+    async with AsyncClient("127.0.0.1:1", retry=FAST) as client:
+        with pytest.raises(Unavailable, match="refused"):
+            await client.generate("a")
+
+
+def test_somebody_who_never_answers_is_given_up_after_the_connect_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        limits = Timeout(connect_s=0.2, total_s=30)
+        with Client(address, timeout=limits, retry=RetryPolicy(max_attempts=1)) as client, pytest.raises(Unavailable):
+            client.generate("a")
+
+
+def test_addresses() -> None:
+    assert target_of("127.0.0.1:1") == "127.0.0.1:1"
+    assert target_of("grpc://127.0.0.1:1/") == "127.0.0.1:1"
+    with pytest.raises(ValueError, match="is not a gRPC address"):
+        target_of("http://127.0.0.1:1")
