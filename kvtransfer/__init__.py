@@ -1,1 +1,1 @@
-"""How blocks travel between pods: shipments, leases, plans and transports."""
+"""How blocks travel between pods: shipments, leases, tickets, transports. Knows nothing of engines or links."""

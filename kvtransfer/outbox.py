@@ -1,0 +1,110 @@
+"""What a sender has still to send on one stream, and whose turn it is.
+
+Shipments take turns, message by message, within the credit that the receiver gave. Knows indices, ids and sizes;
+reads no memory and no clock. Invariant: bytes in flight never exceed the window, and those of one shipment its half of
+it, except that a message larger than that travels alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from pagewire.kvtransfer.transport import Flow, ShipmentKey
+from pagewire.kvtransfer.wire import Credit, MalformedMessage
+
+MAX_FENCED_KEYS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The blocks of the next message: indices run from `first_block` on."""
+
+    key: ShipmentKey
+    first_block: int
+    block_ids: tuple[int, ...]
+
+
+class Outbox:
+    """The queue of one stream."""
+
+    def __init__(self, block_bytes: int, flow: Flow) -> None:
+        self._block_bytes = block_bytes
+        self._window_bytes = flow.window_bytes
+        self._blocks_per_message = max(1, flow.message_bytes // block_bytes)
+        self._queues: dict[ShipmentKey, deque[tuple[int, int]]] = {}  # in the order of turns
+        self._in_flight: dict[ShipmentKey, int] = {}
+        self._in_flight_bytes = 0
+        self._fenced: dict[ShipmentKey, None] = {}  # the oldest first
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that were taken and not credited yet."""
+        return self._in_flight_bytes
+
+    @property
+    def num_queued(self) -> int:
+        """How many blocks wait for their turn."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def keys(self) -> tuple[ShipmentKey, ...]:
+        """Return what is queued or in flight."""
+        return tuple(dict.fromkeys((*self._queues, *self._in_flight)))
+
+    def is_fenced(self, key: ShipmentKey) -> bool:
+        """Return whether `key` was purged: it takes nothing more."""
+        return key in self._fenced
+
+    def add(self, key: ShipmentKey, blocks: list[tuple[int, int]]) -> None:
+        """Queue (index, block id) pairs behind those of the same key."""
+        if blocks:
+            self._queues.setdefault(key, deque()).extend(blocks)
+
+    def purge(self, key: ShipmentKey) -> int:
+        """Forget what is queued of `key`, for good; returns how many blocks that were."""
+        self._fenced.pop(key, None)
+        self._fenced[key] = None
+        if len(self._fenced) > MAX_FENCED_KEYS:
+            del self._fenced[next(iter(self._fenced))]
+        return len(self._queues.pop(key, ()))
+
+    def take(self) -> Batch | None:
+        """Take the next message's blocks off the queue; None when there is nothing, or no credit for it."""
+        for key, queue in self._queues.items():
+            run = self._run(queue)
+            if not self._fits(key, len(run) * self._block_bytes):
+                continue
+            for _ in run:
+                queue.popleft()
+            del self._queues[key]
+            if queue:
+                self._queues[key] = queue  # behind the others: its turn is over
+            self._in_flight[key] = self._in_flight.get(key, 0) + len(run) * self._block_bytes
+            self._in_flight_bytes += len(run) * self._block_bytes
+            return Batch(key, run[0][0], tuple(block_id for _, block_id in run))
+        return None
+
+    def credit(self, credit: Credit) -> None:
+        """The receiver disposed of bytes; raises MalformedMessage when they were never sent."""
+        left = self._in_flight.get(credit.key, 0) - credit.num_bytes
+        if left < 0:
+            raise MalformedMessage(f"{-left} bytes more came back than were sent for {credit.key}")
+        self._in_flight_bytes -= credit.num_bytes
+        self._in_flight[credit.key] = left
+        if not left:
+            del self._in_flight[credit.key]
+
+    def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
+        run = [queue[0]]
+        for at in range(1, min(len(queue), self._blocks_per_message)):
+            if queue[at][0] != run[-1][0] + 1:
+                break
+            run.append(queue[at])
+        return run
+
+    def _fits(self, key: ShipmentKey, num_bytes: int) -> bool:
+        if not self._in_flight_bytes:
+            return True
+        mine = self._in_flight.get(key, 0)
+        within_share = not mine or mine + num_bytes <= self._window_bytes // 2
+        return within_share and self._in_flight_bytes + num_bytes <= self._window_bytes

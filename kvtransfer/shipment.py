@@ -1,0 +1,291 @@
+"""A shipment as its decode pod sees it: one request's KV on its way in.
+
+Knows which blocks are announced, bound and verified, and when; knows nothing of bytes, links or engines. Time is a
+parameter (seconds of this pod's monotonic clock), what is wanted comes back as `effects`.
+
+    reserved --accepted, or the first sign of the prompt--> shipping
+       |                                                       |-- every block of the manifest verified --> landed
+       |                                                       |-- peer_lost, prefill_failed -------------> resumable
+       |                                                       |-- stream_lost, deadline, corrupt twice,
+       |                                                       |   contract broken, cancel ---------------> fencing
+       |-- refused, cancel, deadline, stream_lost, --> closed  |-- first token ended the sequence --------> closed
+           peer_lost, prefill_failed
+    fencing --fenced, peer_lost, prefill_failed, deadline--> resumable, or closed when cancelled
+    landed, resumable --close--> closed
+
+Invariants: `HandOver` is returned exactly once in a shipment's life, and `Detach` before or with it; after `Detach` no
+arrival is ever placed; no index is placed twice.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pagewire.kvtransfer.effects import (
+    Arrival,
+    AskBind,
+    AskResend,
+    Detach,
+    Effects,
+    HandOver,
+    Outcome,
+    SendFence,
+    SendLanded,
+    Verdict,
+)  # fmt: skip
+from pagewire.kvtransfer.manifest import Manifest
+from pagewire.kvtransfer.transfer_times import TransferTimes
+
+
+class IncomingState(StrEnum):
+    """See the automaton above."""
+
+    RESERVED = "reserved"
+    SHIPPING = "shipping"
+    LANDED = "landed"
+    FENCING = "fencing"
+    RESUMABLE = "resumable"
+    CLOSED = "closed"
+
+
+class IncomingShipment:
+    """One generation of one request's shipment; indices are those of the chain.
+
+    `max_blocks` bounds the manifest (what was reserved from `first_block` on). `deadline_s` is absolute; once the first
+    token is here the bytes have `landing_s` more at most, and a fence waits `fence_s`.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        generation: int,
+        shipment_id: int,
+        first_block: int,
+        max_blocks: int,
+        deadline_s: float,
+        landing_s: float = 30.0,
+        fence_s: float = 2.0,
+    ) -> None:
+        self.request_id = request_id
+        self.generation = generation
+        self.shipment_id = shipment_id
+        self.state = IncomingState.RESERVED
+        self.manifest: Manifest | None = None  # known with the first token
+        self.times = TransferTimes()
+        self.deadline_s = deadline_s
+        self.error = ""  # why it was lost, for people
+        self._room = Manifest(first_block=first_block, num_blocks=max_blocks)
+        self._announced = Manifest(first_block=first_block, num_blocks=0)
+        self._bind_asked = first_block
+        self._block_ids: tuple[int, ...] = ()
+        self._verified: set[int] = set()
+        self._resent: set[int] = set()
+        self._outcome = Outcome.LOST
+        self._landing_s = landing_s
+        self._fence_s = fence_s
+
+    # ------------------------------------------------------------------------------------------------------ queries
+
+    @property
+    def first_block(self) -> int:
+        """The index in the chain of the first block that travels."""
+        return self._room.first_block
+
+    @property
+    def is_open(self) -> bool:
+        """True while blocks are still taken."""
+        return self.state in (IncomingState.RESERVED, IncomingState.SHIPPING)
+
+    @property
+    def is_landed(self) -> bool:
+        """True when every block of the manifest is verified."""
+        return self.manifest is not None and len(self._verified) == self.manifest.num_blocks > 0
+
+    @property
+    def num_verified(self) -> int:
+        """How many blocks were placed."""
+        return len(self._verified)
+
+    @property
+    def landed_prefix_blocks(self) -> int:
+        """How many blocks from `first_block` on are verified without a gap: what can be kept."""
+        index = self.first_block
+        while index in self._verified:
+            index += 1
+        return index - self.first_block
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Indices that are announced, or in the manifest, and not verified; ascending."""
+        known = self.manifest or self._announced
+        return tuple(index for index in known.indices() if index not in self._verified)
+
+    @property
+    def transfer_s(self) -> float:
+        """See `TransferTimes.transfer_s`."""
+        return self.times.transfer_s
+
+    @property
+    def exposed_s(self) -> float:
+        """See `TransferTimes.exposed_s`."""
+        return self.times.exposed_s
+
+    # --------------------------------------------------------------------------------- events: from the prefill pod
+
+    def accepted(self) -> Effects:
+        """The prefill pod queued the prompt."""
+        if self.state is IncomingState.RESERVED:
+            self.state = IncomingState.SHIPPING
+        return ()
+
+    def refused(self) -> Effects:
+        """The prefill pod does not run the prompt and holds nothing for it."""
+        return self._end(Outcome.REFUSED) if self.is_open else ()
+
+    def chunk_ready(self, first_block: int, num_blocks: int, now_s: float) -> Effects:
+        """Blocks are announced; asks for their ids. One outside the reservation, or past a gap, breaks the contract."""
+        if not self.is_open:
+            return ()
+        self.accepted()
+        end = first_block + num_blocks
+        limit = (self.manifest or self._room).end
+        if num_blocks <= 0 or not self.first_block <= first_block <= self._announced.end or end > limit:
+            return self._lose(f"chunk of {num_blocks} blocks from {first_block} on does not fit", now_s)
+        self._announced = Manifest(
+            first_block=self.first_block, num_blocks=max(self._announced.end, end) - self.first_block
+        )
+        self.times.announced(first_block, end, now_s)
+        return self._ask_bind(end)
+
+    def first_token(self, num_blocks: int, now_s: float) -> Effects:
+        """The prompt is done and its manifest is `num_blocks` long; 0 when the first token ended the sequence."""
+        if not self.is_open or self.manifest is not None:
+            return ()
+        self.accepted()
+        self.times.first_token(now_s)
+        if num_blocks == 0:
+            return self._end(Outcome.FINISHED)
+        end = self.first_block + num_blocks
+        if (
+            num_blocks < 0
+            or end > self._room.end
+            or end < max(self._announced.end, max(self._verified, default=-1) + 1)
+        ):
+            return self._lose(f"manifest of {num_blocks} blocks contradicts what was reserved or announced", now_s)
+        self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)
+        self.deadline_s = min(self.deadline_s, now_s + self._landing_s)
+        return self._ask_bind(end) + self._land()
+
+    def prefill_failed(self) -> Effects:
+        """The prefill pod gave up and sends nothing more: as good as lost and fenced."""
+        return self.peer_lost()
+
+    def fenced(self) -> Effects:
+        """The prefill pod stopped; outside fencing this is an answer to an older question, and ignored."""
+        return self._end(self._outcome) if self.state is IncomingState.FENCING else ()
+
+    # ------------------------------------------------------------------------------------------ events: the blocks
+
+    def bound(self, block_ids: tuple[int, ...]) -> Effects:
+        """The engine's block table, from block 0 of the chain; empty when it is gone. ValueError when ids change."""
+        if not self.is_open:
+            return ()
+        if not block_ids:
+            return self._end(Outcome.CANCELLED, and_first=(SendFence(),))
+        common = min(len(block_ids), len(self._block_ids))
+        if block_ids[:common] != self._block_ids[:common]:
+            raise ValueError(f"{self.request_id}: the engine bound other ids than before")
+        if len(block_ids) > common:
+            self._block_ids = block_ids
+        return ()
+
+    def arrived(self, index: int, is_intact: bool, now_s: float) -> Arrival:
+        """A block came off the transport, its checksum right or wrong."""
+        if not self.is_open:
+            return Arrival(verdict=Verdict.LATE)
+        self.accepted()
+        if index not in (self.manifest or self._room):
+            return Arrival(verdict=Verdict.DROP)
+        if index in self._verified:
+            return Arrival(verdict=Verdict.DUPLICATE)
+        if not is_intact:
+            return Arrival(verdict=Verdict.CORRUPT, effects=self._corrupt(index, now_s))
+        if index >= len(self._block_ids):
+            return Arrival(verdict=Verdict.WAIT)
+        self._verified.add(index)
+        self.times.verified(index, now_s)
+        return Arrival(verdict=Verdict.PLACE, block_id=self._block_ids[index], effects=self._land())
+
+    # ----------------------------------------------------------------------------------------- events: what ends it
+
+    def cancel(self, now_s: float) -> Effects:
+        """Nobody wants it any more; the blocks are handed over once the prefill pod has stopped."""
+        if self.state is IncomingState.RESERVED:
+            return self._end(Outcome.CANCELLED, and_first=(SendFence(),))
+        if self.state is IncomingState.SHIPPING:
+            return self._fence(Outcome.CANCELLED, now_s)
+        if self.state is IncomingState.FENCING:
+            self._outcome = Outcome.CANCELLED
+        return ()
+
+    def stream_lost(self, now_s: float) -> Effects:
+        """The bulk stream broke; the link may still be up."""
+        return self._lose("the bulk stream broke", now_s) if self.is_open else ()
+
+    def peer_lost(self) -> Effects:
+        """The link is gone as well: there is nobody to fence."""
+        if self.is_open:
+            return self._end(Outcome.LOST)
+        return self.fenced()
+
+    def expired(self, now_s: float) -> Effects:
+        """Look at the clock. A fence without an answer ends too: we placed nothing since it began."""
+        if now_s < self.deadline_s:
+            return ()
+        return self._lose("its deadline passed", now_s) if self.is_open else self.fenced()
+
+    def close(self) -> None:
+        """The hand-over was acted upon; a shipment that still owns blocks stays as it is."""
+        if self.state in (IncomingState.LANDED, IncomingState.RESUMABLE):
+            self.state = IncomingState.CLOSED
+
+    # ---------------------------------------------------------------------------------------------------- decisions
+
+    def _ask_bind(self, end: int) -> Effects:
+        if end <= self._bind_asked:
+            return ()
+        self._bind_asked = end
+        return (AskBind(num_blocks=end),)
+
+    def _corrupt(self, index: int, now_s: float) -> Effects:
+        if index in self._resent:
+            return self._lose(f"block {index} arrived corrupt twice", now_s)
+        self._resent.add(index)
+        return (AskResend(first_block=index, num_blocks=1),)
+
+    def _land(self) -> Effects:
+        if not self.is_landed or self.manifest is None:
+            return ()
+        self.state = IncomingState.LANDED
+        return Detach(), SendLanded(), HandOver(outcome=Outcome.LANDED, kept_blocks=self.manifest.num_blocks)
+
+    def _lose(self, why: str, now_s: float) -> Effects:
+        self.error = why
+        if self.state is IncomingState.RESERVED:
+            return self._end(Outcome.LOST, and_first=(SendFence(),))
+        return self._fence(Outcome.LOST, now_s)
+
+    def _fence(self, outcome: Outcome, now_s: float) -> Effects:
+        self.state = IncomingState.FENCING
+        self._outcome = outcome
+        self.deadline_s = now_s + self._fence_s
+        return Detach(), SendFence()
+
+    def _end(self, outcome: Outcome, and_first: Effects = ()) -> Effects:
+        """The one transition that hands over without landing; fencing has detached already."""
+        detach: Effects = () if self.state is IncomingState.FENCING else (Detach(),)
+        may_resume = outcome is Outcome.LOST and self.state is not IncomingState.RESERVED
+        self.state = IncomingState.RESUMABLE if may_resume else IncomingState.CLOSED
+        kept = self.landed_prefix_blocks if may_resume else 0
+        return (*detach, *and_first, HandOver(outcome=outcome, kept_blocks=kept))

@@ -1,0 +1,58 @@
+"""How long a shipment's bytes took, and how much of that nobody noticed; on the decode pod's clock alone.
+
+Knows indices and moments. Invariant: no second is counted twice, however chunks overlap.
+"""
+
+from __future__ import annotations
+
+
+class TransferTimes:
+    """Collects announcements, verifications and the first token of one shipment."""
+
+    def __init__(self) -> None:
+        self.first_token_s: float | None = None
+        self._chunks: list[tuple[int, int, float]] = []  # first index, end, announced at
+        self._verified_s: dict[int, float] = {}
+
+    def announced(self, first_block: int, end: int, now_s: float) -> None:
+        """Blocks `first_block` .. `end - 1` were announced."""
+        self._chunks.append((first_block, end, now_s))
+
+    def verified(self, index: int, now_s: float) -> None:
+        """Block `index` was placed; the first time stands."""
+        self._verified_s.setdefault(index, now_s)
+
+    def first_token(self, now_s: float) -> None:
+        """The first token was received; the first time stands."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
+    @property
+    def last_verified_s(self) -> float | None:
+        """When the latest block was placed; None before the first."""
+        return max(self._verified_s.values(), default=None)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds with a first token and without all KV: max(0, last block verified - first token received)."""
+        if self.first_token_s is None or self.last_verified_s is None:
+            return 0.0
+        return max(0.0, self.last_verified_s - self.first_token_s)
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds in which at least one announced chunk was on its way: the length of a union of intervals.
+
+        A chunk's interval runs from its announcement (or its first verified block, where bytes overtook the
+        announcement) to its last verified block so far; a chunk without any has none.
+        """
+        intervals = []
+        for first, end, announced_s in self._chunks:
+            moments = [self._verified_s[index] for index in range(first, end) if index in self._verified_s]
+            if moments:
+                intervals.append((min(announced_s, *moments), max(moments)))
+        total_s, reached_s = 0.0, float("-inf")
+        for start_s, end_s in sorted(intervals):
+            total_s += max(0.0, end_s - max(start_s, reached_s))
+            reached_s = max(reached_s, end_s)
+        return total_s

@@ -1,0 +1,36 @@
+"""What both ends of a bulk stream over gRPC share: its name, its options, and how it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from pagewire.kvtransfer.wire import MAX_MESSAGE_BYTES, MalformedMessage
+
+METHOD = "/pagewire.kv.v1.Blocks/Stream"
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", (1 << 24) - 1),
+    ("grpc.http2.lookahead_bytes", 64 << 20),
+    ("grpc.http2.write_buffer_size", 64 << 20),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Pods of one host share nothing through gRPC's global subchannel pool: a dead peer's backoff would be inherited.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError, TimeoutError, MalformedMessage)
+_MAX_HEADER_BYTES = 1024
+
+
+def why(error: BaseException) -> str:
+    """Describe how a stream broke."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return f"{type(error).__name__}: {error}"
+
+
+def check_block_bytes(block_bytes: int) -> None:
+    """Raise ValueError when a block does not fit in a message."""
+    if not 0 < block_bytes <= MAX_MESSAGE_BYTES - _MAX_HEADER_BYTES:
+        raise ValueError(f"a block of {block_bytes} bytes does not fit in a message of {MAX_MESSAGE_BYTES}")
