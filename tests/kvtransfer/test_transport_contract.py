@@ -139,9 +139,9 @@ async def test_a_loss_is_told_once_on_both_sides_and_ends_every_registration(rig
     rig.receiver.register(2, 1, rig.sink())
     rig.sender.send("D", 1, 1, blocks(range(20)))
     await rig.at_receiver.until(lambda: len(sink.deliveries) > 0)
-    seen = len(sink.deliveries)
     rig.disconnect()
     await rig.at_receiver.until(lambda: len(rig.at_receiver.lost) == 1)
+    seen = len(sink.deliveries)
     await rig.at_sender.until(lambda: len(rig.at_sender.lost) == 1)
     assert rig.at_receiver.lost == [("P", (ShipmentKey(1, 1), ShipmentKey(2, 1)))]
     assert rig.at_sender.lost == [("D", (ShipmentKey(1, 1),))]

@@ -1,0 +1,110 @@
+"""The prefill pod's shipment, event by event: one way out, one release, every fence answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewire.kvtransfer.effects import Announce, Outcome, Purge, Release, SendBlocks, SendFenced
+from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
+
+
+def outgoing(*, ships: bool = True) -> OutgoingShipment:
+    return OutgoingShipment(request_id="r", generation=1, shipment_id=9, peer_id="D", first_block=2, ships=ships)
+
+
+def release(outcome: Outcome, is_computed: bool) -> tuple[Release]:
+    return (Release(outcome=outcome, is_computed=is_computed),)
+
+
+def test_the_happy_path() -> None:
+    shipment = outgoing()
+    assert shipment.chunk_done(0, (40, 41, 42)) == (
+        Announce(first_block=2, num_blocks=1),
+        SendBlocks(blocks=((2, 42),)),
+    )
+    assert shipment.chunk_done(3, (43, 44)) == (
+        Announce(first_block=3, num_blocks=2),
+        SendBlocks(blocks=((3, 43), (4, 44))),
+    )
+    shipment.sent((2, 3))
+    assert list(shipment.unsent) == [4]
+    shipment.sent((4, 77))
+    assert list(shipment.unsent) == []
+    assert shipment.prompt_done(is_finished=False) == ()
+    assert shipment.manifest.num_blocks == 3
+    assert shipment.landed() == (Purge(),)
+    assert shipment.is_pinned
+    assert shipment.purged() == release(Outcome.LANDED, True)
+    assert not shipment.is_pinned
+    assert shipment.freed() == ()
+    assert shipment.state is OutgoingState.CLOSED
+
+
+def test_a_fence_is_answered_only_when_the_blocks_are_free() -> None:
+    shipment = outgoing()
+    shipment.chunk_done(2, (42,))
+    assert shipment.fence() == (Purge(),)
+    assert shipment.freed() == ()
+    assert shipment.purged() == release(Outcome.CANCELLED, False)
+    assert shipment.fence() == ()
+    assert shipment.freed() == (SendFenced(),)
+    assert shipment.fence() == (SendFenced(),), "one that comes after the end is answered at once"
+
+
+def test_a_fence_during_another_end_is_answered_too() -> None:
+    shipment = outgoing()
+    assert shipment.lease_expired() == (Purge(),)
+    assert shipment.fence() == ()
+    assert shipment.purged() == release(Outcome.LOST, False)
+    assert shipment.freed() == (SendFenced(),)
+
+
+@pytest.mark.parametrize("end", [OutgoingShipment.peer_lost, OutgoingShipment.lease_expired, OutgoingShipment.failed])
+def test_losses_release_once(end: object) -> None:
+    shipment = outgoing()
+    assert end(shipment) == (Purge(),)  # type: ignore[operator]
+    assert (shipment.peer_lost(), shipment.landed(), shipment.failed()) == ((), (), ())
+    assert shipment.purged() == release(Outcome.LOST, False)
+    assert shipment.purged() == ()
+    assert shipment.freed() == ()
+
+
+def test_nothing_is_sent_after_the_end_began() -> None:
+    shipment = outgoing()
+    shipment.chunk_done(2, (42,))
+    shipment.fence()
+    assert shipment.chunk_done(3, (43,)) == ()
+    assert shipment.resend(2, 1) == ()
+    assert shipment.prompt_done(is_finished=False) == ()
+
+
+def test_resend_is_once_per_block_and_only_of_what_is_ready() -> None:
+    shipment = outgoing()
+    shipment.chunk_done(2, (42, 43, 44))
+    assert shipment.resend(0, 4) == (SendBlocks(blocks=((2, 42), (3, 43))),)
+    assert shipment.resend(3, 2**31) == (SendBlocks(blocks=((4, 44),)),)
+    assert shipment.resend(2, 3) == ()
+    assert shipment.resend(-5, -1) == ()
+
+
+def test_reported_twice_is_announced_once_and_a_gap_is_our_own_bug() -> None:
+    shipment = outgoing()
+    shipment.chunk_done(2, (42, 43))
+    assert shipment.chunk_done(2, (42, 43)) == ()
+    assert shipment.chunk_done(3, (43, 44))[1] == SendBlocks(blocks=((4, 44),))
+    with pytest.raises(ValueError, match="never reported"):
+        shipment.chunk_done(9, (49,))
+
+
+def test_a_sequence_that_its_first_token_ends_ships_nothing_more() -> None:
+    shipment = outgoing()
+    shipment.chunk_done(2, (42,))
+    assert shipment.prompt_done(is_finished=True) == (Purge(),)
+    assert shipment.purged() == release(Outcome.FINISHED, True)
+
+
+def test_without_shipping_only_the_token_is_wanted() -> None:
+    shipment = outgoing(ships=False)
+    assert shipment.chunk_done(2, (42,)) == ()
+    assert shipment.prompt_done(is_finished=False) == (Purge(),)
+    assert shipment.purged() == release(Outcome.FINISHED, True)

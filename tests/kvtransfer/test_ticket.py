@@ -1,0 +1,92 @@
+"""Tickets: good for exactly one shipment, for a while, once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.core.errors import Unauthenticated
+from pagewire.kvtransfer.ticket import TICKET_BYTES, TicketClaims, TicketKey, TicketLedger
+
+KEY = TicketKey(b"cluster secret", skew_s=30)
+CLAIMS = TicketClaims(request_id="r-1", source="P", target="D", shipment_id=7, first_block=3, generation=1)
+OTHERS = [
+    dataclasses.replace(CLAIMS, request_id="r-2"),
+    dataclasses.replace(CLAIMS, source="P2"),
+    dataclasses.replace(CLAIMS, target="D2"),
+    dataclasses.replace(CLAIMS, source="D", target="P"),
+    dataclasses.replace(CLAIMS, shipment_id=8),
+    dataclasses.replace(CLAIMS, first_block=2),
+    dataclasses.replace(CLAIMS, generation=2),
+    dataclasses.replace(CLAIMS, request_id="r-1P", source=""),  # the same letters, cut elsewhere
+]
+
+
+def test_a_ticket_is_good_until_it_expires_and_for_the_skew_after() -> None:
+    ticket = KEY.mint(CLAIMS, 1000.4)
+    assert len(ticket) == TICKET_BYTES
+    assert KEY.verify(ticket, CLAIMS, 900.0) == 1031.0
+    assert KEY.verify(ticket, CLAIMS, 1031.0) == 1031.0
+    with pytest.raises(Unauthenticated, match="expired"):
+        KEY.verify(ticket, CLAIMS, 1031.5)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_ticket_for_something_else_is_refused(other: TicketClaims) -> None:
+    with pytest.raises(Unauthenticated):
+        KEY.verify(KEY.mint(CLAIMS, 1000), other, 900.0)
+
+
+@given(at=st.integers(0, TICKET_BYTES - 1), bit=st.integers(0, 7))
+def test_every_bit_counts(at: int, bit: int) -> None:
+    ticket = bytearray(KEY.mint(CLAIMS, 1000))
+    ticket[at] ^= 1 << bit
+    with pytest.raises(Unauthenticated):
+        KEY.verify(bytes(ticket), CLAIMS, 900.0)
+
+
+@given(ticket=st.binary(max_size=100))
+def test_anything_else_is_refused(ticket: bytes) -> None:
+    with pytest.raises(Unauthenticated):
+        KEY.verify(ticket, CLAIMS, 0.0)
+
+
+def test_another_clusters_ticket_is_refused() -> None:
+    with pytest.raises(Unauthenticated):
+        KEY.verify(TicketKey(b"other").mint(CLAIMS, 1000), CLAIMS, 900.0)
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        TicketKey(b"")
+
+
+PARTS = st.tuples(st.text(), st.text(), st.text(), st.integers(0), st.integers(0), st.integers(0))
+
+
+@given(left=PARTS, right=PARTS)
+def test_different_claims_are_different_bytes(left: tuple[object, ...], right: tuple[object, ...]) -> None:
+    def signed(parts: tuple[object, ...]) -> bytes:
+        names = ("request_id", "source", "target", "shipment_id", "first_block", "generation")
+        return TicketClaims(**dict(zip(names, parts, strict=True))).signed_bytes()  # type: ignore[arg-type]
+
+    assert (signed(left) == signed(right)) == (left == right)
+
+
+def test_a_ticket_is_used_once_and_forgotten_when_it_could_not_be_verified() -> None:
+    ledger = TicketLedger(max_tickets=2)
+    ledger.spend(b"a", 10.0, 0.0)
+    with pytest.raises(Unauthenticated, match="used before"):
+        ledger.spend(b"a", 10.0, 0.0)
+    ledger.spend(b"b", 20.0, 0.0)
+    with pytest.raises(Unauthenticated, match="no more"):
+        ledger.spend(b"c", 20.0, 10.0)
+    with pytest.raises(Unauthenticated, match="used before"):
+        ledger.spend(b"a", 10.0, 10.0)
+    ledger.spend(b"c", 30.0, 10.5)
+    assert len(ledger) == 2
+    with pytest.raises(Unauthenticated, match="used before"):
+        ledger.spend(b"b", 20.0, 10.5)
