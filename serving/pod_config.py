@@ -21,7 +21,7 @@ class PodConfig:
     port: int = setting(0, help="gRPC port, 0 for a free one")
     metrics_port: int = setting(0, help="port of /metrics, 0 for a free one")
     pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
-    cluster: str = setting("default", help="name of the cluster; prefixes its keys in Redis")
+    cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
     cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
     redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis or Valkey to register in", is_secret=True)
     device: str = setting("cpu", help="device of the engine")

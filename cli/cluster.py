@@ -1,0 +1,194 @@
+"""A cluster on this machine: Valkey, pods and a router, each its own process, up together and gone together.
+
+    starting -> ready (the one JSON line) -> stopping -> stopped
+
+A pod that dies while the cluster is ready is reported and left dead, because the others go on without it; the
+router's death ends the cluster. Invariant: when `run` returns, no process that it started is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pagewire.cli import valkey
+from pagewire.cli.child import Child
+from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.flags import variables
+from pagewire.cli.progress import say
+from pagewire.core.errors import Unavailable
+
+HEALTH_POLL_S = 0.1
+KILL_MARGIN_S = 5.0
+POD_SETTINGS = (
+    "dtype", "block_size", "chunk_size", "kv_memory", "max_num_batched_tokens", "max_num_seqs", "max_model_len",
+    "lease_s", "transfer_timeout_s",
+)  # fmt: skip
+
+
+class Cluster:
+    """The processes of one cluster; `model` is the folder of its model."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        model: Path,
+        environ: Mapping[str, str],
+        program: Sequence[str] = (sys.executable, "-m", "pagewire.cli.main"),
+    ) -> None:
+        self._config = config
+        self._program = program
+        self._model = model
+        # What was meant for this command must not reach a service by another meaning of the same name.
+        own = variables(ClusterConfig)
+        self._environ = {name: value for name, value in environ.items() if name not in own}
+        self._environ["PYTHONSAFEPATH"] = "1"
+        self._children: list[Child] = []
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start everything, print the JSON line, stay until interrupted. Raises Unavailable where something fails."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt)
+        with tempfile.TemporaryDirectory(prefix="pagewire-") as scratch:
+            try:
+                started = await self._until_stopping(self._start(Path(scratch)))
+                if started is not None:
+                    print(json.dumps(started), flush=True)
+                    say("ready; interrupt to stop")
+                    await self._until_stopping(self._watch())
+            finally:
+                await self._stop()
+
+    def _interrupt(self) -> None:
+        if self._stopping.is_set():
+            say("interrupted again: killing")
+            for child in self._children:
+                child.kill()
+        self._stopping.set()
+
+    async def _until_stopping(self, work: Any) -> Any:
+        """Return what `work` returns, or None when the cluster is told to stop first."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.create_task(self._stopping.wait())
+        stop.add_done_callback(lambda _stop: task.cancel())
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            return None
+        finally:
+            stop.cancel()
+
+    async def _start(self, scratch: Path) -> dict[str, Any]:
+        config = self._config
+        logs = Path(config.log_dir) if config.log_dir else scratch
+        logs.mkdir(parents=True, exist_ok=True)
+        redis = config.redis
+        if not redis:
+            say("starting Valkey")
+            server, redis = await valkey.start(scratch)
+            self._children.append(server)
+        secret = secrets.token_hex(32)
+        say(f"starting {', '.join(config.roles)} and a router on {self._model}; logs in {logs}")
+        pods = [await self._start_pod(role, number, redis, secret, logs) for number, role in enumerate(config.roles)]
+        router = await self._start_router(redis, secret, logs)
+        answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": [], "redis": redis}
+        *said, answer["router"] = await asyncio.gather(*(self._ready(child) for child in (*pods, router)))
+        for role, pod in zip(config.roles, said, strict=True):
+            answer[role].append(pod)
+        await self._healthy(answer["router"]["http"], router)
+        say(f"the router is ready on {answer['router']['http']} (HTTP) and {answer['router']['grpc']} (gRPC)")
+        return answer
+
+    async def _ready(self, child: Child) -> dict[str, Any]:
+        said = await child.ready(self._config.start_timeout_s)
+        say(f"{child.name} is up: {said.get('grpc')}")
+        return said
+
+    async def _start_pod(self, role: str, number: int, redis: str, secret: str, logs: Path) -> Child:
+        config, name = self._config, f"{role}-{number}"
+        flags = [
+            *("--model", str(self._model), "--host", config.host, "--pod-id", name),
+            *("--threads", str(config.threads or _share_of_cores(len(config.roles)))),
+            *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
+        ]
+        for setting in POD_SETTINGS:
+            value = getattr(config, setting)
+            if value is not None:
+                flags += ["--" + setting.replace("_", "-"), str(value)]
+        secrets_by_name = {"PAGEWIRE_CLUSTER_SECRET": secret, "PAGEWIRE_REDIS_URL": redis}
+        return await self._spawn(name, [role, *flags], secrets_by_name, logs)
+
+    async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
+        config = self._config
+        flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
+        flags += ["--grpc-port", str(config.grpc_port), "--drain-timeout-s", str(config.drain_s)]
+        if config.policy is not None:
+            flags += ["--policy", config.policy]
+        return await self._spawn(
+            "router", ["router", *flags], {"PAGEWIRE_SECRET": secret, "PAGEWIRE_REDIS": redis}, logs
+        )
+
+    async def _spawn(self, name: str, arguments: list[str], secrets_by_name: dict[str, str], logs: Path) -> Child:
+        child = await Child.start(
+            name, [*self._program, *arguments], {**self._environ, **secrets_by_name}, logs / f"{name}.log"
+        )
+        self._children.append(child)
+        return child
+
+    async def _healthy(self, url: str, router: Child) -> None:
+        """Wait until the router has the pods that it needs."""
+        limit_s, last = self._config.start_timeout_s, "no answer"
+        try:
+            async with asyncio.timeout(limit_s), httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+                while True:
+                    answer = await client.get(f"{url}/health")
+                    if answer.status_code == httpx.codes.OK:
+                        return
+                    last = f"{answer.status_code} {answer.text}"
+                    await asyncio.sleep(HEALTH_POLL_S)
+        except (TimeoutError, httpx.TransportError) as error:
+            raise Unavailable(f"the router is not ready: {error or last}\n{router.tail()}") from error
+
+    async def _watch(self) -> None:
+        """Report each process that ends; raises Unavailable when it is the router."""
+        *others, router = self._children
+        reports = [asyncio.create_task(self._report_end(child)) for child in others]
+        try:
+            code = await router.exited()
+            raise Unavailable(f"the router ended with exit code {code}\n{router.tail()}")
+        finally:
+            for report in reports:
+                report.cancel()
+
+    async def _report_end(self, child: Child) -> None:
+        code = await child.exited()
+        say(f"{child.name} ended with exit code {code}; the others go on\n{child.tail()}")
+
+    async def _stop(self) -> None:
+        """Stop the router first, so that nothing new comes in, and Valkey last."""
+        self._stopping.set()
+        if self._children:
+            say("stopping")
+        for group in (["router"], ["decode", "colocated"], ["prefill"], ["valkey"]):
+            async with asyncio.TaskGroup() as stops:
+                for child in self._children:
+                    if child.name.split("-")[0] in group:
+                        stops.create_task(child.stop(self._config.drain_s + KILL_MARGIN_S))
+
+
+def _share_of_cores(num_engines: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // num_engines)

@@ -1,0 +1,50 @@
+"""What `pagewire up` is told: the shape of a local cluster. What is unset is left to the services' own defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagewire.core.config import setting
+from pagewire.core.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """One router, `prefill` and `decode` pods or else `colocated` ones, and a Valkey server of its own or `redis`."""
+
+    model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
+    prefill: int = setting(1, help="prefill pods", unit="pods")
+    decode: int = setting(1, help="decode pods", unit="pods")
+    colocated: int = setting(0, help="colocated pods; more than 0 stands in for prefill and decode pods", unit="pods")
+    host: str = setting("127.0.0.1", help="address that everything listens on")
+    port: int = setting(8000, help="HTTP port of the router, 0 for a free one")
+    grpc_port: int = setting(50050, help="gRPC port of the router, 0 for a free one")
+    redis: str = setting("", help="URL of a Redis or Valkey server; an embedded one is started when unset")
+    policy: str | None = setting(None, help="placement policy of the router")
+    dtype: str | None = setting(None, help="type of weights and KV: auto, float32 or bfloat16")
+    block_size: int | None = setting(None, help="slots of a KV block", unit="tokens")
+    chunk_size: int | None = setting(None, help="largest part of a prompt computed in one step", unit="tokens")
+    kv_memory: int | None = setting(None, help="memory of each pod's KV pool", unit="bytes", parse=parse_bytes)
+    max_num_batched_tokens: int | None = setting(None, help="token budget of a step", unit="tokens")
+    max_num_seqs: int | None = setting(None, help="sequences in one step at most", unit="sequences")
+    max_model_len: int | None = setting(None, help="longest prompt and output together", unit="tokens")
+    lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
+    transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
+    threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
+    log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
+    log_level: str = setting("info", help="least severe line that is logged: debug, info, warning or error")
+    start_timeout_s: float = setting(300.0, help="longest wait until everything is ready", unit="s")
+    drain_s: float = setting(30.0, help="time to finish running requests when stopping", unit="s")
+
+    def __post_init__(self) -> None:
+        if self.colocated < 0 or self.prefill < 0 or self.decode < 0:
+            raise ValueError("prefill, decode and colocated are counts: none may be negative")
+        if self.colocated == 0 and self.decode < 1:
+            raise ValueError("a cluster needs at least one decode or colocated pod")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The role of each pod."""
+        if self.colocated:
+            return ("colocated",) * self.colocated
+        return ("prefill",) * self.prefill + ("decode",) * self.decode
