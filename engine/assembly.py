@@ -1,0 +1,132 @@
+"""Builds an engine from its configuration: folder -> model -> pool -> scheduler -> loop."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pagewire.core.block_hash import HASH_VERSION
+from pagewire.core.clock import Clock
+from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.messages import EngineReady
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine import weights
+from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
+from pagewire.engine.model import checkpoint
+from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.model.decoder_config import DecoderConfig
+from pagewire.engine.model.families import family_of
+from pagewire.engine.model_folder import ModelFolder
+from pagewire.engine.model_runner import ModelRunner
+from pagewire.engine.role_policy import policy_of
+from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kernels.torch_backend import TorchBackend
+
+log = logging.getLogger(__name__)
+
+WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A loaded engine: the loop, the memory of its pool, and what others need to know of it."""
+
+    loop: EngineLoop
+    cache: KVCache
+    ready: EngineReady
+    scheduler: Scheduler
+    runner: ModelRunner
+
+
+def resolve_dtype(name: str) -> str:
+    """Return the dtype that `auto` means here: bfloat16 where the CPU multiplies it natively, else float32."""
+    if name != "auto":
+        return name
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if native else "float32"
+
+
+def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
+    """Load the model, map the pool (in the file `pool_fd`, anonymously for -1) and return an engine that is idle.
+
+    Raises ValueError for a model that is not supported, or a pool too small for one sequence of full length.
+    """
+    folder = ModelFolder.open(Path(config.model))
+    family = family_of(folder.hf_config)
+    decoder_config = family.decoder_config(folder.hf_config)
+    dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
+    layout = decoder_config.kv_layout(config.block_size, dtype)
+    cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
+    log.info("%s", cache.describe())
+    max_model_len = _max_model_len(config, decoder_config, cache)
+    loaded, places = checkpoint.allocate(decoder_config, TORCH_DTYPES[dtype], device)
+    ignored = (*family.derived, r"lm_head\.weight") if decoder_config.tied_embeddings else family.derived
+    weights.load(folder.weight_files(), places, ignored)
+    limits = Limits(
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        chunk_size=config.chunk_size,
+        block_size=config.block_size,
+        max_model_len=max_model_len,
+        vocab_size=decoder_config.vocab_size,
+        eos_token_ids=frozenset(folder.eos_token_ids),
+    )
+    backend = TorchBackend()
+    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend)
+    scheduler = Scheduler(BlockPool(cache.num_blocks), limits, policy_of(config.role))
+    ready = EngineReady(
+        layout=layout,
+        num_blocks=cache.num_blocks,
+        fingerprint=_fingerprint(config, folder, cache, max_model_len),
+        eos_token_ids=folder.eos_token_ids,
+        vocab_size=decoder_config.vocab_size,
+    )
+    loop = EngineLoop(scheduler, runner, clock)
+    return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner)
+
+
+def warm_up(engine: Engine) -> None:
+    """Run a chunk and a decode on blocks that nobody holds yet, so that the first request meets a warm model."""
+    layout = engine.cache.layout
+    length = min(layout.block_size, engine.ready.fingerprint.max_model_len - 1)
+    draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+    for _ in range(WARM_UP_ROUNDS):
+        for start, stop in ((0, length), (length - 1, length)):
+            grant = Grant(request_id="warm-up", tokens=(0,) * (stop - start), start=start, block_ids=(0,), draw=draw)
+            engine.runner.run(Step(grants=(grant,)))
+    engine.cache.pool[0].zero_()
+
+
+def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig, cache: KVCache) -> int:
+    longest = config.max_model_len or decoder_config.max_positions
+    if longest > decoder_config.max_positions:
+        raise ValueError(f"max_model_len {longest} is above the model's {decoder_config.max_positions} positions")
+    # One block besides: a reservation promises the room for one more.
+    needed = cache.layout.num_blocks(longest) + 1
+    if needed > cache.num_blocks:
+        raise ValueError(
+            f"one sequence of max_model_len {longest} needs {needed * cache.layout.block_bytes} bytes of KV memory; "
+            f"kv_memory_bytes is {config.kv_memory_bytes}, which holds {cache.num_tokens} tokens"
+        )
+    return longest
+
+
+def _fingerprint(config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int) -> Fingerprint:
+    layout = cache.layout
+    return Fingerprint(
+        model_name=config.model_name or folder.path.resolve().name,
+        model_digest=folder.model_digest(),
+        tokenizer_digest=folder.tokenizer_digest(),
+        kv_fingerprint=layout.fingerprint(),
+        kv_layout=f"{layout.dtype} {layout.order} L{layout.num_layers} Hk{layout.num_kv_heads} D{layout.head_dim}",
+        block_size=layout.block_size,
+        hash_version=HASH_VERSION,
+        max_model_len=max_model_len,
+    )

@@ -1,0 +1,22 @@
+"""One block of the pool, as the bookkeeper sees it: who holds it and which piece of which chain it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagewire.core.block_hash import BlockHash
+
+
+@dataclass(slots=True)
+class Block:
+    """A block: `references` is how many sequences hold it; `block_hash` is set while the cache knows it.
+
+    `children` are the ids of the registered blocks that directly follow this one in some chain.
+    """
+
+    block_id: int
+    references: int = 0
+    block_hash: BlockHash | None = None
+    parent: int | None = None
+    depth: int = 0
+    children: set[int] = field(default_factory=set)

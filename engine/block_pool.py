@@ -1,0 +1,217 @@
+"""The pool of KV blocks: who holds which, what is cached in the free ones, how many are promised.
+
+Knows ids and hashes; knows nothing of tensors, requests or time. Invariants, proved by `check()`: every block is in
+exactly one of {free, cached, held}; what the cache holds of a chain is always a prefix of it; the promised blocks can
+be handed out at any moment, without touching what is held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.messages import CachedBlock
+from pagewire.engine.block import Block
+
+
+class OutOfBlocks(Exception):
+    """The pool has not as many blocks as were asked for; nothing was taken."""
+
+
+class BlockPool:
+    """Reference-counted blocks with a prefix cache in the unreferenced ones, least recently used first out."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, registered; least recently used first
+        self._by_hash: dict[BlockHash, int] = {}
+        self._reserved = 0
+        self._events: dict[BlockHash, tuple[bool, int]] = {}  # hash -> (stored, depth): the net change since drained
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks of the pool."""
+        return len(self._blocks)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds and that cache nothing."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody holds and that cache a piece of a chain."""
+        return len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that some sequence holds."""
+        return len(self._blocks) - len(self._free) - len(self._cached)
+
+    @property
+    def num_reserved(self) -> int:
+        """Blocks promised and not yet allocated."""
+        return self._reserved
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that may be allocated or promised now."""
+        return len(self._free) + len(self._cached) - self._reserved
+
+    def match(self, hashes: Sequence[BlockHash]) -> list[int]:
+        """Return the blocks that cache the longest prefix of a chain; nothing is taken."""
+        found = []
+        for block_hash in hashes:
+            block_id = self._by_hash.get(block_hash)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def num_unreferenced(self, block_ids: Iterable[int]) -> int:
+        """Return by how much `share` of these blocks would lower `num_available`."""
+        return sum(self._blocks[block_id].references == 0 for block_id in block_ids)
+
+    def share(self, block_ids: Sequence[int]) -> None:
+        """Hold cached blocks once more; raises OutOfBlocks when that would break a promise."""
+        if self.num_unreferenced(block_ids) > self.num_available:
+            raise OutOfBlocks(f"{len(block_ids)} blocks to share, {self.num_available} available")
+        for block_id in block_ids:
+            self._blocks[block_id].references += 1
+            self._cached.pop(block_id, None)
+
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Take blocks nobody promised, evicting where none is free; raises OutOfBlocks."""
+        if num_blocks > self.num_available:
+            raise OutOfBlocks(f"{num_blocks} blocks asked, {self.num_available} available")
+        return [self._take() for _ in range(num_blocks)]
+
+    def reserve(self, num_blocks: int) -> None:
+        """Promise blocks; raises OutOfBlocks."""
+        if num_blocks > self.num_available:
+            raise OutOfBlocks(f"{num_blocks} blocks to promise, {self.num_available} available")
+        self._reserved += num_blocks
+
+    def unreserve(self, num_blocks: int) -> None:
+        """Take a promise back."""
+        assert 0 <= num_blocks <= self._reserved, f"{num_blocks} of {self._reserved} promised blocks given back"
+        self._reserved -= num_blocks
+
+    def allocate_reserved(self, num_blocks: int) -> list[int]:
+        """Take promised blocks; the promise was made, so this cannot fail."""
+        self.unreserve(num_blocks)
+        return [self._take() for _ in range(num_blocks)]
+
+    def register(self, block_id: int, block_hash: BlockHash, parent_hash: BlockHash | None, depth: int) -> bool:
+        """Let the cache know what a held, full block contains; `parent_hash` is None for the first of a chain.
+
+        Returns whether the chain is cached up to here. It is not when its parent left the cache meanwhile; a chain
+        that another block already stands for stays with that block.
+        """
+        block = self._blocks[block_id]
+        assert block.references > 0, f"block {block_id} is registered and nobody holds it"
+        if block_hash in self._by_hash:
+            return True
+        parent = None if parent_hash is None else self._by_hash.get(parent_hash)
+        if (parent_hash is not None and parent is None) or block.block_hash is not None:
+            return False
+        block.block_hash, block.parent, block.depth = block_hash, parent, depth
+        self._by_hash[block_hash] = block_id
+        if parent is not None:
+            self._blocks[parent].children.add(block_id)
+        self._note(block_hash, depth, stored=True)
+        return True
+
+    def release(self, block_ids: Sequence[int]) -> None:
+        """Hold these blocks once less. The last of a chain becomes the least recently used of them."""
+        for block_id in reversed(block_ids):
+            block = self._blocks[block_id]
+            assert block.references > 0, f"block {block_id} is released and nobody holds it"
+            block.references -= 1
+            if block.references == 0:
+                self._put_back(block)
+
+    def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
+        """Return (stored, evicted) since the last call; a block that was both is in neither."""
+        events, self._events = self._events, {}
+        stored = tuple(CachedBlock(block_hash=h, depth=d) for h, (is_stored, d) in events.items() if is_stored)
+        evicted = tuple(CachedBlock(block_hash=h, depth=d) for h, (is_stored, d) in events.items() if not is_stored)
+        return stored, evicted
+
+    def cached_chain(self) -> tuple[CachedBlock, ...]:
+        """Return everything that the cache knows, parents before children."""
+        known = (self._blocks[block_id] for block_id in self._by_hash.values())
+        found = (CachedBlock(block_hash=b.block_hash, depth=b.depth) for b in known if b.block_hash is not None)
+        return tuple(sorted(found, key=lambda block: block.depth))
+
+    def num_orphaned(self, tables: Iterable[Sequence[int]]) -> int:
+        """Return how many held blocks no block table of a live sequence accounts for."""
+        claims = Counter(block_id for table in tables for block_id in table)
+        return sum(block.references > claims[block.block_id] for block in self._blocks)
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        free, cached = set(self._free), set(self._cached)
+        assert len(free) == len(self._free), "a block is free twice"
+        assert not free & cached, "a block is free and cached"
+        for block in self._blocks:
+            where = (block.block_id in free, block.block_id in cached, block.references > 0)
+            assert sum(where) == 1, f"block {block.block_id} is in {sum(where)} of free, cached, held"
+            assert block.references >= 0
+            if block.block_hash is None:
+                assert block.block_id not in cached, f"block {block.block_id} is cached without a hash"
+                assert not block.children, f"unregistered block {block.block_id} has children"
+                continue
+            assert block.block_id not in free, f"registered block {block.block_id} is free"
+            assert self._by_hash[block.block_hash] == block.block_id
+            if block.depth:
+                assert block.parent is not None, f"block {block.block_id} lost its parent"
+                assert block.block_id in self._blocks[block.parent].children
+                assert self._blocks[block.parent].block_hash is not None, "a chain is cached without its beginning"
+                assert self._blocks[block.parent].depth == block.depth - 1
+        assert len(self._by_hash) == sum(block.block_hash is not None for block in self._blocks)
+        assert 0 <= self._reserved <= len(free) + len(cached), "more is promised than there is"
+
+    def _take(self) -> int:
+        if not self._free:
+            self._evict()
+        block_id = self._free.pop()
+        self._blocks[block_id].references = 1
+        return block_id
+
+    def _put_back(self, block: Block) -> None:
+        if block.block_hash is None:
+            self._free.append(block.block_id)
+        else:
+            self._cached[block.block_id] = None
+
+    def _evict(self) -> None:
+        # From the least recently used block down to a leaf, so that as little as possible of its chain is lost.
+        block = self._blocks[next(iter(self._cached))]
+        while child := next((c for c in block.children if self._blocks[c].references == 0), None):
+            block = self._blocks[child]
+        self._forget(block)
+
+    def _forget(self, block: Block) -> None:
+        # What follows in the chain is forgotten with it, held blocks included: the cache holds prefixes only.
+        if block.parent is not None:
+            self._blocks[block.parent].children.discard(block.block_id)
+        pending = [block]
+        while pending:
+            gone = pending.pop()
+            pending.extend(self._blocks[child] for child in gone.children)
+            assert gone.block_hash is not None
+            del self._by_hash[gone.block_hash]
+            self._note(gone.block_hash, gone.depth, stored=False)
+            gone.block_hash, gone.parent, gone.depth = None, None, 0
+            gone.children.clear()
+            if gone.references == 0:
+                del self._cached[gone.block_id]
+                self._free.append(gone.block_id)
+
+    def _note(self, block_hash: BlockHash, depth: int, *, stored: bool) -> None:
+        before = self._events.pop(block_hash, None)
+        if before is None or before[0] == stored:
+            self._events[block_hash] = (stored, depth)

@@ -1,0 +1,202 @@
+"""A pod front's side of its engine process: starts it, speaks to it, maps its KV pool, notices its end.
+
+Knows frames and file descriptors; knows no torch. Invariant: every awaited command is answered, or fails with
+`EngineFailed` when the process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections import deque
+from collections.abc import Callable
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import (
+    Abort,
+    Add,
+    Bind,
+    Bound,
+    EngineMessage,
+    EngineReady,
+    Freed,
+    Join,
+    Release,
+    Reserve,
+    Reserved,
+    StepDone,
+)  # fmt: skip
+from pagewire.engine import frames
+from pagewire.engine.block_memory import BlockMemory
+from pagewire.engine.config import EngineConfig
+
+log = logging.getLogger(__name__)
+
+EXIT_GRACE_S = 10.0  # the longest a running step may hold up the end of the process
+
+OnStep = Callable[[StepDone], None]
+_Answer = asyncio.Future[EngineMessage]
+
+
+class EngineClient:
+    """A running engine process. Build it with `start`; end it with `close`."""
+
+    def __init__(
+        self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: EngineReady,
+        pool: BlockMemory,
+    ) -> None:  # fmt: skip
+        self.ready = ready
+        self.pool = pool
+        self.exited = asyncio.Event()
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self.on_step: OnStep = _ignore  # nothing steps before the first command
+        self._answers: dict[tuple[type[EngineMessage], str], deque[_Answer]] = {}
+        self._listening = asyncio.create_task(self._listen(), name="engine-frames")
+
+    @classmethod
+    async def start(cls, config: EngineConfig) -> EngineClient:
+        """Start an engine and wait until it is ready; set `on_step` to hear of each `StepDone`, in order.
+
+        Raises EngineFailed when the process ends before; what went wrong is on its stderr.
+        """
+        near, far = socket.socketpair()
+        pool_fd = os.memfd_create("pagewire-kv")
+        try:
+            with far:
+                # -P is PYTHONSAFEPATH: the working directory must not shadow installed packages.
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-m", "pagewire.engine.process",
+                    str(far.fileno()), str(pool_fd), config.to_json(),
+                    stdin=DEVNULL, pass_fds=(far.fileno(), pool_fd),
+                )  # fmt: skip
+            reader, writer = await asyncio.open_unix_connection(sock=near)
+            try:
+                ready = await _receive(reader)
+                if not isinstance(ready, EngineReady):
+                    code = await process.wait()
+                    raise EngineFailed(f"the engine process ended with code {code} before it was ready")
+                return cls(
+                    process, reader, writer, ready,
+                    BlockMemory(pool_fd, ready.num_blocks, ready.layout.block_bytes),
+                )  # fmt: skip
+            except BaseException:
+                await _end(process, writer)
+                raise
+        finally:
+            os.close(pool_fd)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code of the process once `exited` is set, None before."""
+        return self._process.returncode
+
+    @property
+    def pid(self) -> int:
+        """The process id of the engine."""
+        return self._process.pid
+
+    def add(self, command: Add) -> None:
+        """Run a sequence; all that follows comes in `StepDone`s. Raises EngineFailed when the process is gone."""
+        self._send(command)
+
+    async def reserve(self, command: Reserve) -> Reserved:
+        """Promise the blocks of a prompt; the answer says what is cached, or why not."""
+        answer = await self._ask(command, Reserved, command.spec.request_id)
+        assert isinstance(answer, Reserved)
+        return answer
+
+    async def bind(self, command: Bind) -> Bound:
+        """Turn promised blocks into ids."""
+        answer = await self._ask(command, Bound, command.request_id)
+        assert isinstance(answer, Bound)
+        return answer
+
+    def join(self, command: Join) -> None:
+        """Let a reserved sequence run."""
+        self._send(command)
+
+    async def abort(self, request_id: str) -> None:
+        """End a sequence; returns when no step can touch its blocks any more."""
+        await self._ask(Abort(request_id=request_id), Freed, request_id)
+
+    def release(self, request_id: str) -> None:
+        """Give back the blocks of a sequence that was handed off."""
+        self._send(Release(request_id=request_id))
+
+    async def close(self) -> None:
+        """End the process, by force if it does not go by itself, and unmap the pool."""
+        await _end(self._process, self._writer)
+        await self._listening
+        self.pool.close()
+
+    def _send(self, message: EngineMessage) -> None:
+        if self.exited.is_set() or self._writer.is_closing():
+            raise EngineFailed("the engine process is gone")
+        self._writer.write(frames.pack(message))
+
+    async def _ask(self, command: EngineMessage, kind: type[EngineMessage], request_id: str) -> EngineMessage:
+        # Commands of one kind are answered in the order in which they came.
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._send(command)
+        self._answers.setdefault((kind, request_id), deque()).append(answer)
+        return await answer
+
+    async def _listen(self) -> None:
+        try:
+            while (message := await _receive(self._reader)) is not None:
+                self._deliver(message)
+        except Exception:
+            log.exception("the connection to the engine broke")
+            self._process.kill()
+        code = await self._process.wait()
+        self.exited.set()
+        for waiting in self._answers.values():
+            for answer in waiting:
+                if not answer.done():
+                    answer.set_exception(EngineFailed(f"the engine process ended with code {code}"))
+        self._answers.clear()
+
+    def _deliver(self, message: EngineMessage) -> None:
+        match message:
+            case StepDone():
+                self.on_step(message)
+            case Reserved() | Bound() | Freed():
+                key = (type(message), message.request_id)
+                waiting = self._answers[key]
+                answer = waiting.popleft()
+                if not waiting:
+                    del self._answers[key]
+                if not answer.done():  # whoever asked may have been cancelled
+                    answer.set_result(message)
+            case _:
+                raise EngineFailed(f"an engine does not send {type(message).__name__}")
+
+
+def _ignore(_step: StepDone) -> None:
+    return
+
+
+async def _receive(reader: asyncio.StreamReader) -> EngineMessage | None:
+    """Return the next message, None once the engine has closed."""
+    try:
+        header = await reader.readexactly(frames.HEADER_BYTES)
+        return frames.unpack(await reader.readexactly(frames.body_length(header)))
+    except (asyncio.IncompleteReadError, ConnectionResetError):
+        return None
+
+
+async def _end(process: Process, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    try:
+        async with asyncio.timeout(EXIT_GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        log.warning("the engine process did not end within %s s and is killed", EXIT_GRACE_S)
+        process.kill()
+        await process.wait()

@@ -1,0 +1,74 @@
+"""What an engine is started with, as a value that crosses a process border as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from pagewire.core.kv_layout import BLOCK_SIZES
+from pagewire.core.messages import Role
+from pagewire.serving.pod_config import PodConfig
+
+DTYPES = ("auto", "bfloat16", "float32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 has no fast path on CPUs.
+    `kv_memory_bytes` bounds the KV pool. `max_model_len` 0 is the model's own. `threads` 0 leaves torch's default.
+    """
+
+    model: str
+    role: Role
+    model_name: str = ""  # "" takes the folder's name
+    dtype: str = "auto"
+    block_size: int = 16
+    chunk_size: int = 512
+    max_num_batched_tokens: int = 1024
+    max_num_seqs: int = 32
+    kv_memory_bytes: int = 1 << 30
+    max_model_len: int = 0
+    threads: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.block_size not in BLOCK_SIZES:
+            raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
+        for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        for name in ("max_model_len", "threads"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, pod: PodConfig) -> EngineConfig:
+        """Return the part of a pod's configuration that its engine needs."""
+        return cls(
+            model=pod.model,
+            role=pod.role,
+            dtype=pod.dtype,
+            block_size=pod.block_size,
+            chunk_size=pod.chunk_size,
+            max_num_batched_tokens=pod.max_num_batched_tokens,
+            max_num_seqs=pod.max_num_seqs,
+            kv_memory_bytes=pod.kv_memory,
+            max_model_len=pod.max_model_len,
+            threads=pod.threads,
+            device=pod.device,
+        )
+
+    def to_json(self) -> str:
+        """Return the settings as a JSON object."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        """Return the settings in a JSON object; raises TypeError on an unknown name, ValueError on a bad value."""
+        fields = json.loads(text)
+        return cls(**{**fields, "role": Role(fields["role"])})

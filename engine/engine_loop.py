@@ -1,0 +1,268 @@
+"""The engine's loop: commands in from any thread, one step after another from one thread, events out.
+
+Knows no process and no socket. The lock is held around scheduling and bookkeeping, never while a step computes, so a
+command is answered at once. Invariants: the blocks of a sequence in the running step are freed only after it; every
+sequence that was accepted ends exactly once, in a `SequenceEnd`, a release or an answered abort.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Protocol
+
+from pagewire.core.clock import Clock
+from pagewire.core.errors import PagewireError, Poisoned
+from pagewire.core.messages import (
+    Add,
+    Bind,
+    Bound,
+    ChunkDone,
+    ErrorInfo,
+    Freed,
+    Join,
+    Load,
+    Reserve,
+    Reserved,
+    SequenceEnd,
+    StepDone,
+    TokenRecord,
+)  # fmt: skip
+from pagewire.engine import progress, reservation
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import Sequence, State
+from pagewire.engine.step import Step
+from pagewire.engine.step_meter import StepMeter
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What computes a step."""
+
+    def run(self, step: Step) -> dict[str, int]:
+        """Return the token of each grant that draws; running a step again writes the same KV to the same places."""
+        ...
+
+
+class EngineLoop:
+    """One engine's sequences; `step` is for one thread, everything else for any."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._changed = threading.Condition()  # its lock guards all below and the scheduler
+        self._work = False
+        self._closed = False
+        self._meter = StepMeter()
+        self._in_step: frozenset[str] = frozenset()
+        self._aborted: set[str] = set()  # while in the running step
+        self._freed: list[Freed] = []
+        self._records: list[TokenRecord] = []
+        self._chunks: list[ChunkDone] = []
+        self._ends: list[SequenceEnd] = []
+        self._computed = self._output = 0
+
+    # ---------------------------------------------------------------------------------------------------- commands
+
+    def add(self, command: Add) -> None:
+        """Run a sequence from its tokens; a refusal comes as its `SequenceEnd`."""
+        with self._changed:
+            try:
+                self._scheduler.add(command.spec, command.first_block)
+            except PagewireError as error:
+                self._refuse(command.spec.request_id, error)
+            self._wake()
+
+    def reserve(self, command: Reserve) -> Reserved:
+        """Pin and promise the blocks of a prompt, or say why not."""
+        request_id = command.spec.request_id
+        with self._changed:
+            try:
+                hit_blocks = reservation.reserve(self._scheduler, command.spec)
+            except PagewireError as error:
+                return Reserved(request_id=request_id, error=ErrorInfo.of(error))
+            self._wake()
+            return Reserved(request_id=request_id, hit_blocks=hit_blocks)
+
+    def bind(self, command: Bind) -> Bound:
+        """Turn promised blocks into ids."""
+        with self._changed:
+            block_ids = reservation.bind(self._scheduler, command.request_id, command.num_blocks)
+            self._wake()  # binding may have evicted
+            return Bound(request_id=command.request_id, block_ids=block_ids)
+
+    def join(self, command: Join) -> None:
+        """Let a reserved sequence run; one that is gone is ignored, its abort was answered."""
+        with self._changed:
+            try:
+                sequence = reservation.join(self._scheduler, command)
+            except PagewireError as error:
+                self._refuse(command.request_id, error)
+            else:
+                if sequence is not None:
+                    progress.register_full_blocks(self._scheduler, sequence)
+            self._wake()
+
+    def abort(self, request_id: str) -> Freed | None:
+        """End a sequence in any state; None when a step computes it: `take_freed` has the answer after that step."""
+        with self._changed:
+            if request_id in self._in_step:
+                self._aborted.add(request_id)
+                return None
+            sequence = self._scheduler.sequences.get(request_id)
+            if sequence is not None:
+                self._scheduler.remove(sequence)
+            self._wake()
+            return Freed(request_id=request_id)
+
+    def release(self, request_id: str) -> None:
+        """Give the blocks of a handed-off sequence back; anything else is left alone."""
+        with self._changed:
+            sequence = self._scheduler.sequences.get(request_id)
+            if sequence is not None and sequence.state is State.HANDED_OFF:
+                self._scheduler.remove(sequence)
+            self._wake()
+
+    def close(self) -> None:
+        """Make `wait_for_work` return False from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # ----------------------------------------------------------------------------------------------------- the loop
+
+    def wait_for_work(self, timeout_s: float | None = None) -> bool:
+        """Sleep until there may be something to do; False once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._work or self._closed, timeout_s)
+            return not self._closed
+
+    def step(self) -> StepDone | None:
+        """Schedule, run, commit; None when nothing advanced and nothing happened since the last call."""
+        with self._changed:
+            self._work = False
+            step = self._scheduler.schedule()
+            if step is None:
+                return self._drain()
+            self._in_step = frozenset(grant.request_id for grant in step.grants)
+        started_s = self._clock.now()
+        tokens, errors = self._run(step)
+        elapsed_s = self._clock.now() - started_s
+        with self._changed:
+            self._commit(step, tokens, errors)
+            if not errors:
+                self._measure(step, elapsed_s)
+            self._in_step = frozenset()
+            self._work = True  # whatever follows from this step
+            return self._drain()
+
+    def take_freed(self) -> tuple[Freed, ...]:
+        """Return the answers to aborts that had to wait for a step."""
+        with self._changed:
+            freed, self._freed = tuple(self._freed), []
+            return freed
+
+    def load(self) -> Load:
+        """Return what the engine holds and has to do, counted now."""
+        with self._changed:
+            return self._load()
+
+    def check(self) -> None:
+        """Raise AssertionError where the pool's bookkeeping is broken."""
+        with self._changed:
+            self._scheduler.pool.check()
+
+    # ----------------------------------------------------------------------------------- inside, with the lock held
+
+    def _wake(self) -> None:
+        self._work = True
+        self._changed.notify_all()
+
+    def _refuse(self, request_id: str, error: PagewireError) -> None:
+        end = SequenceEnd(request_id=request_id, cached_tokens=0, computed_tokens=0, error=ErrorInfo.of(error))
+        self._ends.append(end)
+
+    def _commit(self, step: Step, tokens: dict[str, int], errors: dict[str, str]) -> None:
+        for grant in step.grants:
+            sequence = self._scheduler.sequences[grant.request_id]
+            if grant.request_id in self._aborted:
+                self._scheduler.remove(sequence)
+                self._freed.append(Freed(request_id=grant.request_id))
+                continue
+            if grant.request_id in errors:
+                self._poison(sequence, errors[grant.request_id])
+                continue
+            computed = sequence.computed_tokens
+            done = progress.commit(self._scheduler, sequence, grant, tokens.get(grant.request_id))
+            self._computed += sequence.computed_tokens - computed
+            if done.record is not None:
+                self._records.append(done.record)
+                self._output += len(done.record.tokens)
+            if done.chunk is not None:
+                self._chunks.append(done.chunk)
+            if done.end is not None:
+                self._ends.append(done.end)
+        self._aborted.clear()
+
+    def _poison(self, sequence: Sequence, message: str) -> None:
+        end = SequenceEnd(
+            request_id=sequence.request_id,
+            cached_tokens=sequence.cached_tokens or 0,
+            computed_tokens=sequence.computed_tokens,
+            error=ErrorInfo.of(Poisoned(message)),
+        )
+        self._ends.append(end)
+        self._scheduler.remove(sequence)
+
+    def _measure(self, step: Step, elapsed_s: float) -> None:
+        prefill = sum(len(grant.tokens) for grant in step.grants if len(grant.tokens) > 1)
+        self._meter.observe(prefill, sum(len(grant.tokens) == 1 for grant in step.grants), elapsed_s)
+
+    def _drain(self) -> StepDone | None:
+        stored, evicted = self._scheduler.pool.drain_events()
+        records, self._records = tuple(self._records), []
+        chunks, self._chunks = tuple(self._chunks), []
+        ends, self._ends = tuple(self._ends), []
+        if not (records or chunks or ends or stored or evicted):
+            return None
+        return StepDone(records=records, chunks=chunks, ends=ends, stored=stored, evicted=evicted, load=self._load())
+
+    def _load(self) -> Load:
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        return Load(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting) + len(scheduler.joined),
+            waiting_tokens=scheduler.num_waiting_tokens(),
+            blocks_total=pool.num_blocks,
+            blocks_free=pool.num_free,
+            blocks_cached=pool.num_cached,
+            blocks_held=pool.num_held,
+            blocks_reserved=pool.num_reserved,
+            blocks_orphaned=pool.num_orphaned(s.block_table for s in scheduler.sequences.values()),
+            prompt_tokens_computed=self._computed,
+            prompt_tokens_cached=scheduler.num_cached_tokens,
+            output_tokens=self._output,
+            preemptions=scheduler.num_preemptions,
+            prefill_s_per_token=self._meter.prefill_s_per_token,
+            step_s=self._meter.step_s,
+        )
+
+    # ---------------------------------------------------------------------------------------- inside, without the lock
+
+    def _run(self, step: Step) -> tuple[dict[str, int], dict[str, str]]:
+        """Compute a step; return the tokens, and the message of each sequence that cannot be computed."""
+        try:
+            return self._runner.run(step), {}
+        except Exception as error:  # whatever a model may raise ends a sequence, not the engine
+            log.exception("a step of %d sequences failed", len(step.grants))
+            if len(step.grants) == 1:
+                return {}, {step.grants[0].request_id: f"{type(error).__name__}: {error}"}
+        tokens: dict[str, int] = {}
+        errors: dict[str, str] = {}
+        for grant in step.grants:
+            one_tokens, one_errors = self._run(Step(grants=(grant,)))
+            tokens.update(one_tokens)
+            errors.update(one_errors)
+        return tokens, errors

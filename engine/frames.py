@@ -1,0 +1,36 @@
+"""Frames between a front and its engine: a little-endian u32 length, then `protos/engine.proto`'s Frame.
+
+Knows bytes and messages; reads no socket.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pagewire.core.errors import PeerMismatch
+from pagewire.core.messages import EngineMessage
+from pagewire.serving.codec import ENGINE_CODEC
+
+HEADER_BYTES = 4
+# A prompt of 4 million tokens fits; anything longer is a broken length, not a message.
+MAX_FRAME_BYTES = 1 << 24
+_HEADER = struct.Struct("<I")
+
+
+def pack(message: EngineMessage) -> bytes:
+    """Return the bytes of a frame, its length in front."""
+    body = ENGINE_CODEC.encode(message)
+    return _HEADER.pack(len(body)) + body
+
+
+def body_length(header: bytes) -> int:
+    """Return how many bytes follow a header; raises PeerMismatch beyond the bound."""
+    (length,) = _HEADER.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise PeerMismatch(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    return int(length)
+
+
+def unpack(body: bytes) -> EngineMessage:
+    """Return the message in a frame's body; raises PeerMismatch when there is none."""
+    return ENGINE_CODEC.decode(body)

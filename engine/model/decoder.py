@@ -1,0 +1,97 @@
+"""The decoder all families share: pre-norm attention and a gated MLP over a paged KV pool.
+
+Weights are plain tensors, fused where one product can do the work of several. Knows nothing of requests or of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from pagewire.engine.batch import Batch
+from pagewire.engine.model.decoder_config import DecoderConfig
+from pagewire.kernels import rope
+from pagewire.kernels.attention_plan import AttentionPlan
+from pagewire.kernels.backend import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer. H is the hidden size, I the intermediate one; a fused matrix holds its parts in the order named."""
+
+    input_norm: torch.Tensor  # [H]
+    qkv: torch.Tensor  # [(Hq + 2 Hk) D, H]
+    qkv_bias: torch.Tensor | None  # [(Hq + 2 Hk) D]
+    q_norm: torch.Tensor | None  # [D]
+    k_norm: torch.Tensor | None  # [D]
+    o: torch.Tensor  # [H, Hq D]
+    o_bias: torch.Tensor | None  # [H]
+    post_norm: torch.Tensor  # [H]
+    gate_up: torch.Tensor  # [2 I, H]
+    gate_up_bias: torch.Tensor | None  # [2 I]
+    down: torch.Tensor  # [H, I]
+    down_bias: torch.Tensor | None  # [H]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """All weights; with tied embeddings `head` is `embedding`."""
+
+    embedding: torch.Tensor  # [V, H]
+    layers: tuple[LayerWeights, ...]
+    norm: torch.Tensor  # [H]
+    head: torch.Tensor  # [V, H]
+
+
+class Decoder:
+    """Computes a batch against the pool; without state of its own besides the weights."""
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights, backend: Backend) -> None:
+        self._config = config
+        self._weights = weights
+        self._backend = backend
+        self._frequencies = rope.inverse_frequencies(config.rope, config.head_dim)  # [D / 2]
+        self._scale = config.head_dim**-0.5
+
+    def forward(self, batch: Batch, pool: torch.Tensor) -> torch.Tensor:
+        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`."""
+        config, backend = self._config, self._backend
+        cos, sin = rope.cos_sin(self._frequencies, batch.positions)
+        plans = {
+            window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(config.windows))
+        }
+        hidden = functional.embedding(batch.token_ids, self._weights.embedding)  # [T, H]
+        residual: torch.Tensor | None = None
+        for layer, weights in enumerate(self._weights.layers):
+            normed, residual = backend.rms_norm(hidden, weights.input_norm, config.norm_eps, residual)
+            hidden = self._attention(normed, layer, weights, batch, pool, plans[config.windows[layer]], cos, sin)
+            normed, residual = backend.rms_norm(hidden, weights.post_norm, config.norm_eps, residual)
+            gate_up = functional.linear(normed, weights.gate_up, weights.gate_up_bias)  # [T, 2 I]
+            hidden = functional.linear(backend.silu_and_mul(gate_up), weights.down, weights.down_bias)
+        assert residual is not None
+        rows = batch.logit_rows
+        normed, _ = backend.rms_norm(hidden[rows], self._weights.norm, config.norm_eps, residual[rows])
+        return functional.linear(normed, self._weights.head).float()
+
+    def _attention(
+        self,
+        x: torch.Tensor,
+        layer: int,
+        weights: LayerWeights,
+        batch: Batch,
+        pool: torch.Tensor,
+        plan: AttentionPlan,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> torch.Tensor:
+        config, backend = self._config, self._backend
+        qkv = functional.linear(x, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, config.head_dim)
+        q, k, v = torch.split(qkv, (config.num_q_heads, config.num_kv_heads, config.num_kv_heads), dim=1)  # [T, H*, D]
+        if weights.q_norm is not None and weights.k_norm is not None:
+            q, _ = backend.rms_norm(q, weights.q_norm, config.norm_eps)
+            k, _ = backend.rms_norm(k, weights.k_norm, config.norm_eps)
+        q = backend.append_kv(q, k, v, cos, sin, pool, layer, batch.slots)
+        attended = backend.paged_attention(q, pool, layer, plan, self._scale)  # [T, Hq, D]
+        return functional.linear(attended.flatten(1), weights.o, weights.o_bias)

@@ -1,0 +1,142 @@
+"""The engine process: `python -P -m pagewire.engine.process SOCKET_FD POOL_FD CONFIG_JSON`, started by `EngineClient`.
+
+One thread steps, one reads commands and answers them at once, even while a step computes. The process lives as long
+as its socket: when the front closes it, or dies, the engine ends with 0; whatever goes wrong here ends it with another
+code.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+
+import torch
+
+from pagewire.core.clock import MonotonicClock
+from pagewire.core.errors import PeerMismatch
+from pagewire.core.messages import Abort, Add, Bind, EngineMessage, Join, Release, Reserve
+from pagewire.engine import frames
+from pagewire.engine.assembly import assemble, warm_up
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.engine_loop import EngineLoop
+
+log = logging.getLogger(__name__)
+
+
+class FrontConnection:
+    """The socket to the front; any thread may send, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: EngineMessage) -> None:
+        """Send one frame whole."""
+        data = frames.pack(message)
+        with self._sending:
+            self._socket.sendall(data)
+
+    def receive(self) -> EngineMessage | None:
+        """Return the next message, None once the front has closed."""
+        header = self._receive_exactly(frames.HEADER_BYTES)
+        if header is None:
+            return None
+        body = self._receive_exactly(frames.body_length(header))
+        return None if body is None else frames.unpack(body)
+
+    def shut_down(self) -> None:
+        """End the connection both ways, so that a blocked `receive` returns."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("the front had closed already")
+
+    def _receive_exactly(self, num_bytes: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < num_bytes:
+            part = self._socket.recv(num_bytes - len(data))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+
+class CommandReader:
+    """Reads commands until the front closes, then closes the loop; `error` is what ended it otherwise."""
+
+    def __init__(self, front: FrontConnection, loop: EngineLoop) -> None:
+        self._front = front
+        self._loop = loop
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Serve until the front closes or something breaks."""
+        try:
+            while (message := self._front.receive()) is not None:
+                self._serve(message)
+        except Exception as error:  # carried to the main thread, which ends the process with it
+            self.error = error
+        finally:
+            self._loop.close()
+
+    def _serve(self, message: EngineMessage) -> None:
+        match message:
+            case Add():
+                self._loop.add(message)
+            case Reserve():
+                self._front.send(self._loop.reserve(message))
+            case Bind():
+                self._front.send(self._loop.bind(message))
+            case Join():
+                self._loop.join(message)
+            case Abort():
+                freed = self._loop.abort(message.request_id)
+                if freed is not None:
+                    self._front.send(freed)
+            case Release():
+                self._loop.release(message.request_id)
+            case _:
+                raise PeerMismatch(f"a front does not send {type(message).__name__}")
+
+
+def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
+    """Load, announce readiness, and step until the front closes."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    engine = assemble(config, MonotonicClock(), pool_fd)
+    warm_up(engine)
+    front = FrontConnection(connection)
+    front.send(engine.ready)
+    reader = CommandReader(front, engine.loop)
+    thread = threading.Thread(target=reader.run, name="commands")
+    thread.start()
+    try:
+        while engine.loop.wait_for_work():
+            done = engine.loop.step()
+            if done is not None:
+                front.send(done)
+            for freed in engine.loop.take_freed():
+                front.send(freed)
+    except BrokenPipeError:
+        log.info("the front went away")
+    finally:
+        front.shut_down()
+        thread.join()
+    if reader.error is not None:
+        raise reader.error
+
+
+def main(argv: list[str]) -> None:
+    """Run an engine on inherited file descriptors; an exception ends the process with a non-zero code."""
+    socket_fd, pool_fd, config_json = argv
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    # Ctrl-C reaches the whole process group; the front decides when its engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run(socket.socket(fileno=int(socket_fd)), int(pool_fd), EngineConfig.from_json(config_json))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,93 @@
+"""What a computed grant changes: the sequence moves on, full blocks become known to the cache, and others hear of it.
+
+Pure bookkeeping after a step; knows nothing of how it was computed. Invariant: only full blocks whose KV is there are
+registered; the partial tail block stays private.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagewire.core.messages import ChunkDone, SequenceEnd, TokenRecord
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import Sequence, finish_reason
+from pagewire.engine.step import Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What the outside is told of one sequence after one step."""
+
+    record: TokenRecord | None = None
+    chunk: ChunkDone | None = None
+    end: SequenceEnd | None = None
+
+
+def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, token: int | None) -> Progress:
+    """Account for a computed grant and the token that it sampled, None without a draw."""
+    limits, hands_off = scheduler.limits, scheduler.policy.hands_off
+    stop = grant.start + len(grant.tokens)
+    sequence.computed_tokens += max(0, min(stop, sequence.num_prompt) - grant.start)
+    sequence.num_computed = stop
+    register_full_blocks(scheduler, sequence)
+    if token is None:
+        return Progress(chunk=_chunk(scheduler, sequence, is_last=False, ships=True) if hands_off else None)
+    sequence.output.append(token)
+    reason = finish_reason(
+        sequence.output, sequence.num_prompt, sequence.spec.sampling, limits.eos_token_ids, limits.max_model_len
+    )
+    record = TokenRecord(
+        request_id=sequence.request_id,
+        index=sequence.spec.index,
+        position=len(sequence.output) - 1,
+        tokens=(token,),
+        finish_reason=reason,
+    )
+    # A sequence that its first token ends ships nothing more.
+    chunk = _chunk(scheduler, sequence, is_last=True, ships=reason is None) if hands_off else None
+    end = None
+    if reason is not None:
+        end = end_of(sequence)
+        scheduler.remove(sequence)
+    elif hands_off:
+        scheduler.hand_off(sequence)
+    return Progress(record=record, chunk=chunk, end=end)
+
+
+def end_of(sequence: Sequence) -> SequenceEnd:
+    """Return the end of a sequence that ran without an error."""
+    return SequenceEnd(
+        request_id=sequence.request_id,
+        cached_tokens=sequence.cached_tokens or 0,
+        computed_tokens=sequence.computed_tokens,
+    )
+
+
+def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
+    """Let the cache know the blocks that became full of computed tokens."""
+    num_full = sequence.num_computed // scheduler.limits.block_size
+    if num_full == sequence.num_registered:
+        return
+    hashes = sequence.chain(num_full)
+    for depth in range(sequence.num_registered, num_full):
+        parent = hashes[depth - 1] if depth else None
+        if not scheduler.pool.register(sequence.block_table[depth], hashes[depth], parent, depth):
+            return  # the chain's beginning left the cache: what follows would not be a prefix of anything held
+        sequence.num_registered = depth + 1
+
+
+def _chunk(scheduler: Scheduler, sequence: Sequence, *, is_last: bool, ships: bool) -> ChunkDone | None:
+    limits, first = scheduler.limits, sequence.reported_blocks
+    final = limits.num_blocks(sequence.num_computed) if is_last else sequence.num_computed // limits.block_size
+    block_ids = tuple(sequence.block_table[first:final]) if ships else ()
+    if not block_ids and not is_last:
+        return None
+    sequence.reported_blocks = max(first, final)
+    return ChunkDone(
+        request_id=sequence.request_id,
+        first_block=first,
+        block_ids=block_ids,
+        cached_tokens=sequence.cached_tokens or 0,
+        computed_tokens=sequence.computed_tokens,
+        is_last=is_last,
+    )

@@ -1,0 +1,88 @@
+"""Room for a prompt whose KV comes from elsewhere: promised as a count, bound to ids bit by bit, then joined.
+
+Works on a scheduler's sequences; knows nothing of shipments. Invariant: a reserved sequence holds the cached blocks of
+its prompt, and what it was promised besides is in the pool's count until bound or given back.
+"""
+
+from __future__ import annotations
+
+from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
+from pagewire.core.messages import Join, SequenceSpec
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import Sequence, State
+
+RETRY_AFTER_S = 1.0  # a guess: a running sequence ends, or a cached block falls free, about that often
+
+
+def reserve(scheduler: Scheduler, spec: SequenceSpec) -> int:
+    """Pin what the cache holds of the prompt and promise the rest and one block more; return the cached blocks.
+
+    Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
+    """
+    pool, limits = scheduler.pool, scheduler.limits
+    if not scheduler.policy.reserves:
+        raise InvalidRequest("this pod's role takes no reservations", field="request_id")
+    total = limits.num_blocks(len(spec.tokens) + len(spec.output)) + 1
+    if total > pool.num_blocks:
+        raise InvalidRequest(f"the prompt needs {total} blocks; the KV pool has {pool.num_blocks}", field="prompt")
+    sequence = scheduler.admit_spec(spec)
+    hits = pool.match(sequence.hit_chain())
+    promised = total - len(hits)
+    if pool.num_unreferenced(hits) + promised > pool.num_available:
+        scheduler.remove(sequence)
+        raise Overloaded(
+            f"the prompt needs {promised} more blocks; {pool.num_available} are available", retry_after_s=RETRY_AFTER_S
+        )
+    pool.share(hits)
+    pool.reserve(promised)
+    sequence.state = State.RESERVED
+    sequence.promised = promised
+    sequence.block_table = hits
+    sequence.num_registered = len(hits)
+    sequence.num_computed = sequence.cached_tokens = len(hits) * limits.block_size
+    return len(hits)
+
+
+def bind(scheduler: Scheduler, request_id: str, num_blocks: int) -> tuple[int, ...]:
+    """Grow the block table to `num_blocks`, by no more than was promised; return it, empty when not reserved."""
+    sequence = scheduler.sequences.get(request_id)
+    if sequence is None or sequence.state is not State.RESERVED:
+        return ()
+    _bind(scheduler, sequence, num_blocks)
+    return tuple(sequence.block_table)
+
+
+def join(scheduler: Scheduler, join: Join) -> Sequence | None:
+    """Let a reserved sequence run on from what landed; return it, None when it is gone.
+
+    Raises EngineFailed, with the sequence removed, when `num_computed` claims more or less than can be there.
+    """
+    sequence = scheduler.sequences.get(join.request_id)
+    if sequence is None or sequence.state is not State.RESERVED:
+        return None
+    landed, size = join.num_computed, scheduler.limits.block_size
+    most = min(sequence.num_tokens, len(sequence.block_table) * size)
+    if not sequence.num_computed <= landed <= most:
+        cached = sequence.num_computed
+        scheduler.remove(sequence)
+        raise EngineFailed(f"{landed} tokens are said to have landed; between {cached} and {most} can have")
+    known = tuple(sequence.output)
+    if join.output[: len(known)] != known:
+        scheduler.remove(sequence)
+        raise EngineFailed(f"the output {join.output} does not begin with {known}, which was out at the reservation")
+    scheduler.num_cached_tokens += sequence.num_computed
+    sequence.output = list(join.output)
+    _bind(scheduler, sequence, scheduler.limits.num_blocks(sequence.num_tokens))
+    scheduler.pool.unreserve(sequence.promised)
+    sequence.promised = 0
+    # The last token is always computed here: its logits choose the next one.
+    sequence.num_computed = min(landed, sequence.num_tokens - 1)
+    scheduler.enqueue_joined(sequence)
+    return sequence
+
+
+def _bind(scheduler: Scheduler, sequence: Sequence, num_blocks: int) -> None:
+    count = min(num_blocks - len(sequence.block_table), sequence.promised)
+    if count > 0:
+        sequence.block_table += scheduler.pool.allocate_reserved(count)
+        sequence.promised -= count

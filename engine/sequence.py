@@ -1,0 +1,102 @@
+"""One token stream inside the engine: its tokens, how far their KV is computed, and which blocks hold it.
+
+    waiting -> running -> finished              a local run; preempted: running -> waiting
+    waiting -> running -> handed_off -> gone    a prefill pod's: the blocks are held until released
+    reserved -> joined -> running -> finished   a shipment's: joined waits for a place in the batch
+
+Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run; the KV of its
+first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
+from pagewire.core.messages import SequenceSpec
+from pagewire.core.sampling import FinishReason, SamplingParams
+
+
+class State(StrEnum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RESERVED = "reserved"
+    JOINED = "joined"
+    HANDED_OFF = "handed_off"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """A sequence; only the scheduler changes it.
+
+    `arrival` orders sequences by age. `promised` blocks are reserved in the pool for it. `reported_blocks` of the
+    chain were announced in `ChunkDone`. `cached_tokens` came from the prefix cache when it was first admitted;
+    `computed_tokens` counts prompt tokens computed here, those of a recompute after preemption included.
+    """
+
+    spec: SequenceSpec
+    arrival: int
+    block_size: int
+    state: State = State.WAITING
+    output: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    promised: int = 0
+    hashes: list[BlockHash] = field(default_factory=list)
+    num_registered: int = 0
+    reported_blocks: int = 0
+    cached_tokens: int | None = None
+    computed_tokens: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The request that this sequence belongs to."""
+        return self.spec.request_id
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.spec.tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.spec.tokens) + len(self.output)
+
+    @property
+    def is_decoding(self) -> bool:
+        """True when one token is left to compute."""
+        return self.num_tokens - self.num_computed == 1
+
+    def tokens(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return tokens `start` .. `stop - 1` of prompt and output."""
+        prompt = self.num_prompt
+        return self.spec.tokens[start:stop] + tuple(self.output[max(0, start - prompt) : max(0, stop - prompt)])
+
+    def chain(self, num_blocks: int) -> list[BlockHash]:
+        """Return the hashes of the first `num_blocks` blocks, which must be full of known tokens."""
+        while len(self.hashes) < num_blocks:
+            start = len(self.hashes) * self.block_size
+            parent = self.hashes[-1] if self.hashes else self.spec.root
+            self.hashes.append(extend(parent, self.tokens(start, start + self.block_size)))
+        return self.hashes[:num_blocks]
+
+    def hit_chain(self) -> list[BlockHash]:
+        """Return the hashes of the blocks that a cache may serve."""
+        return self.chain(max_hit_blocks(self.num_tokens, self.block_size))
+
+
+def finish_reason(
+    output: list[int], num_prompt: int, sampling: SamplingParams, eos_token_ids: Set[int], max_model_len: int
+) -> FinishReason | None:
+    """Return why a sequence ends with the last token of `output`, None when it goes on; the one rule of every pod."""
+    last = output[-1]
+    if last in sampling.stop_token_ids or (not sampling.ignore_eos and last in eos_token_ids):
+        return FinishReason.STOP
+    if len(output) >= sampling.max_tokens or num_prompt + len(output) >= max_model_len:
+        return FinishReason.LENGTH
+    return None

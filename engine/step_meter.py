@@ -1,0 +1,28 @@
+"""How long steps take here: measured, smoothed, and split into what a prompt token and what a decode step cost.
+
+Takes durations; reads no clock.
+"""
+
+from __future__ import annotations
+
+SMOOTHING = 0.2  # weight of the newest measurement
+
+
+class StepMeter:
+    """Running averages in seconds; 0 until measured."""
+
+    def __init__(self) -> None:
+        self.prefill_s_per_token = 0.0
+        self.step_s = 0.0
+
+    def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float) -> None:
+        """Account for one step; of a mixed one, what a pure decode step would have taken is not the prompt's."""
+        if num_prefill_tokens:
+            share_s = elapsed_s - (self.step_s if num_decodes else 0.0)
+            self.prefill_s_per_token = _blend(self.prefill_s_per_token, max(0.0, share_s) / num_prefill_tokens)
+        elif num_decodes:
+            self.step_s = _blend(self.step_s, elapsed_s)
+
+
+def _blend(average: float, measured: float) -> float:
+    return measured if average == 0.0 else (1 - SMOOTHING) * average + SMOOTHING * measured

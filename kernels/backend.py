@@ -1,0 +1,79 @@
+"""The ops that a model is made of: one public signature each, whatever runs them.
+
+A backend is a value without state. Shapes: `T` rows, `S` sequences, `Hq`/`Hk` query and KV heads, `D` head dim, `B`
+block size, `N` blocks, `L` layers. The KV pool is `[N, L, 2, Hk, B, D]`; slot `i` is slot `i % B` of block `i // B`.
+Every index into the pool is 64-bit. Slots that hold no token may hold anything, NaN included, and never reach a result.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pagewire.kernels.attention_plan import AttentionPlan
+from pagewire.kernels.ragged import Ragged, SamplingRows
+
+
+class Backend(Protocol):
+    """What a model needs from a device."""
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (norm(x + residual) * weight, x + residual) over the last axis; statistics are in fp32."""
+        ...
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up for `[T, 2 I]` whose first half is gate: `[T, I]`."""
+        ...
+
+    def append_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return rotated q.
+
+        `cos` and `sin` are `[T, D / 2]` fp32, and so is the rotation. `slots` is `[T]` int64, no slot twice.
+        """
+        ...
+
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> AttentionPlan:
+        """Prepare what layers with this window share; `window` counts the visible tokens, self included, 0 is all."""
+        ...
+
+    def paged_attention(
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: AttentionPlan, scale: float
+    ) -> torch.Tensor:
+        """Return causal attention of q `[T, Hq, D]` over each row's own sequence in the pool: `[T, Hq, D]`."""
+        ...
+
+    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
+        """Return a token per row of logits `[n, V]` fp32; a row's token depends on that row alone.
+
+        Raises ValueError for a row without a finite maximum: the model produced no distribution.
+        """
+        ...
+
+    def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy whole blocks inside the pool; both are `[n]` int64, and no target is a source."""
+        ...
+
+    def gather_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous copy of the blocks: `[n, L, 2, Hk, B, D]`."""
+        ...
+
+    def scatter_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor, blocks: torch.Tensor) -> None:
+        """Write `[n, L, 2, Hk, B, D]` into the pool's blocks; no id twice."""
+        ...
+
+    def zero_slots(self, pool: torch.Tensor, block_id: int, first_slot: int) -> None:
+        """Zero the slots of one block from `first_slot` on, in all layers."""
+        ...

@@ -1,0 +1,46 @@
+"""The shape of one batch for attention: which query rows belong to which sequence, and where its KV lies.
+
+Rows are packed, sequence after sequence; a decode is a sequence with one row, a prefill chunk one with many. Knows
+nothing of requests. Invariant: the rows of a sequence are the last `query_lens[s]` of its `kv_lens[s]` tokens, so
+`query_lens[s] <= kv_lens[s]`, and `block_table[s]` covers `kv_lens[s]` tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """A ragged batch of S sequences and T query rows."""
+
+    query_lens: tuple[int, ...]  # S, each >= 1
+    kv_lens: tuple[int, ...]  # S, tokens in the cache once this batch's are appended
+    block_table: torch.Tensor  # [S, M] int64, M blocks of the longest sequence, padded with any valid id
+    block_size: int
+
+    @property
+    def query_starts(self) -> tuple[int, ...]:
+        """The first row of each sequence."""
+        return tuple(accumulate(self.query_lens, initial=0))[:-1]
+
+    @property
+    def num_rows(self) -> int:
+        """T, the query rows of all sequences."""
+        return sum(self.query_lens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRows:
+    """How to choose a token for each of n rows of logits; see `SamplingParams` for the meaning of a column."""
+
+    temperature: tuple[float, ...]
+    top_k: tuple[int, ...]
+    top_p: tuple[float, ...]
+    min_p: tuple[float, ...]
+    seed: tuple[int, ...]
+    index: tuple[int, ...]  # of the sequence in its request
+    position: tuple[int, ...]  # of the token in the output

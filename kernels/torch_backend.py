@@ -1,0 +1,126 @@
+"""The plain torch backend: every op as its definition reads, quick enough for a CPU.
+
+Satisfies `Backend`, which says what each op means. Holds no state. Invariant: no slot without a token reaches a sum,
+neither through K nor through V (0 x NaN is NaN).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from pagewire.kernels import attention_plan, rope, sampling
+from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
+from pagewire.kernels.ragged import Ragged, SamplingRows
+
+
+class TorchBackend:
+    """Every op in plain torch; see `Backend` for the contracts."""
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (normalised, x + residual)."""
+        if residual is not None:
+            x = x + residual
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+        # Rounded before the weight is applied, as the models were trained.
+        return normed.to(x.dtype) * weight, x
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up: `[T, 2 I]` -> `[T, I]`."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+
+    def append_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate q and k, write k and v to their slots, return rotated q."""
+        block_size = pool.shape[4]
+        blocks, offsets = slots // block_size, slots % block_size  # [T] each
+        pool[:, layer, 0][blocks, :, offsets] = rope.rotate(k, cos, sin)  # [N, Hk, B, D] at [T, Hk, D]
+        pool[:, layer, 1][blocks, :, offsets] = v
+        return rope.rotate(q, cos, sin)
+
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> AttentionPlan:
+        """Prepare what all layers with this window share."""
+        return attention_plan.plan_attention(ragged, window, dtype)
+
+    def paged_attention(
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: AttentionPlan, scale: float
+    ) -> torch.Tensor:
+        """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        for group in plan.groups:
+            out[group.rows] = _attend_group(q[group.rows], pool, layer, group, scale)
+        for chunk in plan.chunks:
+            _attend_chunk(q, pool, layer, chunk, scale, out)
+        return out
+
+    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
+        """Return a token per row of logits `[n, V]`."""
+        return sampling.sample(logits, rows)
+
+    def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy whole blocks inside the pool."""
+        pool[targets] = pool[sources]
+
+    def gather_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous copy of the blocks."""
+        return pool[block_ids]
+
+    def scatter_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor, blocks: torch.Tensor) -> None:
+        """Write blocks into the pool."""
+        pool[block_ids] = blocks
+
+    def zero_slots(self, pool: torch.Tensor, block_id: int, first_slot: int) -> None:
+        """Zero the slots of one block from `first_slot` on."""
+        pool[block_id, :, :, :, first_slot:] = 0
+
+
+def _gather(pool: torch.Tensor, layer: int, block_ids: torch.Tensor) -> torch.Tensor:
+    # One copy straight into heads-first order: [N, 2, Hk, B, D] -> [2, Hk, n, B, D].
+    return pool[:, layer].permute(1, 2, 0, 3, 4).index_select(2, block_ids)
+
+
+def _attend_group(q: torch.Tensor, pool: torch.Tensor, layer: int, group: DecodeGroup, scale: float) -> torch.Tensor:
+    num_rows, num_q_heads, head_dim = q.shape
+    kv = _gather(pool, layer, group.block_ids)
+    num_kv_heads = kv.shape[1]
+    if group.unfilled is not None:
+        kv.view(2, num_kv_heads, -1, head_dim).index_fill_(2, group.unfilled, 0)
+    kv = kv.view(2, num_kv_heads, num_rows, -1, head_dim)[:, :, :, : group.num_slots]  # [2, Hk, S, n', D]
+    # The query heads of a KV head become rows: KV is read once, and no head is repeated.
+    out = functional.scaled_dot_product_attention(
+        q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, head_dim),  # [S, Hk, G, D]
+        kv[0].transpose(0, 1),  # [S, Hk, n', D]
+        kv[1].transpose(0, 1),
+        attn_mask=group.mask,
+        scale=scale,
+    )
+    return out.reshape(num_rows, num_q_heads, head_dim)
+
+
+def _attend_chunk(
+    q: torch.Tensor, pool: torch.Tensor, layer: int, chunk: Chunk, scale: float, out: torch.Tensor
+) -> None:
+    kv = _gather(pool, layer, chunk.block_ids).flatten(2, 3)  # [2, Hk, M x B, D]
+    for tile in chunk.tiles:
+        attended = functional.scaled_dot_product_attention(
+            q[tile.rows].transpose(0, 1)[None],  # [1, Hq, rows, D]
+            kv[None, 0, :, tile.slots],  # [1, Hk, slots, D]
+            kv[None, 1, :, tile.slots],
+            attn_mask=tile.mask,
+            scale=scale,
+            enable_gqa=True,
+        )
+        out[tile.rows] = attended[0].transpose(0, 1)
