@@ -1,0 +1,71 @@
+"""Turns one GGUF file into an ordinary Hugging Face folder, so that everything else knows one format only.
+
+Knows the transformers reader; knows nothing of where the file came from or where models are kept. Invariant: `out_dir`
+appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# A dequantised Q4_1 value is scale x q + minimum, with fp16 scale and minimum: up to 15 significant bits, and more
+# after the sum. bfloat16 holds 8 and float16 11, so only float32 on disk keeps what the file says.
+DISK_DTYPE = torch.float32
+
+Progress = Callable[[str, float], None]
+
+
+def convert(gguf_path: Path, out_dir: Path, progress: Progress) -> None:
+    """Write `out_dir` with safetensors, config, generation config, tokenizer and chat template from `gguf_path`.
+
+    `progress(what, done)` is called with `done` rising from 0 to 1. An existing `out_dir` is replaced at the end;
+    errors of the reader (not a GGUF file, an unknown architecture) pass through and leave `out_dir` as it was.
+    """
+    partial = out_dir.with_name(out_dir.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _write(gguf_path, partial, progress)
+        shutil.rmtree(out_dir, ignore_errors=True)
+        partial.rename(out_dir)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    progress("done", 1.0)
+
+
+def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
+    source, name = str(gguf_path.parent), gguf_path.name
+    progress("reading the tokenizer", 0.0)
+    # One file holds everything about the tokenizer, the chat template included.
+    AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(folder, save_jinja_files=False)
+    progress("dequantising the weights", 0.3)
+    # The reader draws its own progress bar on stderr, over whatever our caller draws there.
+    with contextlib.redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=DISK_DTYPE)
+    progress("writing the weights", 0.7)
+    # `model.save_pretrained` refuses a model that came from a GGUF file. Parameters leave tied ones out.
+    weights = {key: parameter.detach().contiguous() for key, parameter in model.named_parameters()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    progress("writing the configuration", 0.9)
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    # The weights on disk are plain now; left in, the entry would make readers look for the GGUF file again.
+    _strip(folder / "config.json", "quantization_config", "_name_or_path", "_model_name_or_path")
+    _strip(folder / "tokenizer_config.json", "is_local", "local_files_only")
+
+
+def _strip(path: Path, *names: str) -> None:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for name in names:
+        config.pop(name, None)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
