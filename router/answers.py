@@ -1,0 +1,143 @@
+"""Answers in the OpenAI API's shapes: whole responses, stream chunks, errors, the list of models.
+
+Pure: values in, JSON-ready dictionaries out. The `pagewire` object of an answer holds its timeline and report, where
+the caller asked for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.core.errors import InvalidRequest, PagewireError, status_of
+from pagewire.router.openai import Call
+from pagewire.router.request import Chunk, Finished
+
+_ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable", 504: "timeout_error"}
+
+Json = dict[str, Any]
+
+
+def error_body(error: PagewireError) -> Json:
+    """Return OpenAI's error object for `error`."""
+    http = status_of(error).http
+    kind = _ERROR_TYPES.get(http, "invalid_request_error" if http < 500 else "server_error")
+    param = error.field or None if isinstance(error, InvalidRequest) else None
+    return {"error": {"message": error.message, "type": kind, "param": param, "code": error.cause}}
+
+
+def models_body(model: str, max_model_len: int, created: int) -> Json:
+    """Return the list of the one model that is served."""
+    entry = {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "pagewire",
+        "root": model,
+        "parent": None,
+        "max_model_len": max_model_len,
+    }
+    return {"object": "list", "data": [entry]}
+
+
+def pagewire_object(request_id: str, finished: Finished) -> Json:
+    """Return where the request ran, what it cost and when; only stamps of one process may be subtracted."""
+    return {
+        "request_id": request_id,
+        "attempts": finished.attempts,
+        "predicted_cached_tokens": finished.predicted_cached_tokens,
+        "report": dataclasses.asdict(finished.report) if finished.report is not None else None,
+        "timelines": [
+            {
+                "process": timeline.process,
+                "stamps": [{"phase": stamp.phase.value, "at_s": stamp.at_s} for stamp in timeline.stamps],
+            }
+            for timeline in finished.timelines
+        ],
+    }
+
+
+def _usage(finished: Finished) -> Json:
+    usage = finished.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def _stop_reason(finished: Finished) -> str | int | None:
+    return finished.stop_text if finished.stop_text is not None else finished.stop_token_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Writes one answer. `created` is its Unix time in seconds."""
+
+    call: Call
+    model: str
+    created: int
+
+    def whole(self, chunks: Sequence[Chunk], finished: Finished) -> Json:
+        """Return the response of a request that does not stream."""
+        text = "".join(chunk.text for chunk in chunks)
+        choice: Json = {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": finished.finish_reason.value,
+            "stop_reason": _stop_reason(finished),
+        }
+        if self.call.is_chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        if self.call.with_token_ids:
+            choice["token_ids"] = [token for chunk in chunks for token in chunk.token_ids]
+            choice["prompt_token_ids"] = list(finished.prompt)
+        body = {**self._head("chat.completion"), "choices": [choice], "usage": _usage(finished)}
+        if self.call.with_timeline:
+            body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
+        return body
+
+    def opening(self) -> list[Json]:
+        """Return what a stream begins with: a chat names the role."""
+        return [self._chunk({"delta": {"role": "assistant", "content": ""}})] if self.call.is_chat else []
+
+    def chunk(self, chunk: Chunk) -> list[Json]:
+        """Return the stream's part for new output; nothing where the caller would see nothing."""
+        if not chunk.text and not (self.call.with_token_ids and chunk.token_ids):
+            return []
+        choice: Json = {"delta": {"content": chunk.text}} if self.call.is_chat else {"text": chunk.text}
+        if self.call.with_token_ids:
+            choice["token_ids"] = list(chunk.token_ids)
+        return [self._chunk(choice)]
+
+    def closing(self, finished: Finished) -> list[Json]:
+        """Return how a stream ends: the finish reason, then usage if asked for; the last carries `pagewire`."""
+        choice: Json = {"delta": {}} if self.call.is_chat else {"text": ""}
+        choice |= {"finish_reason": finished.finish_reason.value, "stop_reason": _stop_reason(finished)}
+        if self.call.with_token_ids:
+            choice |= {"token_ids": [], "prompt_token_ids": list(finished.prompt)}
+        parts = [self._chunk(choice)]
+        if self.call.with_usage:
+            parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(finished)})
+        if self.call.with_timeline:
+            parts[-1]["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
+        return parts
+
+    def _chunk(self, choice: Json) -> Json:
+        choice = {"index": 0, "logprobs": None, "finish_reason": None, **choice}
+        body = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**body, "usage": None} if self.call.with_usage else body
+
+    def _head(self, chat_object: str) -> Json:
+        prefix, kind = ("chatcmpl", chat_object) if self.call.is_chat else ("cmpl", "text_completion")
+        return {
+            "id": f"{prefix}-{self.call.ask.request_id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }

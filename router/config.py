@@ -1,0 +1,59 @@
+"""What an operator can set about a router; plain values, loaded by `core/config.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagewire.core.config import setting
+
+
+class PolicyName(StrEnum):
+    """The placement policies, by the name that chooses them."""
+
+    PREFIX_AFFINITY = "prefix_affinity"
+    LEAST_LOADED = "least_loaded"
+    ROUND_ROBIN = "round_robin"
+
+
+class PrefillMode(StrEnum):
+    """Where prompts are prefilled: on a prefill pod if one can, on the decode pod, or as the decode pod decides."""
+
+    REMOTE = "remote"
+    AUTO = "auto"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """Settings of one router process."""
+
+    model: str = setting(help="Hugging Face folder with the model's tokenizer and chat template", unit="path")
+    secret: str = setting(help="the cluster's secret, equal in all its processes", is_secret=True)
+    cluster: str = setting("pagewire", help="name that separates clusters in one Redis")
+    redis: str = setting("redis://127.0.0.1:6379", help="Redis for discovery and the prefix index", unit="URL")
+    name: str = setting("router", help="name of this router on its links")
+    host: str = setting("127.0.0.1", help="interface to listen on", unit="address")
+    port: int = setting(8000, help="HTTP port, 0 for any")
+    grpc_port: int = setting(50050, help="gRPC port, 0 for any")
+    policy: PolicyName = setting(PolicyName.PREFIX_AFFINITY, help="how pods are chosen")
+    prefill: PrefillMode = setting(
+        PrefillMode.REMOTE, help="where prompts are prefilled; auto: the decode pod compares"
+    )
+    max_concurrent: int = setting(1024, help="requests at once; more are refused with a time to come back")
+    max_attempts: int = setting(3, help="how often one request may be placed")
+    retry_ratio: float = setting(0.2, help="further attempts earned per admitted request")
+    retry_burst: int = setting(256, help="further attempts held in reserve")
+    max_body_bytes: int = setting(8 << 20, help="largest request body", unit="bytes")
+    request_timeout_s: float = setting(600.0, help="deadline of a request", unit="s")
+    placement_wait_s: float = setting(2.0, help="how long a request waits for a pod when none is linked", unit="s")
+    index_timeout_s: float = setting(0.02, help="bound of an index lookup, after which it is done without", unit="s")
+    discovery_s: float = setting(1.0, help="how often Redis is asked for pods", unit="s")
+    drain_timeout_s: float = setting(30.0, help="how long running requests may take once draining", unit="s")
+
+    def __post_init__(self) -> None:
+        if not self.secret:
+            raise ValueError("secret is empty: links would be open to anybody")
+        for name in ("max_concurrent", "max_attempts", "max_body_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")

@@ -1,0 +1,119 @@
+"""Finds pods for a request: its hash chain, what the index says of it, the policy's choice among the pods in reach.
+
+Knows nothing of tokens that come back. The index is asked once per request and bounded in time; without an answer the
+placement follows from loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from pagewire.core.block_hash import BlockHash, chain, root_hash
+from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.messages import Role
+from pagewire.router.config import PrefillMode
+from pagewire.router.pods import DECODES, Pod, PodPool
+from pagewire.router.policy import Demand, Placement, Policy
+from pagewire.router.prefix_index import held, probes
+from pagewire.router.request import Request
+
+MAX_STALE = 256  # entries that wait to be swept; what does not fit is met again
+
+
+class Index(Protocol):
+    """The prefix index in Redis, which never raises."""
+
+    async def lookup(self, hashes: list[BlockHash]) -> list[set[str]]:
+        """Return the members of each hash's key, empty sets when it takes too long."""
+        ...
+
+    async def sweep(self, entries: list[tuple[BlockHash, str]]) -> None:
+        """Take entries of dead incarnations out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """A prompt as the index knows it: where its chain starts, and pod id -> cached tokens."""
+
+    root: BlockHash
+    cached: Mapping[str, int]
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A placement with the pods behind its names; `prefill` is the first candidate, where the prompt should go."""
+
+    placement: Placement
+    decode: Pod
+    prefill: Pod | None
+    key: str  # of the decode pod's link when it was chosen
+
+    def prefill_begins(self, num_tokens: int) -> None:
+        """Count a prompt on the pod that should prefill it, until its first token."""
+        pod = self.prefill or self.decode
+        pod.pending_tokens += num_tokens
+        pod.prefills += self.prefill is not None
+
+    def prefill_is_over(self, num_tokens: int) -> None:
+        """Take the count back."""
+        pod = self.prefill or self.decode
+        pod.pending_tokens -= num_tokens
+        pod.prefills -= self.prefill is not None
+
+
+class Placer:
+    """Chooses pods for requests."""
+
+    def __init__(self, pool: PodPool, index: Index, policy: Policy, *, mode: PrefillMode, secret: bytes) -> None:
+        self._pool = pool
+        self._index = index
+        self._policy = policy
+        self._mode = mode
+        self._secret = secret
+        self._stale: asyncio.Queue[tuple[BlockHash, str]] = asyncio.Queue(MAX_STALE)
+
+    async def run(self) -> None:
+        """Sweep stale entries out of the index, beside the requests that met them, until cancelled."""
+        while True:
+            entries = [await self._stale.get()]
+            while not self._stale.empty():
+                entries.append(self._stale.get_nowait())
+            await self._index.sweep(entries)
+
+    async def look_up(self, request: Request, fingerprint: Fingerprint) -> Prefix:
+        """Ask the index who holds how much of the prompt."""
+        root = root_hash(
+            model_digest=fingerprint.model_digest,
+            kv_fingerprint=fingerprint.kv_fingerprint,
+            salt=request.cache_salt,
+            key=self._secret,
+        )
+        block_size, num_tokens = fingerprint.block_size, len(request.prompt)
+        asked = probes(chain(root, request.prompt, block_size), num_tokens, block_size)
+        answers = await self._index.lookup([probe.block_hash for probe in asked])
+        found = held(asked, answers, self._pool.incarnations(), num_tokens, block_size)
+        for entry in found.stale[: MAX_STALE - self._stale.qsize()]:
+            self._stale.put_nowait(entry)
+        return Prefix(root=root, cached=found.tokens, block_size=block_size)
+
+    def place(self, request: Request, prefix: Prefix, avoid: Set[str]) -> Placed | None:
+        """Return pods for the request, None when no decode pod is in reach; `avoid` holds the keys that failed it."""
+        decode = {pod.pod_id: pod for pod in self._pool.usable(*DECODES) if pod.key not in avoid}
+        if not decode:
+            return None
+        prefill: dict[str, Pod] = {}
+        if self._mode is not PrefillMode.LOCAL:
+            prefill = {pod.pod_id: pod for pod in self._pool.usable(Role.PREFILL)}
+        placement = self._policy.place(
+            Demand(num_tokens=len(request.prompt), block_size=prefix.block_size),
+            [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in decode.values()],
+            [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in prefill.values()],
+        )
+        first = prefill.get(placement.candidates[0].pod_id) if placement.candidates else None
+        chosen = decode[placement.decode]
+        return Placed(placement=placement, decode=chosen, prefill=first, key=chosen.key)

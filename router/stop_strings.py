@@ -1,0 +1,55 @@
+"""Finds the first stop string in a text that arrives in pieces, across their borders.
+
+Pure; knows text only. Holds back just the longest end of the text that could still become a stop string. The stop
+string that is complete first wins; of two that end together, the longer.
+
+Invariant: how the text was cut into pieces changes neither what is found nor the text that is let through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """Text that may go out, and the stop string that ended it, if one did."""
+
+    text: str
+    matched: str | None = None
+
+
+class StopStrings:
+    """The stop strings of one sequence."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def push(self, piece: str) -> Passed:
+        """Take the next piece of text; after a match nothing more may be pushed."""
+        text = self._held + piece
+        match = min(
+            ((at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0),
+            default=None,
+        )
+        if match is not None:
+            _, start, stop = match
+            self._held = ""
+            return Passed(text=text[:start], matched=stop)
+        keep = self._pending(text)
+        self._held = text[len(text) - keep :]
+        return Passed(text=text[: len(text) - keep])
+
+    def finish(self) -> str:
+        """Return what was held back: the text is over, so it is no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _pending(self, text: str) -> int:
+        longest = max((len(stop) - 1 for stop in self._stops), default=0)
+        for size in range(min(longest, len(text)), 0, -1):
+            end = text[len(text) - size :]
+            if any(stop.startswith(end) for stop in self._stops):
+                return size
+        return 0

@@ -1,0 +1,48 @@
+"""One answer as it grows: tokens in, text out, until a stop string ends it.
+
+Joins the detokenizer and the stop strings of one sequence; knows nothing of pods or attempts, so a continued answer
+keeps its text stream. Invariant: the text let through is that of the consumed tokens, less what a stop rule matched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagewire.core.sampling import FinishReason
+from pagewire.router.detokenizer import Detokenizer
+from pagewire.router.stop_strings import StopStrings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Text that is certain now, the tokens that were consumed, and the stop string that ended the answer, if any."""
+
+    text: str
+    tokens: tuple[int, ...]
+    stop_text: str | None = None
+
+
+class TextStream:
+    """The text of one sequence."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...]) -> None:
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(stops)
+
+    def push(self, tokens: tuple[int, ...], finish_reason: FinishReason | None) -> Piece:
+        """Take the next tokens; `finish_reason` is set with the last ones. Tokens behind a match are not consumed."""
+        # The token that a stop rule matched (the end of sequence, say) has no place in the text.
+        spoken = tokens[:-1] if finish_reason is FinishReason.STOP else tokens
+        text = ""
+        for count, token in enumerate(spoken, start=1):
+            passed = self._stops.push(self._detokenizer.push(token))
+            text += passed.text
+            if passed.matched is not None:
+                return Piece(text=text, tokens=tokens[:count], stop_text=passed.matched)
+        if finish_reason is None:
+            return Piece(text=text, tokens=tokens)
+        passed = self._stops.push(self._detokenizer.finish())
+        text += passed.text
+        if passed.matched is None:
+            text += self._stops.finish()
+        return Piece(text=text, tokens=tokens, stop_text=passed.matched)

@@ -1,0 +1,155 @@
+"""The one check of what callers ask, whichever way they ask it.
+
+Pure. `check` needs no tokenizer and comes before anything is allocated; `finish` adds what is only known once the
+prompt's tokens are. Every refusal names the field and the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagewire.core.errors import InvalidRequest, UnknownModel
+from pagewire.core.sampling import SamplingParams
+from pagewire.router.request import Ask, Request
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
+MAX_SALT_CHARS = 1024
+MAX_REQUEST_ID_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the cluster serves now."""
+
+    model: str
+    max_model_len: int
+    vocab_size: int
+    max_timeout_s: float
+
+
+def is_request_id(text: str) -> bool:
+    """True when `text` may name a request in logs and headers."""
+    return 1 <= len(text) <= MAX_REQUEST_ID_CHARS and text.isascii() and text.isprintable()
+
+
+def check(ask: Ask, limits: Limits) -> None:
+    """Raise InvalidRequest, or UnknownModel, on anything that is wrong without looking at the prompt's tokens."""
+    if not is_request_id(ask.request_id):
+        raise InvalidRequest(
+            f"request_id is 1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters, got {len(ask.request_id)}",
+            field="request_id",
+        )
+    check_model(ask.model, limits)
+    if ask.cache_salt is not None and not 1 <= len(ask.cache_salt) <= MAX_SALT_CHARS:
+        raise InvalidRequest(
+            f"cache_salt has 1 to {MAX_SALT_CHARS} characters, got {len(ask.cache_salt)}", field="cache_salt"
+        )
+    if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
+        raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
+    _check_prompt(ask, limits)
+    for field, texts in (("cache_salt", (ask.cache_salt or "",)), ("stop", ask.stop), ("prompt", (ask.text or "",))):
+        _check_encodable(field, texts)
+    sampling(ask, 1 if ask.max_tokens is None else ask.max_tokens, seed=0).validate()
+    if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
+        raise InvalidRequest(
+            f"max_tokens {ask.max_tokens} leaves no room for a prompt in the model's context of "
+            f"{limits.max_model_len} tokens",
+            field="max_tokens",
+        )
+
+
+def check_model(model: str, limits: Limits) -> None:
+    """Raise UnknownModel unless `model` is the served one; no name is the served one's."""
+    if model and model != limits.model:
+        raise UnknownModel(f"model {model[:200]!r} is not served here, {limits.model!r} is", field="model")
+
+
+def finish(ask: Ask, prompt: tuple[int, ...], limits: Limits, *, seed: int) -> Request:
+    """Return the request; raises InvalidRequest when `prompt` and the answer do not fit the model's context.
+
+    `seed` is used where the caller gave none.
+    """
+    field = prompt_field(ask)
+    if not prompt:
+        raise InvalidRequest("the prompt has no tokens, at least 1 is needed", field=field)
+    room = limits.max_model_len - len(prompt)
+    if room < 1:
+        raise too_long(len(prompt), limits, field)
+    if ask.max_tokens is not None:
+        max_tokens = ask.max_tokens
+        if max_tokens > room:
+            raise InvalidRequest(
+                f"the prompt has {len(prompt)} tokens, which leaves {room} of the model's context of "
+                f"{limits.max_model_len}; max_tokens is {max_tokens}",
+                field="max_tokens",
+            )
+    else:
+        max_tokens = room if ask.messages is not None else min(DEFAULT_MAX_TOKENS, room)
+    params = sampling(ask, max_tokens, seed=seed if ask.seed is None else ask.seed)
+    params.validate()
+    timeout_s = min(ask.timeout_s or limits.max_timeout_s, limits.max_timeout_s)
+    return Request(
+        request_id=ask.request_id,
+        prompt=prompt,
+        sampling=params,
+        cache_salt=ask.cache_salt or "",
+        timeout_s=timeout_s,
+    )
+
+
+def sampling(ask: Ask, max_tokens: int, *, seed: int) -> SamplingParams:
+    """Return the sampling parameters that `ask` names, with OpenAI's defaults where it names none."""
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=1.0 if ask.temperature is None else ask.temperature,
+        top_k=0 if ask.top_k is None else ask.top_k,
+        top_p=1.0 if ask.top_p is None else ask.top_p,
+        min_p=0.0 if ask.min_p is None else ask.min_p,
+        seed=seed if ask.seed is None else ask.seed,
+        stop=ask.stop,
+        stop_token_ids=ask.stop_token_ids,
+        ignore_eos=ask.ignore_eos,
+    )
+
+
+def prompt_field(ask: Ask) -> str:
+    """Return the name of the field that holds the prompt."""
+    return "prompt" if ask.messages is None else "messages"
+
+
+def too_long(num_tokens: int, limits: Limits, field: str, *, at_least: bool = False) -> InvalidRequest:
+    """Return the error of a prompt that does not fit."""
+    count = f"at least {num_tokens}" if at_least else str(num_tokens)
+    return InvalidRequest(
+        f"the prompt has {count} tokens; with one token of answer the model's context takes {limits.max_model_len - 1}",
+        field=field,
+    )
+
+
+def _check_prompt(ask: Ask, limits: Limits) -> None:
+    forms = [form for form in (ask.text, ask.token_ids, ask.messages) if form is not None]
+    if len(forms) != 1:
+        raise InvalidRequest(
+            f"exactly one form of prompt is needed (text, token ids or messages), got {len(forms)}", field="prompt"
+        )
+    if len(forms[0]) == 0:
+        raise InvalidRequest("the prompt is empty", field=prompt_field(ask))
+    if ask.token_ids is not None:
+        if len(ask.token_ids) >= limits.max_model_len:
+            raise too_long(len(ask.token_ids), limits, "prompt")
+        low, high = min(ask.token_ids), max(ask.token_ids)
+        if low < 0 or high >= limits.vocab_size:
+            wrong = low if low < 0 else high
+            raise InvalidRequest(
+                f"token ids are 0 to {limits.vocab_size - 1}, the prompt holds {wrong}", field="prompt"
+            )
+
+
+def _check_encodable(field: str, texts: tuple[str, ...]) -> None:
+    # JSON can spell half a surrogate pair; no UTF-8 text holds one.
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{field} is not valid Unicode: {error.reason}", field=field) from error

@@ -1,0 +1,66 @@
+"""Stop strings: found across pieces, held back no longer than needed, whatever the pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.router.stop_strings import Passed, StopStrings
+
+
+def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, str | None]:
+    finder = StopStrings(stops)
+    out = ""
+    for piece in pieces:
+        passed = finder.push(piece)
+        out += passed.text
+        if passed.matched is not None:
+            return out, passed.matched
+    return out + finder.finish(), None
+
+
+def expected(stops: tuple[str, ...], text: str) -> tuple[str, str | None]:
+    for end in range(len(text) + 1):
+        for stop in sorted(stops, key=len, reverse=True):
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)], stop
+    return text, None
+
+
+def test_a_stop_string_across_pieces_is_found_and_left_out() -> None:
+    finder = StopStrings(("\n\nUser:",))
+    assert finder.push("fine.\n") == Passed(text="fine.")
+    assert finder.push("\nUs") == Passed(text="")
+    assert finder.push("er: no") == Passed(text="", matched="\n\nUser:")
+
+
+def test_only_what_could_still_match_is_held_back() -> None:
+    finder = StopStrings(("END",))
+    assert finder.push("the E") == Passed(text="the ")
+    assert finder.push("a") == Passed(text="Ea")
+    assert finder.push("EN") == Passed(text="")
+    assert finder.finish() == "EN"
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "want"),
+    [
+        (("b", "abc"), "xabc", ("xa", "b")),  # the first to be complete wins
+        (("c", "abc"), "xabc", ("x", "abc")),  # of two that end together, the longer
+        (("aab",), "aaab", ("a", "aab")),  # a failed start may hold a later one
+        ((), "anything", ("anything", None)),
+        (("é",), "café!", ("caf", "é")),
+    ],
+)
+def test_which_one_wins(stops: tuple[str, ...], text: str, want: tuple[str, str | None]) -> None:
+    assert run(stops, [text]) == want
+    assert run(stops, list(text)) == want
+
+
+@given(
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=4),
+    pieces=st.lists(st.text("abc", max_size=5), max_size=10),
+)
+def test_pieces_change_nothing(stops: list[str], pieces: list[str]) -> None:
+    assert run(tuple(stops), pieces) == expected(tuple(stops), "".join(pieces))

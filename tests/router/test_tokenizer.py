@@ -1,0 +1,196 @@
+"""The tokenizer against transformers on the same folders, and the detokenizer against the full decode.
+
+Folders: the byte-level test tokenizer with the bos and eos rules that configs can state, a SentencePiece-style one
+with byte fallback, and several templates that use what real ones use.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers
+from transformers import AutoTokenizer
+
+from pagewire.core.errors import InvalidRequest
+from pagewire.router.detokenizer import Detokenizer
+from pagewire.router.tokenizer import Tokenizer
+
+TEXTS = (
+    "",
+    " ",
+    "the capital of France",
+    "  two  spaces \n\n and lines\t",
+    "naïve café, 東京 and 🦜🏽 👩‍👩‍👧",
+    "<|im_start|>user\nhello<|im_end|>",
+    "x" * 5000 + " the end",
+)
+CHATS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "hello"}],
+    [{"role": "system", "content": "be brief"}, {"role": "user", "content": '  hi <b>"there"</b> & 東京 '}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
+)
+RICH = """\
+{%- set ns = namespace(found=false, count=0) -%}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'system' %}
+        {%- set ns.found = true %}
+        {%- continue %}
+    {%- endif %}
+    {%- set ns.count = ns.count + 1 %}
+    {%- if ns.count > 8 %}{% break %}{% endif %}
+[{{ message.role | upper }}] {{ message['content'] | trim }}{{ eos_token }}
+{% generation %}{{ message | tojson }}{% endgeneration %}
+{% endfor %}
+{{ {"a": [1, "é<"]} | tojson(indent=2) }} {{ dict(x=1) | tojson }} {{ ns.found }} {{ strftime_now("%Y") }}
+{% if add_generation_prompt %}
+    [ASSISTANT]
+{% endif %}
+"""
+CONFIGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"add_bos_token": True},
+    {"add_bos_token": True, "add_eos_token": True},
+    {"add_bos_token": False},
+    {"chat_template": RICH},
+    {"eos_token": {"__type": "AddedToken", "content": "<|im_end|>", "special": True}},
+    {"pad_token": "<|pad|>"},
+)
+
+
+@pytest.fixture(params=range(len(CONFIGS)))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    config = dict(CONFIGS[request.param])
+    template = config.pop("chat_template", byte_tokenizer.CHATML)
+    return byte_tokenizer.save(tmp_path / "model", chat_template=template, **config)
+
+
+async def test_text_and_chats_encode_as_in_transformers(folder: Path) -> None:
+    ours, theirs = Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        assert await ours.encode(text) == theirs.encode(text)
+        assert await ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
+    for chat in CHATS:
+        rendered = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        assert ours.render_chat(chat) == rendered
+        ids = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert await ours.encode(ours.render_chat(chat), add_special_tokens=False) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    ours.close()
+
+
+def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert Tokenizer(folder).render_chat(CHATS[0]) == "hello!"
+    assert theirs.apply_chat_template(CHATS[0], tokenize=False) == "hello!"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('system first') }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__name__ }}",
+        "{% set ns = namespace(__init__=1) %}",
+        "{{ messages[5].content + 1 }}",
+        "{{ messages.append(1) }}",
+    ],
+)
+def test_a_template_that_refuses_or_reaches_out_is_a_named_error(tmp_path: Path, source: str) -> None:
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=source))
+    with pytest.raises(InvalidRequest) as raised:
+        tokenizer.render_chat(CHATS[0])
+    assert raised.value.field == "messages"
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=None))
+    assert not tokenizer.has_chat_template
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        tokenizer.render_chat(CHATS[0])
+
+
+def test_the_vocabulary_reaches_as_far_as_the_model_says(tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(tmp_path)
+    named = Tokenizer(folder).vocab_size
+    (folder / "config.json").write_text(json.dumps({"vocab_size": named + 100}), encoding="utf-8")
+    assert Tokenizer(folder).vocab_size == named + 100
+
+
+BYTE_LEVEL = byte_tokenizer.build()
+
+
+def _sentencepiece() -> tokenizers.Tokenizer:
+    words = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁the",
+        "▁end",
+        "a",
+        "b",
+        "é",
+        "�",
+    ]
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer
+
+
+SENTENCEPIECE = _sentencepiece()
+
+
+def pieces_of(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[str]:
+    byte_ids = {i for text, i in tokenizer.get_vocab().items() if text.startswith("<0x")}
+    detokenizer = Detokenizer(tokenizer.decode, silent_ids={0, 1, 2}, byte_ids=byte_ids)
+    return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()]
+
+
+@settings(max_examples=300)
+@given(ids=st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=80))
+def test_byte_level_pieces_are_the_full_text(ids: list[int]) -> None:
+    assert "".join(pieces_of(BYTE_LEVEL, ids)) == BYTE_LEVEL.decode(ids)
+
+
+@settings(max_examples=300)
+@given(ids=st.lists(st.one_of(st.integers(0, SENTENCEPIECE.get_vocab_size() - 1), st.integers(259, 265)), max_size=80))
+def test_byte_fallback_pieces_are_the_full_text(ids: list[int]) -> None:
+    assert "".join(pieces_of(SENTENCEPIECE, ids)) == SENTENCEPIECE.decode(ids)
+
+
+@given(text=st.text(max_size=60))
+def test_no_piece_ends_inside_a_code_point(text: str) -> None:
+    pieces = pieces_of(BYTE_LEVEL, BYTE_LEVEL.encode(text).ids)
+    assert "".join(pieces) == text
+    assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
+
+
+def test_a_long_stream_decodes_in_bounded_windows() -> None:
+    seen: list[int] = []
+
+    def decode(ids: list[int]) -> str:
+        seen.append(len(ids))
+        return str(BYTE_LEVEL.decode(ids))
+
+    text = "the capital of 東京 is 🦜 " * 100
+    detokenizer = Detokenizer(decode)
+    out = "".join(detokenizer.push(i) for i in BYTE_LEVEL.encode(text).ids) + detokenizer.finish()
+    assert out == text
+    assert max(seen) <= 40

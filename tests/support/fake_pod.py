@@ -1,0 +1,228 @@
+"""A decode or colocated pod without an engine: a real gRPC server with real links, whose tokens follow from the prompt.
+
+The answer repeats the prompt: output token k is `prompt[k % len(prompt)]`, ended by max_tokens, a stop token, or the
+end-of-sequence id. So any pod continues any request, as the contract demands, and tests know every token beforehand.
+
+It can prove what a router does with frames: placement, streaming, order, stop strings, cancellation, continuation,
+and what happens when a pod refuses, dies, or breaks the contract. It cannot prove anything about engines, caches,
+transfers or timing: its reports are invented, its blocks do not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+
+import byte_tokenizer
+import grpc
+
+from pagewire.core.errors import PagewireError
+from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
+from pagewire.core.messages import (
+    Cancel,
+    Ended,
+    ErrorInfo,
+    LinkMessage,
+    Load,
+    Report,
+    Role,
+    Submit,
+    TokenRecord,
+    Tokens,
+)
+from pagewire.core.sampling import FinishReason
+from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.serving.handshake import Identity
+from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer, LinkTimes
+from pagewire.serving.registry import Registration
+
+SECRET = b"test-secret"
+TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
+
+
+def fingerprint(**changes: object) -> Fingerprint:
+    """Return what fake pods serve: the byte tokenizer, blocks of 16, a context of 512."""
+    values: dict[str, object] = {
+        "model_name": "fake",
+        "model_digest": "m",
+        "tokenizer_digest": tokenizer_digest(byte_tokenizer.build().to_str(pretty=True).encode()),
+        "kv_fingerprint": "k",
+        "kv_layout": "l",
+        "block_size": 16,
+        "hash_version": 1,
+        "max_model_len": 512,
+    }
+    return Fingerprint(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class FakePod:
+    """One fake pod. Tests set how it behaves, and read what it was told."""
+
+    def __init__(self, pod_id: str, *, role: Role = Role.COLOCATED, serves: Fingerprint | None = None) -> None:
+        self.pod_id = pod_id
+        self.role = role
+        self.serves = serves or fingerprint()
+        self.incarnation = "1"
+        self.submits: list[Submit] = []
+        self.cancels: list[Cancel] = []
+        self.load = Load()
+        self.refusal: PagewireError | None = None  # what every Submit is answered with
+        self.hold_at: int | None = None  # no token from this position on, until `release`
+        self.fail_at: tuple[int, PagewireError] | None = None  # the request ends so at this position
+        self.shift = 0  # added to positions from 1 on: a pod that loses (1) or repeats (-1) tokens
+        self.tokens_per_record = 1
+        self.cached_tokens = 0
+        self.changed = asyncio.Event()
+        self._released = asyncio.Event()
+        self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load)
+        self._server: grpc.aio.Server | None = None
+        self._runs: dict[str, asyncio.Task[None]] = {}
+        self.port = 0
+
+    @property
+    def registration(self) -> Registration:
+        """What it would write into Redis."""
+        return Registration(
+            pod_id=self.pod_id,
+            incarnation=self.incarnation,
+            role=self.role,
+            address=f"127.0.0.1:{self.port}",
+            metrics="",
+            fingerprint=self.serves,
+        )
+
+    @property
+    def running(self) -> int:
+        """Requests that it works on."""
+        return len(self._runs)
+
+    async def start(self) -> FakePod:
+        """Serve on a port of its own; after `die`, on the same one."""
+        self._server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        self._server.add_generic_rpc_handlers((self._links.handler(),))
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+        return self
+
+    async def die(self) -> None:
+        """Go away at once, with everything."""
+        for task in list(self._runs.values()):
+            task.cancel()
+        self._links.close("the fake pod died")
+        if self._server is not None:
+            await self._server.stop(0)
+
+    def release(self) -> None:
+        """Let go of what `hold_at` holds."""
+        self._released.set()
+
+    async def until(self, condition: object) -> None:
+        """Wait until `condition()` is true; it is looked at whenever a frame came or a request ended."""
+        async with asyncio.timeout(10):
+            while not condition():  # type: ignore[operator]
+                self.changed.clear()
+                await self.changed.wait()
+
+    def _identity(self) -> Identity:
+        return Identity(
+            peer_id=self.pod_id,
+            incarnation=self.incarnation,
+            role=self.role,
+            secret=SECRET,
+            fingerprint=self.serves,
+        )
+
+    def _events(self) -> LinkEvents:
+        return LinkEvents(on_message=self._receive, on_up=lambda _link: None, on_down=self._down)
+
+    def _down(self, _link: Link) -> None:
+        for task in list(self._runs.values()):
+            task.cancel()
+        self.changed.set()
+
+    def _receive(self, link: Link, message: LinkMessage) -> None:
+        if isinstance(message, Submit):
+            self.submits.append(message)
+            if self.refusal is not None:
+                self._end(link, message.spec.request_id, self.refusal)
+            else:
+                task = asyncio.create_task(self._run(link, message))
+                self._runs[message.spec.request_id] = task
+                task.add_done_callback(lambda _: self._over(message.spec.request_id))
+        elif isinstance(message, Cancel):
+            self.cancels.append(message)
+            if message.request_id in self._runs:
+                self._runs[message.request_id].cancel()
+                self._end(link, message.request_id, None)
+        self.changed.set()
+
+    def _over(self, request_id: str) -> None:
+        self._runs.pop(request_id, None)
+        self.changed.set()
+
+    async def _run(self, link: Link, submit: Submit) -> None:
+        spec = submit.spec
+        for position in itertools.count(len(spec.output)):
+            if self.fail_at is not None and position >= self.fail_at[0]:
+                return self._end(link, spec.request_id, self.fail_at[1])
+            if self.hold_at is not None and position >= self.hold_at:
+                await self._released.wait()
+            token = spec.tokens[position % len(spec.tokens)]
+            reason = self._reason(submit, position, token)
+            shown = position + (self.shift if position else 0)
+            record = TokenRecord(
+                request_id=spec.request_id, index=0, position=shown, tokens=(token,), finish_reason=reason
+            )
+            link.send(Tokens(records=(record,)))
+            if reason is not None:
+                return self._end(link, spec.request_id, None)
+            await asyncio.sleep(0)
+
+    def _reason(self, submit: Submit, position: int, token: int) -> FinishReason | None:
+        sampling = submit.spec.sampling
+        if token in sampling.stop_token_ids or (token == byte_tokenizer.EOS_ID and not sampling.ignore_eos):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if position + 1 >= sampling.max_tokens else None
+
+    def _end(self, link: Link, request_id: str, error: PagewireError | None) -> None:
+        submit = next(submit for submit in self.submits if submit.spec.request_id == request_id)
+        report = Report(
+            placement="remote" if submit.candidates else "local",
+            prefill_pod=submit.candidates[0].pod_id if submit.candidates else "",
+            decode_pod=self.pod_id,
+            prompt_tokens=len(submit.spec.tokens),
+            prefill_cached_tokens=self.cached_tokens if submit.candidates else 0,
+            decode_cached_tokens=0 if submit.candidates else self.cached_tokens,
+        )
+        info = ErrorInfo.of(error) if error is not None else None
+        timeline = Timeline(process=self.pod_id, stamps=(Stamp(Phase.ACCEPTED, 1.0), Stamp(Phase.FINISHED, 2.0)))
+        if link.is_up:
+            link.send(Ended(request_id=request_id, error=info, report=report, timelines=(timeline,)))
+
+
+class FakeDiscovery:
+    """A list in the place of Redis' registrations; `error` makes it fail."""
+
+    def __init__(self, *pods: FakePod) -> None:
+        self.pods_there = list(pods)
+        self.error: Exception | None = None
+
+    async def pods(self) -> list[Registration]:
+        """Return the registrations of the pods that are there."""
+        if self.error is not None:
+            raise self.error
+        return [pod.registration for pod in self.pods_there]
+
+
+@contextlib.asynccontextmanager
+async def fake_pods(*pods: FakePod) -> AsyncIterator[tuple[FakePod, ...]]:
+    """Start pods and see that they are gone afterwards."""
+    for pod in pods:
+        await pod.start()
+    try:
+        yield pods
+    finally:
+        for pod in pods:
+            await pod.die()
