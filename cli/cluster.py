@@ -102,12 +102,12 @@ class Cluster:
             server, redis = await valkey.start(scratch)
             self._children.append(server)
         secret = secrets.token_hex(32)
-        say(f"starting {', '.join(config.roles)} and a router on {self._model}; logs in {logs}")
-        pods = [await self._start_pod(role, number, redis, secret, logs) for number, role in enumerate(config.roles)]
+        say(f"starting {', '.join(config.pods)} and a router on {self._model}; logs in {logs}")
+        pods = [await self._start_pod(pod, role, redis, secret, logs) for pod, role in config.pods.items()]
         router = await self._start_router(redis, secret, logs)
         answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": [], "redis": redis}
         *said, answer["router"] = await asyncio.gather(*(self._ready(child) for child in (*pods, router)))
-        for role, pod in zip(config.roles, said, strict=True):
+        for role, pod in zip(config.pods.values(), said, strict=True):
             answer[role].append(pod)
         await self._healthy(answer["router"]["http"], router)
         say(f"the router is ready on {answer['router']['http']} (HTTP) and {answer['router']['grpc']} (gRPC)")
@@ -118,11 +118,11 @@ class Cluster:
         say(f"{child.name} is up: {said.get('grpc')}")
         return said
 
-    async def _start_pod(self, role: str, number: int, redis: str, secret: str, logs: Path) -> Child:
-        config, name = self._config, f"{role}-{number}"
+    async def _start_pod(self, name: str, role: str, redis: str, secret: str, logs: Path) -> Child:
+        config = self._config
         flags = [
             *("--model", str(self._model), "--host", config.host, "--pod-id", name),
-            *("--threads", str(config.threads or _share_of_cores(len(config.roles)))),
+            *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
         ]
         for setting in POD_SETTINGS:

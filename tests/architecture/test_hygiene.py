@@ -15,7 +15,9 @@ MUTABLE_LITERALS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast
 
 # Where a process meets its surroundings: the config loader, the command line, and the environment of a child.
 READ_ENVIRONMENT = ("core/config.py", "cli/", "engine/client.py")
-READ_ARGV = ("cli/", "engine/main.py")
+READ_ARGV = ("cli/", "engine/process.py")
+# The first code of a process; `serving/logs.py` is how the others among them do it.
+CONFIGURE_LOGGING = ("main.py", "engine/process.py", "serving/logs.py")
 
 
 def dotted(node: ast.expr) -> str:
@@ -98,7 +100,7 @@ def find_environment(file: SourceFile) -> Iterator[str]:
 def find_logging_setup(file: SourceFile) -> Iterator[str]:
     for line, name, _ in calls(file):
         is_setup = name in {"logging.basicConfig", "logging.config.dictConfig"} or name.endswith(".addHandler")
-        if is_setup and file.path.name != "main.py" and file.name != "serving/logs.py":
+        if is_setup and not file.name.endswith(CONFIGURE_LOGGING):
             yield f"{file.name}:{line}: {name}()"
 
 

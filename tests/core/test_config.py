@@ -94,10 +94,12 @@ def test_an_unknown_key_is_an_error_that_names_it_and_the_nearest(tmp_path: Path
         load(Example, environ={}, flags={"zzz": 1})
 
 
-def test_a_variable_of_somebody_else_is_left_alone() -> None:
+def test_a_variable_of_somebody_else_is_left_alone_and_a_shared_one_is_read() -> None:
     environ = {"PAGEWIRE_MODELS_DIR": "/x"}
-    loaded = load(Example, environ=environ, flags={"name": "a"}, other_variables={"PAGEWIRE_MODELS_DIR"})
-    assert loaded.value == Example(name="a")
+    others = {"PAGEWIRE_MODELS_DIR", "PAGEWIRE_PORT"}
+    environ |= {"PAGEWIRE_PORT": "7"}
+    loaded = load(Example, environ=environ, flags={"name": "a"}, other_variables=others)
+    assert loaded.value == Example(name="a", port=7)
 
 
 @pytest.mark.parametrize(

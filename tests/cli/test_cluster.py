@@ -1,0 +1,141 @@
+"""`pagewire up`: one JSON line, nothing left behind, and a death at start that says why.
+
+The services are stand-ins that start and end like the real ones; Valkey, processes and signals are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+RUN_CLUSTER = Path(__file__).parents[1] / "support" / "run_cluster.py"
+
+
+class Running:
+    """A cluster's launcher; `tree` are the processes below it once it is ready."""
+
+    def __init__(self, *settings: str, **environ: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(RUN_CLUSTER), "port=0", "grpc_port=0", *settings],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environ},
+        )
+        self.tree: list[psutil.Process] = []
+
+    def ready(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.tree = psutil.Process(self.process.pid).children(recursive=True)
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, stderr = self.process.communicate(timeout=30)
+        return self.process.returncode, stderr
+
+    def assert_all_gone(self) -> None:
+        assert self.tree
+        gone, alive = psutil.wait_procs(self.tree, timeout=20)
+        assert alive == []
+        assert len(gone) == len(self.tree)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Running]]:
+    running: list[Running] = []
+    yield running
+    for each in running:
+        each.process.kill()
+        each.process.communicate()
+
+
+def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp_path: Path) -> None:
+    environ = {"PAGEWIRE_REDIS_URL": "wrong", "PAGEWIRE_PREFILL": "9", "PAGEWIRE_LEASE_S": "2", "TMPDIR": str(tmp_path)}
+    running = Running("prefill=2", "kv_memory=1MiB", "threads=3", **environ)
+    started.append(running)
+    said = running.ready()
+    assert [pod["id"] for pod in said["prefill"]] == ["prefill-0", "prefill-1"]
+    assert [pod["id"] for pod in said["decode"]] == ["decode-0"]
+    assert said["colocated"] == []
+    assert said["router"]["http"].startswith("http://127.0.0.1:")
+    flags = said["decode"][0]["flags"]
+    assert (flags["--kv-memory"], flags["--threads"], flags["--model"]) == ("1048576", "3", "/no/model")
+    assert "--chunk-size" not in flags
+    # What was meant for `up` itself does not reach a service.
+    assert said["decode"][0]["variables"] == ["PAGEWIRE_CLUSTER_SECRET", "PAGEWIRE_REDIS_URL"]
+    assert len(running.tree) == 5
+    with redis.Redis.from_url(said["redis"]) as client:
+        assert client.ping()
+    code, stderr = running.end(signal.SIGINT)
+    assert code == 0, stderr
+    running.assert_all_gone()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_embedded_valkey_wants_its_password(started: list[Running]) -> None:
+    running = Running("colocated=1")
+    started.append(running)
+    said = running.ready()
+    assert [pod["id"] for pod in said["colocated"]] == ["colocated-0"]
+    port = said["redis"].rsplit(":", 1)[1]
+    with (
+        redis.Redis.from_url(f"redis://127.0.0.1:{port}") as client,
+        pytest.raises(redis.exceptions.AuthenticationError),
+    ):
+        client.ping()
+    assert running.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running]) -> None:
+    running = Running(FAKE_DIES="decode")
+    started.append(running)
+    stdout, stderr = running.process.communicate(timeout=30)
+    assert running.process.returncode == 1
+    assert stdout == ""
+    assert "decode-0 ended with exit code 3 before it was ready" in stderr
+    assert "no room for the weights" in stderr
+
+
+def test_a_pod_that_dies_later_leaves_the_others_alone(started: list[Running]) -> None:
+    running = Running()
+    started.append(running)
+    said = running.ready()
+    os.kill(said["prefill"][0]["pid"], signal.SIGKILL)
+    assert running.process.stderr is not None
+    while "prefill-0 ended with exit code -9" not in (line := running.process.stderr.readline()):
+        assert line, "up ended"
+    assert psutil.pid_exists(said["router"]["pid"])
+    assert running.end(signal.SIGTERM)[0] == 0
+    running.assert_all_gone()
+
+
+def test_the_death_of_the_router_ends_the_cluster(started: list[Running]) -> None:
+    running = Running()
+    started.append(running)
+    os.kill(running.ready()["router"]["pid"], signal.SIGKILL)
+    _, stderr = running.process.communicate(timeout=30)
+    assert running.process.returncode == 1
+    assert "the router ended with exit code -9" in stderr
+    running.assert_all_gone()
+
+
+def test_nothing_outlives_a_killed_launcher(started: list[Running], tmp_path: Path) -> None:
+    running = Running(TMPDIR=str(tmp_path))
+    started.append(running)
+    running.ready()
+    running.process.kill()
+    running.assert_all_gone()

@@ -1,0 +1,92 @@
+"""The command line: one description per setting, errors with a name and an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewire.cli import doctor
+from pagewire.cli.doctor import Finding, Verdict
+
+ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def pagewire(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pagewire.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRON, **environ}, timeout=60)
+
+
+def test_help_explains_each_setting_with_unit_default_and_variable() -> None:
+    done = pagewire("decode", "--help")
+    assert done.returncode == 0
+    text = " ".join(done.stdout.split())
+    assert "slots of a KV block: 16, 32, 64 or 128 (default: 16 tokens; PAGEWIRE_BLOCK_SIZE)" in text
+    assert "--role" not in text
+
+
+def test_show_config_says_where_each_value_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "pod.toml"
+    file.write_text('model = "m"\nchunk_size = 64\nport = 1\n')
+    arguments = ("prefill", "--config", str(file), "--port", "2", "--show-config")
+    done = pagewire(*arguments, PAGEWIRE_CLUSTER_SECRET="hush", PAGEWIRE_CHUNK_SIZE="128", PAGEWIRE_GRPC_PORT="1")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["model", "m", f"[{file}]"] in rows
+    assert ["chunk_size", "128", "tokens", "[PAGEWIRE_CHUNK_SIZE]"] in rows
+    assert ["port", "2", "[--port]"] in rows
+    assert ["role", "prefill", "[--role]"] in rows
+    assert "hush" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "message"),
+    [
+        (("decode",), {}, "model is not set: give --model, PAGEWIRE_MODEL, or model in the file"),
+        (("decode", "--model", "m"), {"PAGEWIRE_CHUNK_SZE": "1"}, "did you mean 'PAGEWIRE_CHUNK_SIZE'"),
+        (("up", "--prefill", "many"), {}, "prefill from --prefill is 'many': expected int"),
+        (("up", "--decode", "0"), {}, "a cluster needs at least one decode or colocated pod"),
+        (("decode", "--block-size", "17", "--model", "m", "--cluster-secret", "s"), {}, "block_size must be one of"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], environ: dict[str, str], message: str
+) -> None:
+    done = pagewire(*arguments, **environ)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
+    done = pagewire("model", "path", "gpt-5", PAGEWIRE_MODELS_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "smollm2" in done.stderr
+    done = pagewire("model", "list", "--json", PAGEWIRE_MODELS_DIR=str(tmp_path))
+    assert json.loads(done.stdout) == [{"name": "smollm2", "path": None}]
+
+
+def test_nobody_to_talk_to_is_an_error() -> None:
+    done = pagewire("complete", "hello", "--url", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "pagewire: failed to connect" in done.stderr
+
+
+def test_doctor_fails_when_a_check_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = Finding("Python", Verdict.OK, "3.11"), Finding("PyTorch", Verdict.FAIL, "missing")
+    assert doctor.report([good], as_json=False) == 0
+    capsys.readouterr()
+    assert doctor.report([good, bad], as_json=True) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)[1] == {"check": "PyTorch", "verdict": "fail", "detail": "missing"}
+    assert "not ready: PyTorch" in err
+
+
+def test_doctor_examines_this_machine() -> None:
+    found = {finding.check: finding.verdict for finding in doctor.examine()}
+    assert found["Python"] is Verdict.OK
+    assert found["PyTorch"] is not Verdict.FAIL
+    assert found["Valkey"] is Verdict.OK

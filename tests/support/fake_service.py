@@ -1,0 +1,47 @@
+"""Stands in for `pagewire prefill`, `decode` and `router` where only their start and end matter.
+
+Like them it prints one JSON line once it is up and ends on SIGTERM. FAKE_DIES names a role that fails at start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def main() -> None:
+    role, flags = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    print(f"{role} begins", file=sys.stderr, flush=True)
+    if os.environ.get("FAKE_DIES") == role:
+        print("no room for the weights", file=sys.stderr, flush=True)
+        sys.exit(3)
+    said: dict[str, object] = {"pid": os.getpid(), "grpc": "127.0.0.1:1", "flags": flags}
+    said["variables"] = sorted(name for name in os.environ if name.startswith("PAGEWIRE_"))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopped.set())
+    if role != "router":
+        print(json.dumps({**said, "id": flags["--pod-id"], "metrics": "-"}), flush=True)
+        stopped.wait()
+        return
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever).start()
+        print(json.dumps({**said, "http": f"http://127.0.0.1:{server.server_address[1]}"}), flush=True)
+        stopped.wait()
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main()
