@@ -88,7 +88,7 @@ class Decoder:
     ) -> torch.Tensor:
         config, backend = self._config, self._backend
         qkv = functional.linear(x, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, config.head_dim)
-        q, k, v = torch.split(qkv, (config.num_q_heads, config.num_kv_heads, config.num_kv_heads), dim=1)  # [T, H*, D]
+        q, k, v = torch.split(qkv, [config.num_q_heads, config.num_kv_heads, config.num_kv_heads], dim=1)  # [T, H*, D]
         if weights.q_norm is not None and weights.k_norm is not None:
             q, _ = backend.rms_norm(q, weights.q_norm, config.norm_eps)
             k, _ = backend.rms_norm(k, weights.k_norm, config.norm_eps)

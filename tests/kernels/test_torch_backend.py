@@ -1,0 +1,158 @@
+"""The torch backend against definitions in float64. Unused slots hold NaN throughout: none may reach a result."""
+
+from __future__ import annotations
+
+import kernel_definition as definition
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagewire.kernels import rope
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.rope import Rope
+from pagewire.kernels.torch_backend import TorchBackend
+
+DTYPES = (torch.float32, torch.bfloat16)
+LAYERS = 2
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def backend() -> Backend:
+    return TorchBackend()
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = definition.TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_adds_the_residual_first(backend: Backend, dtype: torch.dtype) -> None:
+    x, residual = torch.randn(5, 64).to(dtype), torch.randn(5, 64).to(dtype)
+    weight = torch.randn(64).to(dtype)
+    normed, total = backend.rms_norm(x, weight, 1e-5, residual)
+    assert torch.equal(total, x + residual)
+    close(normed, definition.rms_norm(x + residual, weight, 1e-5))
+    alone, same = backend.rms_norm(x, weight, 1e-5)
+    assert torch.equal(same, x)
+    close(alone, definition.rms_norm(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_and_mul(backend: Backend, dtype: torch.dtype) -> None:
+    gate_up = torch.randn(7, 48).to(dtype)
+    close(backend.silu_and_mul(gate_up), definition.silu_and_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_append_kv_rotates_and_writes_its_slots_only(backend: Backend, dtype: torch.dtype, block_size: int) -> None:
+    head_dim, frequencies = 8, rope.inverse_frequencies(Rope(theta=100.0), 8)
+    pool = torch.full((4, LAYERS, 2, 2, block_size, head_dim), torch.nan, dtype=dtype)
+    positions = torch.tensor([0, 3, 17, 40])
+    slots = torch.tensor([0, 2 * block_size - 1, 2 * block_size, 3 * block_size + 5])
+    q, k, v = (torch.randn(4, heads, head_dim).to(dtype) for heads in (4, 2, 2))
+    cos, sin = rope.cos_sin(frequencies, positions)
+    rotated = backend.append_kv(q, k, v, cos, sin, pool, 1, slots)
+    for row, (slot, position) in enumerate(zip(slots.tolist(), positions.tolist(), strict=True)):
+        block, offset = divmod(slot, block_size)
+        for head in range(2):
+            key = definition.rotate(k[row, head], position, frequencies.tolist())
+            close(pool[block, 1, 0, head, offset], key)
+            assert torch.equal(pool[block, 1, 1, head, offset], v[row, head])
+        for head in range(4):
+            close(rotated[row, head], definition.rotate(q[row, head], position, frequencies.tolist()))
+    assert int((~pool.isnan()).sum()) == 4 * 2 * 2 * head_dim
+
+
+def paged(
+    generator: torch.Generator, query_lens: list[int], kv_lens: list[int], block_size: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, Ragged, list[torch.Tensor]]:
+    """Return a pool with every sequence's KV scattered over shuffled blocks, and the KV `[2, n, Hk, D]` of each."""
+    kv_heads, head_dim = 2, 16
+    counts = [-(-length // block_size) for length in kv_lens]
+    pool = torch.full((sum(counts) + 1, LAYERS, 2, kv_heads, block_size, head_dim), torch.nan, dtype=dtype)
+    order = torch.randperm(sum(counts) + 1, generator=generator).tolist()
+    table, dense, used = [], [], 0
+    for length, count in zip(kv_lens, counts, strict=True):
+        ids = order[used : used + count]
+        used += count
+        kv = torch.randn(2, length, kv_heads, head_dim, generator=generator).to(dtype)
+        for place in range(length):
+            pool[ids[place // block_size], 1, :, :, place % block_size] = kv[:, place]
+        table.append(ids + [order[-1]] * (max(counts) - count))
+        dense.append(kv)
+    ragged = Ragged(
+        query_lens=tuple(query_lens),
+        kv_lens=tuple(kv_lens),
+        block_table=torch.tensor(table),
+        block_size=block_size,
+    )
+    return pool, ragged, dense
+
+
+def check_attention(
+    query_lens: list[int], kv_lens: list[int], block_size: int, window: int, dtype: torch.dtype, heads: int, seed: int
+) -> None:
+    backend: Backend = TorchBackend()
+    generator = torch.Generator().manual_seed(seed)
+    pool, ragged, dense = paged(generator, query_lens, kv_lens, block_size, dtype)
+    q = torch.randn(ragged.num_rows, heads, 16, generator=generator).to(dtype)
+    out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), 0.25)
+    for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
+        expected = definition.attention(q[start : start + length], kv[0], kv[1], kv_len - length, window, 0.25)
+        close(out[start : start + length], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 1, 20])
+@pytest.mark.parametrize("heads", [2, 6])
+def test_attention_at_the_edges_of_blocks(dtype: torch.dtype, window: int, heads: int) -> None:
+    query_lens = [1, 1, 1, 1, 5, 16, 17, 33, 1]
+    kv_lens = [1, 16, 17, 95, 5, 32, 17, 48, 31]
+    check_attention(query_lens, kv_lens, 16, window, dtype, heads, seed=0)
+
+
+def test_attention_of_a_chunk_longer_than_a_tile() -> None:
+    check_attention([300, 1], [340, 200], 32, 0, torch.float32, 4, seed=1)
+    check_attention([300, 1], [340, 200], 32, 50, torch.float32, 4, seed=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=6),
+    block_size=st.sampled_from([16, 32]),
+    window=st.sampled_from([0, 1, 7, 33]),
+    seed=st.integers(0, 1000),
+)
+def test_attention_of_any_ragged_batch(lengths: list[tuple[int, int]], block_size: int, window: int, seed: int) -> None:
+    query_lens = [query for query, _ in lengths]
+    kv_lens = [query + before for query, before in lengths]
+    check_attention(query_lens, kv_lens, block_size, window, torch.float32, 4, seed)
+
+
+def test_blocks_are_copied_gathered_scattered_and_zeroed(backend: Backend) -> None:
+    pool = torch.randn(6, LAYERS, 2, 2, 16, 8)
+    before = pool.clone()
+    backend.copy_blocks(pool, torch.tensor([0, 1]), torch.tensor([4, 5]))
+    assert torch.equal(pool[4:], before[:2])
+    gathered = backend.gather_blocks(pool, torch.tensor([3, 0]))
+    assert torch.equal(gathered, torch.stack((before[3], before[0])))
+    assert gathered.is_contiguous()
+    backend.scatter_blocks(pool, torch.tensor([1, 2]), gathered)
+    assert torch.equal(pool[1:3], gathered)
+    backend.zero_slots(pool, 3, 5)
+    assert torch.equal(pool[3, :, :, :, :5], before[3, :, :, :, :5])
+    assert int(pool[3, :, :, :, 5:].count_nonzero()) == 0
+
+
+def test_an_unknown_rope_scaling_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="yarn"):
+        Rope(theta=1.0, scaling="yarn")

@@ -1,0 +1,87 @@
+"""Drives engines in place: specs in, tokens out, with the pool's bookkeeping proved after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pagewire.core.block_hash import root_hash
+from pagewire.core.clock import MonotonicClock
+from pagewire.core.messages import Add, ChunkDone, Role, SequenceEnd, SequenceSpec, StepDone
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.engine.assembly import Engine, assemble
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.engine_loop import EngineLoop
+
+ROOT = root_hash(model_digest="tiny", kv_fingerprint="tiny")
+MAX_STEPS = 10_000
+
+
+def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
+    """Return greedy sampling that only its length ends."""
+    return SamplingParams(**{"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True, **changes})
+
+
+def spec(request_id: str, tokens: Iterable[int], sampling: SamplingParams, **changes: Any) -> SequenceSpec:
+    """Return a spec on the tests' hash chain."""
+    return SequenceSpec(request_id=request_id, tokens=tuple(tokens), sampling=sampling, root=ROOT, **changes)
+
+
+def engine(model: Path, role: Role = Role.COLOCATED, **settings: Any) -> Engine:
+    """Return an idle fp32 engine with a small pool."""
+    defaults: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 4 << 20, "max_model_len": 256}
+    return assemble(EngineConfig(model=str(model), role=role, **{**defaults, **settings}), MonotonicClock())
+
+
+@dataclass(slots=True)
+class Heard:
+    """Everything that a loop said."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    reasons: dict[str, FinishReason] = field(default_factory=dict)
+    chunks: list[ChunkDone] = field(default_factory=list)
+    ends: dict[str, SequenceEnd] = field(default_factory=dict)
+    steps: int = 0
+
+    def hear(self, done: StepDone) -> None:
+        """Take in one step; a gap, a repeat or a second end fails."""
+        for record in done.records:
+            known = self.tokens.setdefault(record.request_id, [])
+            assert record.position == len(known), f"{record} after {len(known)} tokens"
+            known.extend(record.tokens)
+            if record.finish_reason is not None:
+                self.reasons[record.request_id] = record.finish_reason
+        self.chunks.extend(done.chunks)
+        for end in done.ends:
+            assert end.request_id not in self.ends
+            self.ends[end.request_id] = end
+
+
+def run_until_idle(loop: EngineLoop, heard: Heard | None = None) -> Heard:
+    """Step until nothing advances; `check()` after every step."""
+    heard = heard or Heard()
+    for _ in range(MAX_STEPS):
+        done = loop.step()
+        loop.check()
+        if done is None:
+            return heard
+        heard.steps += 1
+        heard.hear(done)
+    raise AssertionError(f"not idle after {MAX_STEPS} steps")
+
+
+def run_all(loop: EngineLoop, specs: Sequence[SequenceSpec]) -> Heard:
+    """Add all specs at once and run them to the end."""
+    for one in specs:
+        loop.add(Add(spec=one))
+    return run_until_idle(loop)
+
+
+def assert_at_rest(loop: EngineLoop) -> None:
+    """Every block is free or cached, and nobody is promised any."""
+    load = loop.load()
+    assert (load.blocks_held, load.blocks_reserved, load.blocks_orphaned) == (0, 0, 0)
+    assert load.blocks_free + load.blocks_cached == load.blocks_total
+    loop.check()

@@ -1,0 +1,49 @@
+"""Every op from its definition, in float64 and with loops: what the backends are compared with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+# Largest difference from float64 that a backend may show, by dtype.
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    return wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + eps) * weight.double()
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[..., :half].double(), gate_up[..., half:].double()
+    return gate / (1 + torch.exp(-gate)) * up
+
+
+def rotate(x: torch.Tensor, position: int, frequencies: list[float]) -> torch.Tensor:
+    """Rotate one head `[D]`: the pair (d, d + D/2) turns by position x frequency."""
+    half = len(frequencies)
+    out = x.double().clone()
+    for d, frequency in enumerate(frequencies):
+        angle = position * frequency
+        first, second = float(x[d]), float(x[d + half])
+        out[d] = first * math.cos(angle) - second * math.sin(angle)
+        out[d + half] = second * math.cos(angle) + first * math.sin(angle)
+    return out
+
+
+def attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first_position: int, window: int, scale: float
+) -> torch.Tensor:
+    """Attend q `[T, Hq, D]`, at positions from `first_position` on, over keys and values `[n, Hk, D]`."""
+    group = q.shape[1] // keys.shape[1]
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    for row in range(q.shape[0]):
+        position = first_position + row
+        first = max(0, position - window + 1) if window else 0
+        for head in range(q.shape[1]):
+            seen = keys[first : position + 1, head // group].double()
+            weights = torch.softmax(seen @ q[row, head].double() * scale, dim=0)
+            out[row, head] = weights @ values[first : position + 1, head // group].double()
+    return out

@@ -1,0 +1,118 @@
+"""Seeded random models of each architecture, small enough for seconds, in ordinary Hugging Face folders.
+
+With a byte-level tokenizer (a token per byte, and three special ones) and a chat template. They show that the mechanism
+is exact, not that answers make sense.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+END_OF_TEXT, IM_START, IM_END = 256, 257, 258
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "bos_token_id": IM_START,
+    "eos_token_id": IM_END,
+    "pad_token_id": END_OF_TEXT,
+}
+
+ARCHITECTURES: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**_SHAPE),
+    "llama3_rope": lambda: LlamaConfig(
+        **{**_SHAPE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "linear_rope": lambda: LlamaConfig(
+        **_SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    ),
+    "mistral": lambda: MistralConfig(**_SHAPE, sliding_window=24),
+    "qwen2": lambda: Qwen2Config(**_SHAPE),
+    "qwen2_sliding": lambda: Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1),
+    "qwen3": lambda: Qwen3Config(**{**_SHAPE, "tie_word_embeddings": False}),
+}
+
+
+def build(folder: Path, name: str = "llama", seed: int = 0) -> Path:
+    """Write the model `name` to `folder` and return it; equal seeds give equal weights."""
+    config = ARCHITECTURES[name]()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                # Wide enough that the two best logits are rarely close, and that attention is not uniform.
+                is_norm = key.endswith("norm.weight")
+                parameter.normal_(1.0 if is_norm else 0.0, 0.2)
+    model.generation_config = GenerationConfig(
+        bos_token_id=IM_START, eos_token_id=[IM_END, END_OF_TEXT], pad_token_id=END_OF_TEXT
+    )
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json of the byte-level tokenizer."""
+    # Token `b` is byte `b`: the ids follow the bytes, through the printable stand-ins that byte-level models use.
+    vocab = {character: byte for byte, character in _byte_characters().items()}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": CHAT_TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _byte_characters() -> dict[int, str]:
+    # GPT-2's table: printable bytes stand for themselves, the others for characters from 256 on.
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    table = {byte: chr(byte) for byte in printable}
+    others = [byte for byte in range(256) if byte not in table]
+    table.update({byte: chr(256 + place) for place, byte in enumerate(others)})
+    return table
