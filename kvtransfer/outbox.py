@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from pagewire.kvtransfer.transport import Flow, ShipmentKey
-from pagewire.kvtransfer.wire import Credit, MalformedMessage
+from pagewire.kvtransfer.wire import Credit
 
 MAX_FENCED_KEYS = 4096
 
@@ -85,14 +85,14 @@ class Outbox:
         return None
 
     def credit(self, credit: Credit) -> None:
-        """The receiver disposed of bytes; raises MalformedMessage when they were never sent."""
-        left = self._in_flight.get(credit.key, 0) - credit.num_bytes
-        if left < 0:
-            raise MalformedMessage(f"{-left} bytes more came back than were sent for {credit.key}")
-        self._in_flight_bytes -= credit.num_bytes
-        self._in_flight[credit.key] = left
-        if not left:
-            del self._in_flight[credit.key]
+        """The receiver disposed of bytes. More than were sent, as for a message that came twice, counts for nothing."""
+        in_flight = self._in_flight.get(credit.key, 0)
+        credited = min(in_flight, credit.num_bytes)
+        self._in_flight_bytes -= credited
+        if in_flight > credited:
+            self._in_flight[credit.key] = in_flight - credited
+        else:
+            self._in_flight.pop(credit.key, None)
 
     def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
         run = [queue[0]]

@@ -152,6 +152,13 @@ class ShipmentLife(RuleBasedStateMachine):
         self.free_due = False
         self.on_p(self.outgoing.freed())
 
+    @precondition(lambda self: not self.p_pinned)
+    @rule()
+    def said_again(self) -> None:
+        self.on_p(self.outgoing.purged())
+        if not self.free_due:
+            self.on_p(self.outgoing.freed())
+
     @rule(which=st.sampled_from(["lease", "failed"]))
     @precondition(lambda self: self.now_s > 10)
     def p_gives_up(self, which: str) -> None:
@@ -251,6 +258,20 @@ class ShipmentLife(RuleBasedStateMachine):
             self.on_d(self.incoming.stream_lost(self.now_s))
         else:
             self.incoming.close()
+
+    @rule(rounds=st.integers(1, 8))
+    def all_goes_well(self, rounds: int) -> None:
+        """Random orders alone hardly ever finish anything."""
+        for _ in range(rounds):
+            if self.p_pinned and not self.prompt_done:
+                self.step(1)
+            self.transmit()
+            self.d_hears()
+            self.p_hears()
+            if self.bind_to:
+                self.engine_binds()
+            if self.flying:
+                self.place(*self.flying.pop(0))
 
     # --- what holds always, and in the end
 

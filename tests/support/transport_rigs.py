@@ -59,7 +59,7 @@ class Recorder:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(10):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
