@@ -1,1 +1,1 @@
-"""The decode pod, and the colocated one."""
+"""The decode pod: owns a request from its submission to its last token."""

@@ -20,6 +20,7 @@ import grpc
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Load, Role, StepDone
 from pagewire.engine.client import EngineClient
+from pagewire.engine.config import EngineConfig
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
@@ -152,6 +153,23 @@ class Front:
             service.on_step(step)
 
         return on_step
+
+
+def engine_config(config: PodConfig) -> EngineConfig:
+    """Return what the engine of a pod is started with."""
+    return EngineConfig(
+        model=config.model,
+        role=config.role,
+        dtype=config.dtype,
+        block_size=config.block_size,
+        chunk_size=config.chunk_size,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        kv_memory_bytes=config.kv_memory,
+        max_model_len=config.max_model_len,
+        threads=config.threads or len(os.sched_getaffinity(0)),
+        device=config.device,
+    )
 
 
 async def _first_of(*tasks: asyncio.Task[object], timeout_s: float | None = None) -> None:

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.engine import weights
 from pagewire.engine.model.decoder_config import HFConfig
 
@@ -54,7 +55,7 @@ class ModelFolder:
         path = self.path / "tokenizer.json"
         if not path.is_file():
             return ""
-        return hashlib.blake2b(path.read_bytes(), digest_size=_DIGEST_BYTES).hexdigest()
+        return tokenizer_digest(path.read_bytes())
 
 
 def _eos_token_ids(path: Path, hf_config: HFConfig) -> tuple[int, ...]:

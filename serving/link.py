@@ -76,6 +76,7 @@ class Link:
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
         self._filled = asyncio.Event()
+        self._written = asyncio.Event()  # all that was queued went out
         self._closing = asyncio.Event()
         self._reason = ""
 
@@ -99,13 +100,22 @@ class Link:
             raise Unavailable(f"{self.peer.peer_id} reads too slowly")
         self._outbox.append(data)
         self._outbox_bytes += len(data)
+        self._written.clear()
         self._filled.set()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all that is queued went out, or the link is down, or `timeout_s` seconds passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.is_up and self._outbox_bytes:
+                    await self._written.wait()
 
     def close(self, reason: str) -> None:
         """End the link; what is queued is dropped."""
         if not self._closing.is_set():
             self._reason = reason
             self._closing.set()
+            self._written.set()
 
     async def pump(self, on_message: MessageCallback) -> None:
         """Carry frames both ways until the link ends; returns, never raises, when it does."""
@@ -125,9 +135,7 @@ class Link:
                 data = await asyncio.wait_for(self._stream.read(), self._times.silence_s)
                 if data is grpc.aio.EOF:
                     return self.close("the peer closed it")
-                message = LINK_CODEC.decode(data)
-                if not isinstance(message, Heartbeat) or message.load is not None:
-                    on_message(self, message)
+                on_message(self, LINK_CODEC.decode(data))
         except TimeoutError:
             self.close(f"silent for {self._times.silence_s} s")
         except PeerMismatch as error:
@@ -151,8 +159,9 @@ class Link:
                     await self._stream.write(LINK_CODEC.encode(Heartbeat(load=self._load())))
                 while self._outbox:
                     data = self._outbox.popleft()
-                    self._outbox_bytes -= len(data)
                     await self._stream.write(data)
+                    self._outbox_bytes -= len(data)
+                self._written.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._filled.wait(), max(0.0, heartbeat_at_s - clock.time()))
                 self._filled.clear()
@@ -203,9 +212,11 @@ class LinkServer:
             service, {method: grpc.stream_stream_rpc_method_handler(self._connect)}
         )
 
-    def close(self, reason: str) -> None:
-        """End all links."""
-        for link in list(self._links):
+    async def aclose(self, reason: str, flush_s: float = 1.0) -> None:
+        """End all links, after what is queued on them went out."""
+        links = list(self._links)
+        await asyncio.gather(*(link.flush(flush_s) for link in links))
+        for link in links:
             link.close(reason)
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:

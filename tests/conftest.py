@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from pagewire.cli import models
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +18,11 @@ def clean_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return the folder of the real SmolLM2 weights, which `make setup` fetches."""
+    folder = models.resolve("smollm2")
+    assert (folder / "model.safetensors").is_file(), "no weights: run `make setup`"
+    return folder

@@ -1,0 +1,153 @@
+"""One shipment on its way in, with everything it touches: link, bulk stream, engine.
+
+Turns frames into events of the `IncomingShipment` and carries out its effects. Decides nothing itself. Invariant:
+`handed_over` resolves exactly once, and afterwards no byte of this shipment is written into the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pagewire.core.clock import Clock
+from pagewire.core.errors import PagewireError, Unavailable
+from pagewire.core.messages import (
+    Bind,
+    Bound,
+    ChunkReady,
+    Fence,
+    Fenced,
+    FirstToken,
+    Landed,
+    LinkMessage,
+    PrefillFailed,
+    Resend,
+    RunAccepted,
+    RunRefused,
+)
+from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.kvtransfer import effects as fx
+from pagewire.kvtransfer.intake import Intake
+from pagewire.kvtransfer.shipment import IncomingShipment
+from pagewire.kvtransfer.transport import BlockMemory, Receiver
+from pagewire.serving.link import Link
+
+log = logging.getLogger(__name__)
+
+PrefillMessage = RunAccepted | RunRefused | ChunkReady | FirstToken | PrefillFailed | Fenced
+
+
+class Delivery:
+    """Carries one shipment to its end. `on_first_token` hears of the first token before its KV is here."""
+
+    def __init__(
+        self,
+        shipment: IncomingShipment,
+        *,
+        link: Link,
+        receiver: Receiver,
+        memory: BlockMemory,
+        bind: Callable[[Bind], Awaitable[Bound]],
+        clock: Clock,
+        watch: Stopwatch,
+        on_first_token: Callable[[FirstToken], None],
+    ) -> None:
+        self.shipment = shipment
+        self.link = link
+        self.first_token: FirstToken | None = None
+        self.error: PagewireError | None = None  # what the prefill pod said of a prompt that it did not run
+        self.handed_over: asyncio.Future[fx.HandOver] = asyncio.get_running_loop().create_future()
+        self._receiver = receiver
+        self._bind = bind
+        self._clock = clock
+        self._watch = watch
+        self._on_first_token = on_first_token
+        self._binding: asyncio.Task[None] | None = None
+        self._key = (shipment.shipment_id, shipment.generation)
+        receiver.register(*self._key, Intake(shipment, memory, clock, self._from_intake))
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The names that the frames of this shipment carry."""
+        return (self.shipment.request_id, self.shipment.generation)
+
+    def on_message(self, message: PrefillMessage) -> None:
+        """Take a frame of this shipment."""
+        now_s = self._clock.now()
+        shipment = self.shipment
+        match message:
+            case RunAccepted():
+                self._act(shipment.accepted())
+            case RunRefused():
+                self.error = message.error.error()
+                self._act(shipment.refused())
+            case ChunkReady():
+                self._watch.stamp(Phase.FIRST_CHUNK_READY, now_s)
+                self._act(shipment.chunk_ready(message.first_block, message.num_blocks, now_s))
+            case FirstToken():
+                if self.first_token is None and shipment.is_open:
+                    self._watch.stamp(Phase.FIRST_TOKENS_RECEIVED, now_s)
+                    self.first_token = message
+                    self._on_first_token(message)
+                self._act(shipment.first_token(message.num_blocks, now_s))
+            case PrefillFailed():
+                self.error = message.error.error()
+                self._act(shipment.prefill_failed())
+            case Fenced():
+                self._act(shipment.fenced())
+
+    def peer_lost(self) -> None:
+        """The link is gone."""
+        self._act(self.shipment.peer_lost())
+
+    def stream_lost(self) -> None:
+        """The bulk stream is gone."""
+        self._act(self.shipment.stream_lost(self._clock.now()))
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; `handed_over` resolves once the prefill pod has stopped."""
+        self._act(self.shipment.cancel(self._clock.now()))
+
+    def tick(self) -> None:
+        """Look at the clock."""
+        self._act(self.shipment.expired(self._clock.now()))
+
+    def _from_intake(self, _shipment: IncomingShipment, effects: fx.Effects) -> None:
+        self._act(effects)
+
+    def _act(self, effects: fx.Effects) -> None:
+        names: dict[str, Any] = {"request_id": self.shipment.request_id, "generation": self.shipment.generation}
+        for effect in effects:
+            match effect:
+                case fx.AskBind():
+                    self._binding = asyncio.create_task(self._bind_blocks(effect.num_blocks, self._binding))
+                case fx.AskResend():
+                    self._say(Resend(**names, first_block=effect.first_block, num_blocks=effect.num_blocks))
+                case fx.Detach():
+                    self._receiver.unregister(*self._key)
+                case fx.SendFence():
+                    self._say(Fence(**names))
+                case fx.SendLanded():
+                    self._watch.stamp(Phase.LAST_BLOCK_VERIFIED, self._clock.now())
+                    self._say(Landed(**names))
+                case fx.HandOver():
+                    self.shipment.close()
+                    self.handed_over.set_result(effect)
+
+    async def _bind_blocks(self, num_blocks: int, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before  # the table only grows
+        bound = await self._bind(Bind(request_id=self.shipment.request_id, num_blocks=num_blocks))
+        self._act(self.shipment.bound(bound.block_ids))
+        if self.shipment.is_open:
+            self._receiver.retry(*self._key)
+
+    def _say(self, message: LinkMessage) -> None:
+        try:
+            self.link.send(message)
+        except Unavailable:
+            log.debug(
+                "%s not said to %s: its end is an event of its own", type(message).__name__, self.link.peer.peer_id
+            )

@@ -1,0 +1,183 @@
+"""The decode pod's job: own requests, take delivery of their KV, stream their tokens.
+
+Routes frames and steps to requests and gathers each step's tokens into one frame per router. What becomes of a request
+is decided in `Request`. A colocated pod is this same service with no prefill pods to ask.
+
+Invariant: every submitted request is in `_requests` until its blocks are free or cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from pagewire.core.clock import Clock
+from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, Unavailable
+from pagewire.core.messages import Cancel, Ended, ErrorInfo, LinkMessage, StepDone, Submit, TokenRecord, Tokens
+from pagewire.decode_service.admission import Admission
+from pagewire.decode_service.prefill_peers import PrefillPeers
+from pagewire.decode_service.request import Request, Surroundings
+from pagewire.engine.front import Front
+from pagewire.serving.link import Link, LinkEvents, LinkServer
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+SETTLE_S = 5.0
+
+
+class DecodeService:
+    """Serves `Submit` to every router that links to it."""
+
+    def __init__(self, front: Front, *, clock: Clock, wall: Callable[[], float] = time.time) -> None:
+        config, engine = front.config, front.engine
+        self._front = front
+        self._requests: dict[str, Request] = {}
+        self._counters: Counter[str] = Counter()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._peers = PrefillPeers(front.identity, engine.ready.layout.block_bytes)
+        self._admission = Admission(engine.reserve, config.max_num_waiting)
+        self._around = Surroundings(
+            identity=front.identity,
+            engine=engine,
+            admission=self._admission,
+            peers=self._peers,
+            load=front.load,
+            clock=clock,
+            wall=wall,
+            lease_s=config.lease_s,
+            transfer_timeout_s=config.transfer_timeout_s,
+        )
+        self._links = LinkServer(
+            lambda: front.identity,
+            LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
+            load=front.load,
+        )
+        self._ticker = asyncio.create_task(self._tick())
+
+    # ---------------------------------------------------------------------------------------------- front.Service
+
+    def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
+        """Return the links."""
+        return (self._links.handler(),)
+
+    def counters(self) -> dict[str, float]:
+        """Return totals since the start."""
+        received = self._peers.counters()
+        return {
+            "requests_submitted": float(self._counters["submitted"]),
+            "requests_refused": float(self._counters["refused"]),
+            "requests_ended": float(self._counters["ended"]),
+            "kv_blocks_received": float(sum(each.blocks for each in received)),
+            "kv_bytes_received": float(sum(each.bytes for each in received)),
+            "kv_blocks_corrupt": float(sum(each.corrupt for each in received)),
+            "kv_blocks_late": float(sum(each.late for each in received)),
+        }
+
+    def on_step(self, step: StepDone) -> None:
+        """Stream what a step sampled: one frame per router."""
+        frames: defaultdict[Link, list[TokenRecord]] = defaultdict(list)
+        for record in step.records:
+            if request := self._requests.get(record.request_id):
+                request.on_tokens()
+                frames[request.link].append(record)
+        for link, records in frames.items():
+            try:
+                link.send(Tokens(records=tuple(records)))
+            except Unavailable:
+                log.debug("%s is gone: its requests end with its link", link.peer.peer_id)
+        for end in step.ends:
+            if request := self._requests.get(end.request_id):
+                request.on_end(end)
+        if step.ends or step.load is not None:
+            self._admission.room()
+
+    async def drained(self) -> None:
+        """Return when every request is settled."""
+        await self._idle.wait()
+
+    async def fail(self, error: EngineFailed) -> None:
+        """The engine is gone: every request ends with `error`, and the routers hear it."""
+        for request in list(self._requests.values()):
+            request.fail(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), SETTLE_S)
+
+    async def aclose(self) -> None:
+        """End links and streams."""
+        self._ticker.cancel()
+        await self._links.aclose("the pod stops")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
+        await self._peers.aclose()
+
+    # ------------------------------------------------------------------------------------------------ from routers
+
+    def _on_up(self, link: Link) -> None:
+        log.info("%s linked", link.peer.peer_id)
+
+    def _on_down(self, link: Link) -> None:
+        for request in [request for request in self._requests.values() if request.link is link]:
+            request.cancel("client")
+
+    def _on_message(self, link: Link, message: LinkMessage) -> None:
+        match message:
+            case Submit():
+                self._on_submit(link, message)
+            case Cancel():
+                request = self._requests.get(message.request_id)
+                if request is not None and request.link is link:
+                    request.cancel(message.reason)
+
+    def _on_submit(self, link: Link, submit: Submit) -> None:
+        try:
+            self._check(submit)
+        except PagewireError as error:
+            self._counters["refused"] += 1
+            link.send(Ended(request_id=submit.spec.request_id, error=ErrorInfo.of(error)))
+            return
+        self._counters["submitted"] += 1
+        self._idle.clear()
+        request = self._requests[submit.spec.request_id] = Request(submit, link, self._around)
+        task = asyncio.create_task(self._run(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check(self, submit: Submit) -> None:
+        """A peer is checked, not trusted: raises Draining or InvalidRequest before anything is allocated."""
+        spec, limit = submit.spec, self._around.engine.ready.fingerprint.max_model_len
+        if not self._front.lifecycle.is_ready:
+            raise Draining(f"{self._front.identity.peer_id} is draining")
+        if spec.request_id in self._requests:
+            raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
+        if not spec.tokens or len(spec.tokens) + spec.sampling.max_tokens > limit:
+            raise InvalidRequest(
+                f"{len(spec.tokens)} prompt tokens and {spec.sampling.max_tokens} new ones in a context of {limit}",
+                field="prompt",
+            )
+        if max(spec.tokens) >= self._around.engine.ready.vocab_size:
+            raise InvalidRequest(f"token ids go to {self._around.engine.ready.vocab_size - 1}", field="prompt")
+        spec.sampling.validate()
+
+    async def _run(self, request: Request) -> None:
+        try:
+            await request.run()
+        finally:
+            self._counters["ended"] += 1
+            del self._requests[request.request_id]
+            if not self._requests:
+                self._idle.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._peers.tick()
