@@ -50,6 +50,7 @@ class RouterConfig:
     index_timeout_s: float = setting(0.02, help="bound of an index lookup, after which it is done without", unit="s")
     discovery_s: float = setting(1.0, help="how often Redis is asked for pods", unit="s")
     drain_timeout_s: float = setting(30.0, help="how long running requests may take once draining", unit="s")
+    log_level: str = setting("INFO", help="least severe level that is logged")
 
     def __post_init__(self) -> None:
         if not self.secret:

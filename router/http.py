@@ -110,9 +110,9 @@ class FrontDoor:
 
     async def health(self) -> Response:
         """GET /health: 200 while a request would be admitted and some pod could take it."""
-        decode = len(self._pool.usable(Role.DECODE, Role.COLOCATED))
-        is_healthy = self._lifecycle.is_ready and decode > 0
-        body = {"status": self._lifecycle.stage.name.lower(), "decode_pods": decode}
+        pods = self._usable_pods()
+        is_healthy = self._lifecycle.is_ready and pods[Role.DECODE] + pods[Role.COLOCATED] > 0
+        body = {"status": self._lifecycle.stage.name.lower(), "pods": pods}
         return JSONResponse(body, status_code=200 if is_healthy else 503)
 
     async def live(self) -> Response:
@@ -123,9 +123,12 @@ class FrontDoor:
     async def metrics(self) -> Response:
         """GET /metrics."""
         self._metrics.active.set(self._dispatcher.active)
-        for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED):
-            self._metrics.pods.labels(role.value).set(len(self._pool.usable(role)))
+        for role, count in self._usable_pods().items():
+            self._metrics.pods.labels(role.value).set(count)
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+    def _usable_pods(self) -> dict[Role, int]:
+        return {role: len(self._pool.usable(role)) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED)}
 
     async def _generate(self, request: Request, *, is_chat: bool) -> Response:
         request_id = _request_id(request)

@@ -19,7 +19,6 @@ import uvicorn
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Role
-from pagewire.protos.inference_pb2_grpc import add_InferenceServicer_to_server
 from pagewire.router.config import PolicyName, RouterConfig
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.http import FrontDoor
@@ -33,6 +32,7 @@ from pagewire.router.tokenizer import Tokenizer
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
+from pagewire.serving.logs import configure
 from pagewire.serving.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
     ValueError or FileNotFoundError where the model folder holds no tokenizer.
     """
     if lifecycle is None:
+        configure(config.name, config.log_level)
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:
@@ -138,7 +139,7 @@ class _Router:
             )
         )
         self.grpc = GrpcServer(config.host, config.grpc_port)
-        add_InferenceServicer_to_server(Inference(self.dispatcher, intake, self.pool), self.grpc.server)  # type: ignore[no-untyped-call]
+        Inference(self.dispatcher, intake, self.pool).add_to(self.grpc.server)
 
 
 async def _ready(router: _Router, on_ready: OnReady, listener: socket.socket) -> None:

@@ -36,6 +36,10 @@ class Inference(inference_pb2_grpc.InferenceServicer):
         self._intake = intake
         self._pool = pool
 
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve on `server`; call before it starts."""
+        inference_pb2_grpc.add_InferenceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         """Stream an answer."""
         request_id = request.request_id or uuid.uuid4().hex

@@ -76,6 +76,7 @@ class FakePod:
         self.cached_tokens = 0
         self.changed = asyncio.Event()
         self._released = asyncio.Event()
+        self._up: set[Link] = set()
         self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load)
         self._server: grpc.aio.Server | None = None
         self._runs: dict[str, asyncio.Task[None]] = {}
@@ -110,7 +111,8 @@ class FakePod:
         """Go away at once, with everything."""
         for task in list(self._runs.values()):
             task.cancel()
-        self._links.close("the fake pod died")
+        for link in list(self._up):
+            link.close("the fake pod died")
         if self._server is not None:
             await self._server.stop(0)
 
@@ -135,9 +137,10 @@ class FakePod:
         )
 
     def _events(self) -> LinkEvents:
-        return LinkEvents(on_message=self._receive, on_up=lambda _link: None, on_down=self._down)
+        return LinkEvents(on_message=self._receive, on_up=self._up.add, on_down=self._down)
 
-    def _down(self, _link: Link) -> None:
+    def _down(self, link: Link) -> None:
+        self._up.discard(link)
         for task in list(self._runs.values()):
             task.cancel()
         self.changed.set()

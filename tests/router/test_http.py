@@ -1,0 +1,284 @@
+"""The HTTP door of a whole router before fake pods: answers, streams, errors, disconnects, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import byte_tokenizer
+import httpx
+import openai
+import pytest
+from fake_pod import FakePod
+from router_rig import RunningRouter, StartRouter, eventually
+
+from pagewire.core.errors import EngineFailed, Overloaded
+from pagewire.core.messages import Role
+
+TOKENIZER = byte_tokenizer.build()
+
+
+def ids(text: str) -> list[int]:
+    return list(TOKENIZER.encode(text).ids)
+
+
+def repeated(prompt: list[int], count: int) -> list[int]:
+    return [prompt[i % len(prompt)] for i in range(count)]
+
+
+def events(text: str) -> list[Any]:
+    parts = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert parts[-1] == "[DONE]"
+    return [json.loads(part) for part in parts[:-1]]
+
+
+async def test_a_completion_in_all_its_forms(start: StartRouter) -> None:
+    prompt = ids("hello world")
+    want = TOKENIZER.decode(repeated(prompt, 8))
+    async with start(FakePod("c0")) as router:
+        for form in ("hello world", ["hello world"], prompt, [prompt]):
+            answer = await router.complete(form, model="fake", return_token_ids=True)
+            assert answer.status_code == 200, answer.text
+            body = answer.json()
+            assert body["choices"][0]["text"] == want
+            assert body["choices"][0]["token_ids"] == repeated(prompt, 8)
+            assert body["choices"][0]["prompt_token_ids"] == prompt
+            assert body["choices"][0]["finish_reason"] == "length"
+            assert body["object"] == "text_completion"
+            assert body["usage"] == {
+                "prompt_tokens": len(prompt),
+                "completion_tokens": 8,
+                "total_tokens": len(prompt) + 8,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            }
+            assert "pagewire" not in body
+
+
+async def test_a_completion_streams_with_usage_and_timeline(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.cached_tokens = 2
+    async with start(pod) as router:
+        answer = await router.complete(
+            stream=True, stream_options={"include_usage": True}, return_token_ids=True, pagewire={"timeline": True}
+        )
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *chunks, end, usage = events(answer.text)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TOKENIZER.decode(
+            repeated(ids("hello world"), 8)
+        )
+        assert [t for chunk in chunks for t in chunk["choices"][0]["token_ids"]] == repeated(ids("hello world"), 8)
+        assert all(chunk["usage"] is None for chunk in chunks)
+        assert end["choices"][0]["finish_reason"] == "length"
+        assert usage["choices"] == []
+        assert usage["usage"]["completion_tokens"] == 8
+        assert usage["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+        own = usage["pagewire"]
+        assert own["report"]["decode_pod"] == "c0"
+        assert own["attempts"] == 1
+        phases = [stamp["phase"] for stamp in own["timelines"][0]["stamps"]]
+        assert phases == ["received", "tokenized", "placed", "submitted", "first_token", "last_token"]
+        assert own["timelines"][1]["process"] == "c0"
+
+
+async def test_a_header_asks_for_the_timeline_too(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        body = {"prompt": "hello", "max_tokens": 2}
+        answer = await router.http.post("/v1/completions", json=body, headers={"x-pagewire-timeline": "1"})
+        assert answer.json()["pagewire"]["report"]["placement"] == "local"
+
+
+async def test_the_openai_package_completes_and_streams(start: StartRouter) -> None:
+    messages: Any = [{"role": "user", "content": "hello world"}]
+    prompt = "<|im_start|>user\nhello world<|im_end|>\n<|im_start|>assistant\n"
+    want = TOKENIZER.decode(repeated(ids(prompt), 12))
+    async with start(FakePod("c0")) as router:
+        http = httpx.AsyncClient(trust_env=False)
+        async with openai.AsyncOpenAI(
+            base_url=f"{router.addresses['http']}/v1", api_key="none", http_client=http, max_retries=0
+        ) as client:
+            whole = await client.chat.completions.create(
+                model="fake", messages=messages, max_tokens=12, extra_body={"ignore_eos": True}
+            )
+            assert whole.choices[0].message.content == want
+            assert whole.choices[0].finish_reason == "length"
+            assert whole.usage is not None
+            assert whole.usage.completion_tokens == 12
+            stream = await client.chat.completions.create(
+                model="fake", messages=messages, max_completion_tokens=12, stream=True,
+                stream_options={"include_usage": True}, extra_body={"ignore_eos": True},
+            )  # fmt: skip
+            parts = [part async for part in stream]
+            assert parts[0].choices[0].delta.role == "assistant"
+            assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == want
+            assert parts[-2].choices[0].finish_reason == "length"
+            assert parts[-1].usage is not None
+            assert parts[-1].usage.total_tokens == len(ids(prompt)) + 12
+            text = await client.completions.create(model="fake", prompt="hello", max_tokens=3)
+            assert text.choices[0].text == TOKENIZER.decode(repeated(ids("hello"), 3))
+            assert [model.id async for model in client.models.list()] == ["fake"]
+            assert (await client.models.retrieve("fake")).id == "fake"
+            with pytest.raises(openai.NotFoundError) as unknown:
+                await client.completions.create(model="gpt-5", prompt="hello")
+            assert unknown.value.param == "model"
+            with pytest.raises(openai.BadRequestError):
+                await client.completions.create(model="fake", prompt="hello", max_tokens=-1)
+
+
+async def test_a_chat_takes_what_fits_when_no_limit_is_given(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}], "ignore_eos": True}
+        answer = (await router.http.post("/v1/chat/completions", json=body)).json()
+        assert answer["usage"]["total_tokens"] == 512
+        assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+async def test_the_end_of_sequence_token_is_counted_and_not_shown(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        prompt = [*ids("hello"), byte_tokenizer.EOS_ID]
+        body = (await router.complete(prompt, max_tokens=50)).json()
+        assert body["choices"][0] | {"logprobs": 0} == {
+            "index": 0, "logprobs": 0, "text": "hello", "finish_reason": "stop", "stop_reason": None,
+        }  # fmt: skip
+        assert body["usage"]["completion_tokens"] == len(prompt)
+        body = (await router.complete(ids("ab"), stop_token_ids=[ids("b")[0]])).json()
+        assert body["choices"][0]["text"] == "a"
+        assert body["choices"][0]["stop_reason"] == ids("b")[0]
+
+
+async def test_a_stop_string_ends_the_answer_and_cancels_the_rest(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    async with start(pod) as router:
+        for stream in (False, True):
+            answer = await router.complete("xyz stop the end", max_tokens=400, stop=["p the"], stream=stream)
+            if stream:
+                *chunks, end = events(answer.text)
+                text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+            else:
+                end = answer.json()
+                text = end["choices"][0]["text"]
+            assert text == "xyz sto"
+            assert end["choices"][0]["finish_reason"] == "stop"
+            assert end["choices"][0]["stop_reason"] == "p the"
+        await pod.until(lambda: pod.running == 0)
+        assert [cancel.reason for cancel in pod.cancels] == ["stop", "stop"]
+
+
+async def test_no_cancel_follows_a_normal_end(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    async with start(pod) as router:
+        await asyncio.gather(*(router.complete() for _ in range(20)))
+        await router.complete(stream=True)
+        assert len(pod.submits) == 21
+        assert pod.cancels == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("hold_at", [0, 3])
+async def test_a_client_that_goes_away_cancels_its_request(start: StartRouter, stream: bool, hold_at: int) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = hold_at
+    async with start(pod) as router:
+        # A plain socket that is dropped in the middle: the whole stack has to notice.
+        host, port = router.addresses["http"].removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({"prompt": "hello", "max_tokens": 50, "stream": stream}).encode()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await pod.until(lambda: pod.running == 1)
+        if stream and hold_at:
+            assert await reader.readuntil(b"data: ")
+        writer.close()
+        await pod.until(lambda: pod.running == 0)
+        assert [cancel.reason for cancel in pod.cancels] == ["client"]
+        await eventually(lambda: _is_idle(router))
+        assert await router.metric("pagewire_router_requests_total") == 1
+
+
+async def _is_idle(router: RunningRouter) -> bool:
+    return await router.metric("pagewire_router_requests_active") == 0
+
+
+async def test_request_ids_go_in_and_out(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        headers = {"x-request-id": "mine-1"}
+        body = {"prompt": "hello", "max_tokens": 1}
+        answer = await router.http.post("/v1/completions", json=body, headers=headers)
+        assert answer.headers["x-request-id"] == "mine-1"
+        assert answer.json()["id"] == "cmpl-mine-1"
+        refused = await router.http.post("/v1/completions", json={}, headers=headers)
+        assert refused.headers["x-request-id"] == "mine-1"
+        made = await router.complete()
+        assert len(made.headers["x-request-id"]) == 32
+
+
+async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = 2
+    async with start(pod, FakePod("p0", role=Role.PREFILL)) as router:
+        healthy = await router.http.get("/health")
+        assert (healthy.status_code, healthy.json()) == (
+            200, {"status": "ready", "pods": {"prefill": 1, "decode": 0, "colocated": 1}},
+        )  # fmt: skip
+        running = asyncio.create_task(router.complete(max_tokens=4))
+        await pod.until(lambda: pod.running == 1)
+        router.lifecycle.drain("test")
+        assert (await router.http.get("/health")).status_code == 503
+        assert (await router.http.get("/live")).status_code == 200
+        refused = await router.complete()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert int(refused.headers["retry-after"]) >= 1
+        pod.release()
+        assert (await running).status_code == 200
+        await asyncio.wait_for(asyncio.shield(router.task), 10)
+
+
+async def test_a_full_router_and_full_pods_say_when_to_come_back(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = 0
+    async with start(pod, max_concurrent=1) as router:
+        first = asyncio.create_task(router.complete())
+        await pod.until(lambda: pod.running == 1)
+        refused = await router.complete()
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        pod.release()
+        assert (await first).status_code == 200
+        pod.refusal = Overloaded("no blocks", retry_after_s=7.0)
+        refused = await router.complete()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "7")
+
+
+async def test_a_failure_in_the_middle_is_an_event_and_then_done(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.fail_at = (3, EngineFailed("the engine broke"))
+    async with start(pod) as router:
+        *chunks, error = events((await router.complete(stream=True)).text)
+        assert len(chunks) == 3
+        assert error["error"] == {
+            "message": "the engine broke", "type": "server_error", "param": None, "code": "internal",
+        }  # fmt: skip
+        pod.fail_at = (0, EngineFailed("the engine broke"))
+        for stream in (False, True):
+            refused = await router.complete(stream=stream)
+            assert refused.status_code == 500
+            assert refused.headers["x-should-retry"] == "false"
+            assert refused.json()["error"]["code"] == "internal"
+
+
+async def test_unknown_fields_are_ignored_and_counted(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        answer = await router.complete(nobody_knows=1, user="me", metadata={}, n=1, penalties=None, logprobs=None)
+        assert answer.status_code == 200
+        assert await router.metric("pagewire_router_unknown_fields_total") == 2
+
+
+async def test_wrong_paths_and_methods_have_the_error_shape(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for answer, status in (
+            (await router.http.get("/v1/nothing"), 404),
+            (await router.http.get("/v1/completions"), 405),
+            (await router.http.get("/v1/models/other"), 404),
+        ):
+            assert answer.status_code == status
+            assert answer.json()["error"]["type"] == "invalid_request_error"

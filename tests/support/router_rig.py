@@ -1,0 +1,105 @@
+"""A whole router in this process, with real ports and a real Valkey, before fake pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+from fake_pod import SECRET, FakePod, fake_pods
+
+from pagewire.protos.inference_pb2_grpc import InferenceStub
+from pagewire.router.config import RouterConfig
+from pagewire.router.main import run
+from pagewire.serving.lifecycle import Lifecycle
+from pagewire.serving.registry import Registry
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningRouter:
+    """A router that runs, and the clients of its two doors."""
+
+    pods: tuple[FakePod, ...]
+    addresses: Mapping[str, str]
+    http: httpx.AsyncClient
+    rpc: Any
+    registry: Registry
+    lifecycle: Lifecycle
+    task: asyncio.Task[None]
+    cluster: str
+    stack: contextlib.AsyncExitStack = field(repr=False)
+
+    async def complete(self, prompt: object = "hello world", **fields: object) -> httpx.Response:
+        """POST /v1/completions."""
+        body = {"prompt": prompt, "max_tokens": 8, **fields}
+        return await self.http.post("/v1/completions", json=body)
+
+    async def metric(self, name: str) -> float:
+        """Return the value of one sample of /metrics."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    async def has(self, pods: int) -> None:
+        """Wait until that many pods are usable."""
+        await eventually(lambda: self._has(pods))
+
+    async def _has(self, pods: int) -> bool:
+        return await self.metric("pagewire_router_pods") == pods
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until an async condition holds."""
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+StartRouter = Callable[..., contextlib.AbstractAsyncContextManager[RunningRouter]]
+
+
+@contextlib.asynccontextmanager
+async def running_router(redis: str, model: Path, *pods: FakePod, **settings: Any) -> AsyncIterator[RunningRouter]:
+    """Start `pods` and a router on free ports before them; see that all are gone afterwards."""
+    cluster = uuid.uuid4().hex
+    config = RouterConfig(
+        model=str(model),
+        secret=SECRET.decode(),
+        cluster=cluster,
+        redis=redis,
+        port=0,
+        grpc_port=0,
+        **{"discovery_s": 0.05, "index_timeout_s": 1.0, "drain_timeout_s": 5.0, **settings},
+    )
+    lifecycle = Lifecycle()
+    ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+    async with contextlib.AsyncExitStack() as stack:
+        registry = Registry(redis, cluster, timeout_s=1.0)
+        stack.push_async_callback(registry.aclose)
+        await stack.enter_async_context(fake_pods(*pods))
+        for pod in pods:
+            await registry.register(pod.registration)
+        task = asyncio.create_task(run(config, on_ready=ready.set_result, lifecycle=lifecycle))
+        stack.push_async_callback(_stop, task, lifecycle)
+        await asyncio.wait_for(asyncio.shield(ready), 10)
+        addresses = ready.result()
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=addresses["http"], trust_env=False, timeout=20)
+        )
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(addresses["grpc"]))
+        router = RunningRouter(
+            pods=pods, addresses=addresses, http=http, rpc=InferenceStub(channel), registry=registry,
+            lifecycle=lifecycle, task=task, cluster=cluster, stack=stack,
+        )  # fmt: skip
+        await router.has(len(pods))
+        yield router
+
+
+async def _stop(task: asyncio.Task[None], lifecycle: Lifecycle) -> None:
+    lifecycle.drain("the test is over")
+    await asyncio.wait_for(task, 20)
