@@ -136,6 +136,7 @@ class Cluster:
         config = self._config
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
         flags += ["--grpc-port", str(config.grpc_port), "--drain-timeout-s", str(config.drain_s)]
+        flags += ["--log-level", config.log_level]
         if config.policy is not None:
             flags += ["--policy", config.policy]
         return await self._spawn(
@@ -150,13 +151,14 @@ class Cluster:
         return child
 
     async def _healthy(self, url: str, router: Child) -> None:
-        """Wait until the router has the pods that it needs."""
+        """Wait until the router is linked to every pod: it is healthy before that, with fewer of them."""
+        expected = {role: [*self._config.pods.values()].count(role) for role in ("prefill", "decode", "colocated")}
         limit_s, last = self._config.start_timeout_s, "no answer"
         try:
             async with asyncio.timeout(limit_s), httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
                 while True:
                     answer = await client.get(f"{url}/health")
-                    if answer.status_code == httpx.codes.OK:
+                    if answer.status_code == httpx.codes.OK and answer.json()["pods"] == expected:
                         return
                     last = f"{answer.status_code} {answer.text}"
                     await asyncio.sleep(HEALTH_POLL_S)

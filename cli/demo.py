@@ -80,19 +80,27 @@ def system_prompt() -> str:
 def table(told: Told) -> list[str]:
     """Return the lines that tell where a request ran, what moved, and where its time went."""
     report, usage, spans = told.report, told.usage, _router_spans(told.timelines)
-    transfer_s, exposed_s = report["transfer_s"], report["exposed_s"]
-    hidden = f"{1 - exposed_s / transfer_s:.0%} of {transfer_s * 1e3:.1f} ms" if transfer_s > 0 else "nothing moved"
     ttft_s, rest_s, later = spans["ttft"], spans["rest"], usage["completion_tokens"] - 1
     rows = [
         ("placement", f"{report['placement']}: {report['prefill_pod'] or '-'} -> {report['decode_pod']}"),
         ("prompt", f"{usage['prompt_tokens']} tokens, {usage['prompt_tokens_details']['cached_tokens']} cached"),
         ("chunks", str(report["chunks"])),
         ("shipped", f"{report['blocks_shipped']} blocks, {format_bytes(report['bytes_shipped'])}"),
-        ("transfer hidden", hidden),
+        ("transfer hidden", _hidden(report)),
         ("TTFT", f"{ttft_s * 1e3:.1f} ms"),
         ("TPOT", f"{rest_s / later * 1e3:.1f} ms over {later} tokens" if later > 0 else "one token only"),
     ]
     return [f"  {name:<16} {value}" for name, value in rows] + [*_timeline_lines(told.timelines)]
+
+
+def _hidden(report: dict[str, Any]) -> str:
+    transfer_s, exposed_s = report["transfer_s"], report["exposed_s"]
+    if report["blocks_shipped"] == 0:
+        return "nothing moved"
+    waited = f"decoding waited {exposed_s * 1e3:.1f} ms for bytes"
+    if transfer_s == 0:
+        return f"the bytes were as fast as their announcement; {waited}"
+    return f"{max(0.0, 1 - exposed_s / transfer_s):.0%} of {transfer_s * 1e3:.1f} ms; {waited}"
 
 
 def _router_spans(timelines: list[dict[str, Any]]) -> dict[str, float]:

@@ -24,7 +24,8 @@ RUN_CLUSTER = Path(__file__).parents[1] / "support" / "run_cluster.py"
 class Running:
     """A cluster's launcher; `tree` are the processes below it once it is ready."""
 
-    def __init__(self, *settings: str, **environ: str) -> None:
+    def __init__(self, *settings: str, pods: tuple[int, int, int] = (1, 1, 0), **environ: str) -> None:
+        environ["FAKE_PODS"] = json.dumps(dict(zip(("prefill", "decode", "colocated"), pods, strict=True)))
         self.process = subprocess.Popen(
             [sys.executable, str(RUN_CLUSTER), "port=0", "grpc_port=0", *settings],
             stdout=subprocess.PIPE,
@@ -65,7 +66,7 @@ def started() -> Iterator[list[Running]]:
 
 def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp_path: Path) -> None:
     environ = {"PAGEWIRE_REDIS_URL": "wrong", "PAGEWIRE_PREFILL": "9", "PAGEWIRE_LEASE_S": "2", "TMPDIR": str(tmp_path)}
-    running = Running("prefill=2", "kv_memory=1MiB", "threads=3", **environ)
+    running = Running("prefill=2", "kv_memory=1MiB", "threads=3", pods=(2, 1, 0), **environ)
     started.append(running)
     said = running.ready()
     assert [pod["id"] for pod in said["prefill"]] == ["prefill-0", "prefill-1"]
@@ -87,7 +88,7 @@ def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp
 
 
 def test_the_embedded_valkey_wants_its_password(started: list[Running]) -> None:
-    running = Running("colocated=1")
+    running = Running("colocated=1", pods=(0, 0, 1))
     started.append(running)
     said = running.ready()
     assert [pod["id"] for pod in said["colocated"]] == ["colocated-0"]

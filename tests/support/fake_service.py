@@ -1,10 +1,12 @@
 """Stands in for `pagewire prefill`, `decode` and `router` where only their start and end matter.
 
-Like them it prints one JSON line once it is up and ends on SIGTERM. FAKE_DIES names a role that fails at start.
+Like them it prints one JSON line once it is up and ends on SIGTERM. FAKE_DIES names a role that fails at start,
+FAKE_PODS says what the router is linked to.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,9 +16,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Health(BaseHTTPRequestHandler):
+    """Healthy at once, and linked to all of FAKE_PODS from the second question on, as a router is."""
+
+    asked = itertools.count()
+
     def do_GET(self) -> None:
+        pods = json.loads(os.environ["FAKE_PODS"])
+        if next(self.asked) == 0:
+            pods["prefill"] = 0
         self.send_response(200)
         self.end_headers()
+        self.wfile.write(json.dumps({"status": "ready", "pods": pods}).encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
