@@ -1,0 +1,182 @@
+"""The pool under random use, against a model of what it must hold; `check()` after every move."""
+
+from __future__ import annotations
+
+import pytest
+from engine_runs import ROOT
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pagewire.core.block_hash import BlockHash, chain
+from pagewire.engine.block_pool import BlockPool, OutOfBlocks
+
+NUM_BLOCKS = 8
+
+
+def hashes(*tokens: int) -> list[BlockHash]:
+    return chain(ROOT, tokens, 1)
+
+
+def fill(pool: BlockPool, names: list[BlockHash]) -> list[int]:
+    """Hold what is cached of a chain, allocate and register the rest."""
+    table = pool.match(names)
+    pool.share(table)
+    fresh = pool.allocate(len(names) - len(table))
+    table = table + fresh
+    for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
+        assert pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+    return table
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Sequences of random chains come, share, grow and go; promises are made, kept and taken back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS)
+        self.tables: list[list[int]] = []
+        self.promises: list[int] = []
+        self.known: set[BlockHash] = set()  # as a listener of the events would know
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5), reserved=st.booleans())
+    def hold(self, tokens: list[int], reserved: bool) -> None:
+        names = hashes(*tokens)
+        hits = self.pool.match(names)
+        missing = len(names) - len(hits)
+        if self.pool.num_unreferenced(hits) + missing > self.pool.num_available:
+            return
+        self.pool.share(hits)
+        if reserved:
+            self.pool.reserve(missing)
+            table = hits + self.pool.allocate_reserved(missing)
+        else:
+            table = hits + self.pool.allocate(missing)
+        self.tables.append(table)
+        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
+            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
+    def compute_twice(self, tokens: list[int]) -> None:
+        """Two sequences compute the same prefix at the same time: the second registers blocks that are known."""
+        names = hashes(*tokens)
+        if len(names) > self.pool.num_available:
+            return
+        table = self.pool.allocate(len(names))
+        self.tables.append(table)
+        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
+            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+
+    @rule(count=st.integers(0, NUM_BLOCKS + 1))
+    def promise(self, count: int) -> None:
+        if count > self.pool.num_available:
+            with pytest.raises(OutOfBlocks):
+                self.pool.reserve(count)
+        else:
+            self.pool.reserve(count)
+            self.promises.append(count)
+
+    @rule(data=st.data())
+    def keep_or_drop_a_promise(self, data: st.DataObject) -> None:
+        if self.promises:
+            count = self.promises.pop(data.draw(st.integers(0, len(self.promises) - 1)))
+            if data.draw(st.booleans()):
+                self.tables.append(self.pool.allocate_reserved(count))
+            else:
+                self.pool.unreserve(count)
+
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        if self.tables:
+            self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
+
+    @rule()
+    def too_many(self) -> None:
+        with pytest.raises(OutOfBlocks):
+            self.pool.allocate(self.pool.num_available + 1)
+
+    @invariant()
+    def sound(self) -> None:
+        self.pool.check()
+        held = {block_id for table in self.tables for block_id in table}
+        assert self.pool.num_held == len(held)
+        assert self.pool.num_free + self.pool.num_cached + self.pool.num_held == NUM_BLOCKS
+        assert self.pool.num_reserved == sum(self.promises)
+        assert self.pool.num_orphaned(self.tables) == 0
+        assert self.pool.num_orphaned(self.tables[1:]) == len(
+            {b for b in (self.tables[0] if self.tables else []) if self.tables}
+        )
+
+    @invariant()
+    def events_tell_what_is_cached(self) -> None:
+        stored, evicted = self.pool.drain_events()
+        for block in evicted:
+            self.known.remove(block.block_hash)
+        for block in stored:
+            assert block.block_hash not in self.known
+            self.known.add(block.block_hash)
+        assert self.known == {block.block_hash for block in self.pool.cached_chain()}
+
+
+PoolMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestPool = PoolMachine.TestCase
+
+
+def test_the_least_recently_used_chain_goes_first_from_its_leaf() -> None:
+    pool = BlockPool(4)
+    old, new = hashes(1, 2), hashes(3, 4)
+    pool.release(fill(pool, old))
+    pool.release(fill(pool, new))
+    held = pool.allocate(1)
+    assert (len(pool.match(old)), len(pool.match(new))) == (1, 2)
+    held += pool.allocate(1)
+    assert (len(pool.match(old)), len(pool.match(new))) == (0, 2)
+    pool.release(held)
+    pool.check()
+
+
+def test_using_a_chain_saves_it() -> None:
+    pool = BlockPool(4)
+    first, second = hashes(1, 2), hashes(3, 4)
+    pool.release(fill(pool, first))
+    pool.release(fill(pool, second))
+    pool.release(fill(pool, first))
+    pool.allocate(2)
+    assert (len(pool.match(first)), len(pool.match(second))) == (2, 0)
+
+
+def test_evicting_a_parent_forgets_the_held_blocks_that_follow() -> None:
+    pool = BlockPool(3)
+    names = hashes(1, 2)
+    theirs = pool.allocate(1)
+    pool.register(theirs[0], names[0], None, 0)
+    ours = pool.allocate(2)  # computes the same first block, so only its second becomes known
+    assert pool.register(ours[0], names[0], None, 0)
+    assert pool.register(ours[1], names[1], names[0], 1)
+    assert pool.match(names) == [theirs[0], ours[1]]
+    pool.release(theirs)
+    pool.drain_events()
+    pool.allocate(1)
+    assert pool.match(names) == []
+    assert [block.depth for block in pool.drain_events()[1]] == [0, 1]
+    assert not pool.register(ours[1], names[1], names[0], 1)
+    pool.check()
+
+
+def test_sharing_may_not_break_a_promise() -> None:
+    pool = BlockPool(2)
+    names = hashes(1, 2)
+    pool.release(fill(pool, names))
+    pool.reserve(1)
+    with pytest.raises(OutOfBlocks):
+        pool.share(pool.match(names))
+    pool.share(pool.match(names[:1]))
+    assert pool.allocate_reserved(1)
+    pool.check()
+
+
+def test_an_orphan_shows() -> None:
+    pool = BlockPool(3)
+    table = pool.allocate(2)
+    assert pool.num_orphaned([table]) == 0
+    assert pool.num_orphaned([table[:1]]) == 1

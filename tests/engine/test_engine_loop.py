@@ -1,0 +1,225 @@
+"""The loop on a made-up model: commands while a step runs, aborts in every state, poison, load; two threads, no sleep.
+
+Shows who is answered when and that nothing leaks. What tokens mean is for the tests with a model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from engine_runs import Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
+
+from pagewire.core.clock import ManualClock
+from pagewire.core.messages import Add, Bind, Freed, Join, Reserve, Role
+from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.role_policy import policy_of
+from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.step import Step
+
+WAIT_S = 10.0
+
+
+class MadeUpModel:
+    """Says 1 for everybody; `during` runs inside a step, `poison` names requests that break one."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.during: Callable[[Step], None] = lambda step: None
+        self.poison: set[str] = set()
+        self.unlucky_batches = 0
+        self.steps: list[Step] = []
+
+    def run(self, step: Step) -> dict[str, int]:
+        self.steps.append(step)
+        self.during(step)
+        self.clock.advance(0.001 * step.num_tokens)
+        if self.unlucky_batches and len(step.grants) > 1:
+            self.unlucky_batches -= 1
+            raise RuntimeError("a bad batch")
+        for grant in step.grants:
+            if grant.request_id in self.poison:
+                raise RuntimeError(f"{grant.request_id} is poison")
+        return {grant.request_id: 1 for grant in step.grants if grant.draw is not None}
+
+
+class Rig:
+    def __init__(self, role: Role = Role.DECODE, num_blocks: int = 32) -> None:
+        limits = Limits(
+            max_num_batched_tokens=64, max_num_seqs=8, chunk_size=32, block_size=16, max_model_len=200, vocab_size=100
+        )
+        clock = ManualClock()
+        self.model = MadeUpModel(clock)
+        self.scheduler = Scheduler(BlockPool(num_blocks), limits, policy_of(role))
+        self.loop = EngineLoop(self.scheduler, self.model, clock)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_sequences_run_to_their_end_and_are_counted(rig: Rig) -> None:
+    heard = run_all(rig.loop, [spec(str(i), [i] * 40, greedy(5)) for i in range(3)])
+    assert all(heard.tokens[str(i)] == [1] * 5 for i in range(3))
+    assert [heard.ends[str(i)].computed_tokens for i in range(3)] == [40, 40, 40]
+    load = rig.loop.load()
+    assert (load.prompt_tokens_computed, load.output_tokens, load.prompt_tokens_cached) == (120, 15, 0)
+    assert load.prefill_s_per_token == pytest.approx(0.001, rel=0.1)
+    assert load.step_s == pytest.approx(0.003, rel=0.4)
+    assert_at_rest(rig.loop)
+
+
+def test_a_refused_add_gets_its_end(rig: Rig) -> None:
+    heard = run_all(rig.loop, [spec("long", [1] * 500, greedy(1)), spec("fine", [1], greedy(1))])
+    error = heard.ends["long"].error
+    assert error is not None
+    assert (error.cause, error.field) == ("invalid_request", "prompt")
+    assert heard.ends["fine"].error is None
+
+
+def test_a_refused_reservation_says_why(rig: Rig) -> None:
+    reserved = rig.loop.reserve(Reserve(spec=spec("a", [1] * 500, greedy(1))))
+    assert reserved.error is not None
+    assert reserved.error.cause == "invalid_request"
+    for name in "bcd":
+        reserved = rig.loop.reserve(Reserve(spec=spec(name, [1] * 190, greedy(1))))
+    assert reserved.error is not None
+    assert reserved.error.cause == "overloaded"
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+def test_an_abort_in_the_running_step_is_answered_after_it(role: Role) -> None:
+    rig = Rig(role)
+    answers: list[Freed | None] = []
+    held: list[int] = []
+
+    def during(step: Step) -> None:
+        answers.append(rig.loop.abort("a"))
+        held.append(rig.loop.load().blocks_held)
+
+    rig.model.during = during
+    rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(5))))
+    assert rig.loop.step() is None
+    assert answers == [None]
+    assert held == [2]
+    assert rig.loop.take_freed() == (Freed(request_id="a"),)
+    assert rig.loop.take_freed() == ()
+    assert_at_rest(rig.loop)
+
+
+def test_an_abort_in_every_other_state_is_answered_at_once(rig: Rig) -> None:
+    loop = rig.loop
+    loop.add(Add(spec=spec("waiting", [1] * 20, greedy(5))))
+    loop.reserve(Reserve(spec=spec("reserved", [2] * 20, greedy(5))))
+    loop.reserve(Reserve(spec=spec("bound", [3] * 20, greedy(5))))
+    loop.bind(Bind(request_id="bound", num_blocks=2))
+    loop.reserve(Reserve(spec=spec("joined", [4] * 20, greedy(5))))
+    loop.bind(Bind(request_id="joined", num_blocks=2))
+    loop.join(Join(request_id="joined", num_computed=20, output=(1,)))
+    for name in ("waiting", "reserved", "bound", "joined", "never heard of"):
+        assert loop.abort(name) == Freed(request_id=name)
+    assert_at_rest(loop)
+    loop.join(Join(request_id="reserved", num_computed=20, output=(1,)))
+    assert loop.bind(Bind(request_id="bound", num_blocks=2)).block_ids == ()
+    assert run_until_idle(loop).steps == 1  # what the join registered is told
+    loop.add(Add(spec=spec("running", [1] * 20, greedy(5))))
+    loop.step()
+    assert loop.abort("running") == Freed(request_id="running")
+    assert_at_rest(loop)
+
+
+def test_handed_off_blocks_are_held_until_released_or_aborted() -> None:
+    loop = Rig(Role.PREFILL).loop
+    heard = run_all(loop, [spec("a", [1] * 20, greedy(5)), spec("b", [2] * 20, greedy(5))])
+    assert heard.ends == {}
+    assert loop.load().blocks_held == 4
+    loop.release("a")
+    loop.release("a")
+    loop.release("nobody")
+    assert loop.load().blocks_held == 2
+    assert loop.abort("b") == Freed(request_id="b")
+    assert_at_rest(loop)
+
+
+def test_a_release_leaves_a_running_sequence_alone(rig: Rig) -> None:
+    rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(5))))
+    rig.loop.step()
+    rig.loop.release("a")
+    assert rig.loop.load().num_running == 1
+
+
+def test_poison_ends_its_request_alone(rig: Rig) -> None:
+    rig.model.poison = {"bad"}
+    heard = run_all(rig.loop, [spec(name, [1] * 20, greedy(3)) for name in ("good", "bad", "fine")])
+    error = heard.ends["bad"].error
+    assert error is not None
+    assert error.cause == "poisoned"
+    assert "bad is poison" in error.message
+    assert heard.tokens == {"good": [1] * 3, "fine": [1] * 3}
+    assert_at_rest(rig.loop)
+
+
+def test_a_batch_that_fails_once_is_retried_one_by_one(rig: Rig) -> None:
+    rig.model.unlucky_batches = 1
+    heard = run_all(rig.loop, [spec(name, [1] * 20, greedy(3)) for name in ("a", "b")])
+    assert [len(step.grants) for step in rig.model.steps[:3]] == [2, 1, 1]
+    assert heard.tokens == {"a": [1] * 3, "b": [1] * 3}
+    assert all(end.error is None for end in heard.ends.values())
+
+
+def test_events_between_steps_are_told(rig: Rig) -> None:
+    loop = rig.loop
+    run_all(loop, [spec("a", [1] * 100, greedy(90))])
+    cached = loop.load().blocks_cached
+    assert cached > 10
+    loop.reserve(Reserve(spec=spec("b", [2] * 190, greedy(5))))
+    loop.reserve(Reserve(spec=spec("c", [3] * 190, greedy(5))))
+    loop.bind(Bind(request_id="b", num_blocks=13))
+    loop.bind(Bind(request_id="c", num_blocks=13))
+    done = loop.step()
+    assert done is not None
+    assert len(done.evicted) == cached - loop.load().blocks_cached > 0
+    loop.join(Join(request_id="b", num_computed=64, output=()))
+    done = loop.step()
+    assert done is not None
+    assert [block.depth for block in done.stored][:4] == [0, 1, 2, 3]
+
+
+def test_commands_are_answered_while_a_step_runs_and_wake_the_loop(rig: Rig) -> None:
+    inside, go_on, heard = threading.Event(), threading.Event(), Heard()
+    finished = threading.Event()
+
+    def during(step: Step) -> None:
+        inside.set()
+        assert go_on.wait(WAIT_S)
+
+    def stepping() -> None:
+        while rig.loop.wait_for_work(WAIT_S):
+            done = rig.loop.step()
+            if done is not None:
+                heard.hear(done)
+            if len(heard.ends) == 2:
+                finished.set()
+
+    rig.model.during = during
+    thread = threading.Thread(target=stepping)
+    thread.start()
+    try:
+        rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(3))))
+        assert inside.wait(WAIT_S)
+        assert rig.loop.reserve(Reserve(spec=spec("b", [2] * 20, greedy(3)))).error is None
+        assert len(rig.loop.bind(Bind(request_id="b", num_blocks=2)).block_ids) == 2
+        go_on.set()
+        rig.loop.join(Join(request_id="b", num_computed=20, output=()))
+        assert finished.wait(WAIT_S)
+    finally:
+        go_on.set()
+        rig.loop.close()
+        thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert heard.tokens == {"a": [1] * 3, "b": [1] * 3}
+    assert heard.ends["b"].computed_tokens == 1
+    assert_at_rest(rig.loop)

@@ -1,0 +1,146 @@
+"""What a model folder may and may not hold, and what names it to others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_runs import engine, greedy, run_all, spec
+from safetensors.torch import load_file, save_file
+
+from pagewire.core.kv_layout import KVLayout
+from pagewire.engine.kv_cache import KVCache
+from pagewire.engine.model.families import family_of
+from pagewire.engine.model_folder import ModelFolder
+
+TinyModel = Callable[[str], Path]
+
+
+@pytest.fixture
+def copy(tiny: TinyModel, tmp_path: Path) -> Path:
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny("llama"), folder)
+    return folder
+
+
+def rewrite_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_a_missing_weight_is_named(copy: Path) -> None:
+    rewrite_weights(copy, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(ValueError, match=r"missing model\.layers\.1\.mlp\.up_proj\.weight; surplus none"):
+        engine(copy)
+
+
+def test_a_surplus_weight_is_named(copy: Path) -> None:
+    rewrite_weights(copy, lambda tensors: tensors.update({"model.extra": torch.zeros(1)}))
+    with pytest.raises(ValueError, match=r"missing none; surplus model\.extra"):
+        engine(copy)
+
+
+def test_a_misshapen_weight_is_named(copy: Path) -> None:
+    rewrite_weights(copy, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}))
+    with pytest.raises(ValueError, match=r"model\.norm\.weight has shape \(3,\), the config asks for \(64,\)"):
+        engine(copy)
+
+
+def test_derived_buffers_and_a_tied_head_are_passed_over(copy: Path) -> None:
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    rewrite_weights(copy, add)
+    engine(copy)
+
+
+def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    names = sorted(tensors)
+    weight_map = {name: f"model-{1 + i % 2}-of-2.safetensors" for i, name in enumerate(names)}
+    for shard in set(weight_map.values()):
+        save_file({name: tensors[name] for name in names if weight_map[name] == shard}, copy / shard)
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    asked = [spec("a", range(30), greedy(8))]
+    assert run_all(engine(copy).loop, asked).tokens == run_all(engine(tiny("llama")).loop, asked).tokens
+
+
+def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"GPT2LMHeadModel is not supported; the known ones are LlamaForCausalLM, "):
+        family_of({"architectures": ["GPT2LMHeadModel"]})
+    with pytest.raises(ValueError, match="none named"):
+        family_of({})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "yarn"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ],
+)
+def test_what_we_do_not_honour_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:
+    rewrite_config(copy, **changes)
+    with pytest.raises(ValueError, match=named):
+        engine(copy)
+
+
+def test_the_older_form_of_rope_settings_is_read(copy: Path) -> None:
+    hf = dict(ModelFolder.open(copy).hf_config)
+    hf.pop("rope_parameters", None)
+    family = family_of(hf)
+    old = family.decoder_config({**hf, "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}})
+    assert (old.rope.theta, old.rope.scaling, old.rope.factor) == (5e5, "linear", 4.0)
+    plain = family.decoder_config({**hf, "rope_theta": 5e5, "rope_scaling": None})
+    assert (plain.rope.theta, plain.rope.scaling) == (5e5, "default")
+
+
+def test_digests_follow_content_not_place(tiny: TinyModel, copy: Path) -> None:
+    original = ModelFolder.open(tiny("llama"))
+    same = ModelFolder.open(copy)
+    assert same.model_digest() == original.model_digest()
+    assert same.tokenizer_digest() == original.tokenizer_digest() != ""
+    assert same.eos_token_ids == (258, 256)
+    rewrite_config(copy, rms_norm_eps=1e-3)
+    assert ModelFolder.open(copy).model_digest() != original.model_digest()
+    shutil.copy(tiny("llama") / "config.json", copy / "config.json")
+    rewrite_weights(copy, lambda tensors: tensors["model.norm.weight"].add_(1.0))
+    assert ModelFolder.open(copy).model_digest() != original.model_digest()
+    assert ModelFolder.open(tiny("qwen3")).model_digest() != original.model_digest()
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        ModelFolder.open(tmp_path)
+
+
+def test_a_pool_says_what_it_holds_and_refuses_to_be_too_small(tiny: TinyModel) -> None:
+    layout = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, block_size=16, dtype="bfloat16")
+    cache = KVCache.open(layout, 10 * layout.block_bytes + 5)
+    assert (cache.num_blocks, cache.num_tokens) == (10, 160)
+    assert tuple(cache.pool.shape) == (10, 2, 2, 2, 16, 8)
+    assert "10 blocks" in cache.describe()
+    assert "160 tokens" in cache.describe()
+    with pytest.raises(ValueError, match="less than one block"):
+        KVCache.open(layout, layout.block_bytes - 1)
+    with pytest.raises(ValueError, match="holds 400 tokens"):
+        engine(tiny("llama"), max_model_len=512, kv_memory_bytes=400 * 768)
+    with pytest.raises(ValueError, match="512 positions"):
+        engine(tiny("llama"), max_model_len=513)

@@ -1,0 +1,145 @@
+"""The engine process through its client, for real: frames, shared memory, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from engine_runs import Heard, greedy, spec
+from transformers_runs import generate
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Add, Bind, Join, Reserve, Role, StepDone
+from pagewire.engine.client import EngineClient
+from pagewire.engine.config import EngineConfig
+
+TinyModel = Callable[[str], Path]
+
+PROMPT = [(7 * i) % 256 for i in range(50)]
+NUM_TOKENS = 10
+WAIT_S = 60.0
+
+
+def config(model: Path, role: Role) -> EngineConfig:
+    return EngineConfig(
+        model=str(model), role=role, dtype="float32", chunk_size=20, kv_memory_bytes=4 << 20, max_model_len=256,
+        threads=1,
+    )  # fmt: skip
+
+
+class Ears:
+    """Hears a client's steps and lets a test wait for something in them."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.heard = Heard()
+        self._changed = asyncio.Condition()
+        self._notices: set[asyncio.Task[None]] = set()
+        client.on_step = self._hear
+
+    def _hear(self, done: StepDone) -> None:
+        self.heard.hear(done)
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, holds: Callable[[Heard], bool]) -> Heard:
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(lambda: holds(self.heard))
+        return self.heard
+
+
+@pytest.fixture
+async def decode(tiny: TinyModel) -> AsyncIterator[EngineClient]:
+    client = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+    yield client
+    await client.close()
+
+
+async def test_a_prompt_prefilled_in_one_process_is_decoded_in_another(tiny: TinyModel, decode: EngineClient) -> None:
+    prefill = await EngineClient.start(config(tiny("llama"), Role.PREFILL))
+    try:
+        from_prefill, from_decode = Ears(prefill), Ears(decode)
+        assert prefill.ready == decode.ready
+        assert prefill.ready.fingerprint.diff(decode.ready.fingerprint) == ""
+        one = spec("a", PROMPT, greedy(NUM_TOKENS))
+        reserved = await decode.reserve(Reserve(spec=one))
+        assert (reserved.hit_blocks, reserved.error) == (0, None)
+        prefill.add(Add(spec=one))
+        heard = await from_prefill.until(lambda heard: any(chunk.is_last for chunk in heard.chunks))
+        for chunk in heard.chunks:
+            bound = await decode.bind(Bind(request_id="a", num_blocks=chunk.first_block + len(chunk.block_ids)))
+            for source, target in zip(chunk.block_ids, bound.block_ids[chunk.first_block :], strict=True):
+                decode.pool.write(target, prefill.pool.read(source))
+        first = tuple(heard.tokens["a"])
+        prefill.release("a")
+        from_decode.heard.tokens["a"] = list(first)
+        decode.join(Join(request_id="a", num_computed=len(PROMPT), output=first))
+        done = await from_decode.until(lambda heard: "a" in heard.ends)
+        assert done.tokens["a"] == generate(tiny("llama"), [PROMPT], NUM_TOKENS)[0]
+        assert (done.ends["a"].cached_tokens, done.ends["a"].computed_tokens) == (0, 0)
+    finally:
+        await prefill.close()
+    assert prefill.exit_code == 0
+
+
+async def test_an_abort_returns_when_the_sequence_is_gone(decode: EngineClient) -> None:
+    ears = Ears(decode)
+    decode.add(Add(spec=spec("a", PROMPT, greedy(200))))
+    await ears.until(lambda heard: len(heard.tokens.get("a", [])) >= 3)
+    await decode.abort("a")
+    said = len(ears.heard.tokens["a"])
+    await decode.abort("a")
+    decode.add(Add(spec=spec("b", PROMPT, greedy(1))))
+    await ears.until(lambda heard: "b" in heard.ends)
+    assert len(ears.heard.tokens["a"]) == said
+    assert "a" not in ears.heard.ends
+
+
+async def test_the_pool_refuses_what_is_outside(decode: EngineClient) -> None:
+    size = decode.ready.layout.block_bytes
+    assert len(decode.pool.read(0)) == size
+    with pytest.raises(IndexError):
+        decode.pool.read(decode.ready.num_blocks)
+    with pytest.raises(IndexError):
+        decode.pool.write(-1, bytes(size))
+    with pytest.raises(ValueError, match=str(size)):
+        decode.pool.write(0, bytes(size - 1))
+    with pytest.raises(TypeError):
+        decode.pool.read(0)[0] = 1
+
+
+async def test_a_killed_process_fails_what_waits_and_fires_exited(tiny: TinyModel) -> None:
+    client = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+    os.kill(client.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(client.abort("a"))
+    await asyncio.sleep(0)
+    os.kill(client.pid, signal.SIGKILL)
+    async with asyncio.timeout(WAIT_S):
+        await client.exited.wait()
+        with pytest.raises(EngineFailed):
+            await waiting
+    assert client.exit_code == -signal.SIGKILL
+    with pytest.raises(EngineFailed):
+        client.add(Add(spec=spec("b", PROMPT, greedy(1))))
+    await client.close()
+
+
+async def test_an_engine_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="before it was ready"):
+        await EngineClient.start(config(tmp_path, Role.DECODE))
+
+
+def test_settings_survive_the_border() -> None:
+    asked = EngineConfig(model="/m", role=Role.PREFILL, block_size=64, threads=2)
+    assert EngineConfig.from_json(asked.to_json()) == asked
+    for bad in ({"dtype": "float16"}, {"block_size": 20}, {"chunk_size": 0}, {"threads": -1}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            EngineConfig(model="/m", role=Role.PREFILL, **bad)  # type: ignore[arg-type]
