@@ -1,0 +1,57 @@
+"""KV layout: byte arithmetic, and a fingerprint that is equal exactly when blocks are interchangeable."""
+
+from __future__ import annotations
+
+import dataclasses
+from math import prod
+from typing import Any
+
+import pytest
+
+from pagewire.core.kv_layout import DTYPE_BYTES, BlockOrder, KVLayout
+
+LAYOUT = KVLayout(num_layers=30, num_kv_heads=3, head_dim=64, block_size=16, dtype="float32")
+
+
+def test_bytes_follow_from_the_shape() -> None:
+    assert LAYOUT.token_bytes == 2 * 30 * 3 * 64 * 4
+    assert LAYOUT.block_bytes == LAYOUT.token_bytes * 16
+    for order in BlockOrder:
+        layout = dataclasses.replace(LAYOUT, order=order)
+        assert prod(layout.shape(7)) * DTYPE_BYTES["float32"] == 7 * layout.block_bytes
+    assert LAYOUT.shape(7) == (7, 30, 2, 3, 16, 64)
+    assert dataclasses.replace(LAYOUT, order=BlockOrder.HEAD_OUTER).shape(7) == (7, 3, 30, 2, 16, 64)
+
+
+def test_blocks_for_tokens() -> None:
+    assert [LAYOUT.num_blocks(num_tokens) for num_tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_layers": 29},
+        {"num_kv_heads": 1},
+        {"head_dim": 32},
+        {"block_size": 32},
+        {"dtype": "bfloat16"},
+        {"order": BlockOrder.HEAD_OUTER},
+    ],
+)
+def test_every_field_is_in_the_fingerprint(change: dict[str, Any]) -> None:
+    assert dataclasses.replace(LAYOUT).fingerprint() == LAYOUT.fingerprint()
+    assert dataclasses.replace(LAYOUT, **change).fingerprint() != LAYOUT.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "int8"}, "dtype 'int8' is not one of"),
+        ({"block_size": 17}, "block_size 17 is not one of"),
+        ({"num_layers": 0}, "num_layers must be positive, is 0"),
+        ({"head_dim": -1}, "head_dim must be positive, is -1"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(LAYOUT, **change)

@@ -1,0 +1,64 @@
+"""Sampling parameters: each bound is refused by name, and NaN is outside all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from pagewire.core.errors import InvalidRequest
+from pagewire.core.sampling import MAX_SEED, SamplingParams
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_tokens": 1},
+        {"temperature": 0.0},
+        {"temperature": 100.0},
+        {"top_k": 0},
+        {"top_p": 1.0},
+        {"min_p": 1.0},
+        {"seed": -MAX_SEED - 1},
+        {"stop": ("x" * 256,) * 16},
+        {"stop_token_ids": (0, 2**31 - 1)},
+    ],
+)
+def test_the_bounds_themselves_are_allowed(change: dict[str, Any]) -> None:
+    dataclasses.replace(SamplingParams(), **change).validate()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": 2**31},
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": math.nan},
+        {"seed": MAX_SEED + 1},
+        {"stop": ("",)},
+        {"stop": ("x" * 257,)},
+        {"stop": ("x",) * 17},
+        {"stop_token_ids": (-1,)},
+        {"stop_token_ids": tuple(range(129))},
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_name(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        dataclasses.replace(SamplingParams(), **change).validate()
+    assert caught.value.field == next(iter(change))
+
+
+def test_greedy() -> None:
+    assert SamplingParams(temperature=0.0).is_greedy
+    assert SamplingParams(top_k=1).is_greedy
+    assert not SamplingParams().is_greedy
