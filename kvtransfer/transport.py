@@ -6,7 +6,7 @@ of pods is part of the stream, so that no pod can touch another's shipments. Kno
 Invariants that every transport keeps (the contract suite runs them all):
 
 1. A sink hears only of keys that are registered, and never again after `unregister` or a loss.
-2. What is in flight, held back included, is bounded by the window, whatever either side does.
+2. What is in flight, held back included, is bounded by the window; a receiver that credits falsely floods itself alone.
 3. After `fence` returned nothing of that key is read from memory or sent.
 4. A loss ends every registration of that peer, and is told once. Nothing is carried over to the next stream.
 5. Bytes that arrive other than they were sent are delivered with `is_intact` False, or not at all.
