@@ -47,6 +47,9 @@ up: setup  ## the same cluster, left running in the foreground; its URLs as one 
 test: setup  ## every test
 	HF_HUB_OFFLINE=1 $(BIN)/pytest
 
+cluster-test: setup  ## the tests that start real clusters, alone
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
+
 check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

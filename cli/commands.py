@@ -1,0 +1,158 @@
+"""The sub-commands of `pagewire`. Each imports what it needs when it runs, so that --help costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+from pagewire.cli import flags, models
+from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.progress import bar
+from pagewire.core.config import ConfigError
+from pagewire.core.messages import Role
+from pagewire.router.config import RouterConfig
+from pagewire.serving.pod_config import PodConfig
+
+Url = Annotated[str, typer.Option("--url", help="gRPC address of the router", metavar="HOST:PORT")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
+Temperature = Annotated[float | None, typer.Option("--temperature", help="0 takes the most likely token always")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
+
+DEFAULT_URL = "127.0.0.1:50050"
+OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig) | {models.MODELS_DIR_VARIABLE}
+
+
+def build() -> typer.Typer:
+    """Return the command line."""
+    app = typer.Typer(
+        help="Disaggregated LLM serving: prefill and decode in separate pods.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.command("up")(flags.command(ClusterConfig, up, others=OTHER_VARIABLES))
+    app.command("router")(flags.command(RouterConfig, router, others=OTHER_VARIABLES))
+    for role, run in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.COLOCATED, colocated)):
+        app.command(role.value)(flags.command(PodConfig, run, fixed={"role": role}, others=OTHER_VARIABLES))
+    for command in (chat, complete, demo, doctor):
+        app.command()(command)
+    model = typer.Typer(help="Local models: get one, or see what is there.", no_args_is_help=True)
+    for name, subcommand in (("get", model_get), ("path", model_path), ("list", model_list)):
+        model.command(name)(subcommand)
+    app.add_typer(model, name="model")
+    return app
+
+
+def up(config: ClusterConfig) -> None:
+    """Start a cluster on this machine and keep it running: Valkey, pods and a router."""
+    from pagewire.cli.cluster import Cluster
+
+    if config.model in models.KNOWN:
+        with bar(config.model) as report:
+            models.get(config.model, report)
+    asyncio.run(Cluster(config, models.resolve(config.model), os.environ).run())
+
+
+def router(config: RouterConfig) -> None:
+    """Run a router: the HTTP and gRPC front door of a cluster."""
+    from pagewire.router.main import run
+
+    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+
+
+def prefill(config: PodConfig) -> None:
+    """Run a prefill pod: it builds prompts' KV and ships it."""
+    from pagewire.prefill_service.main import run
+
+    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+
+
+def decode(config: PodConfig) -> None:
+    """Run a decode pod: it owns requests and streams their tokens."""
+    from pagewire.decode_service.main import run
+
+    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+
+
+def colocated(config: PodConfig) -> None:
+    """Run a colocated pod: prompts and answers in one."""
+    decode(config)
+
+
+def _serve(run: Callable[..., Awaitable[None]], config: object) -> None:
+    async def serve() -> None:
+        await run(config, on_ready=lambda ready: print(json.dumps(ready), flush=True))
+
+    try:
+        asyncio.run(serve())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def chat(
+    url: Url = DEFAULT_URL,
+    system: Annotated[str, typer.Option("--system", help="system prompt")] = "",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+) -> None:
+    """Talk to the model of a running cluster; one line is one message, an empty one or end of input leaves."""
+    from pagewire.cli import talk
+
+    talk.chat(url, system=system, options=talk.options(max_tokens, temperature))
+
+
+def complete(
+    prompt: Annotated[str, typer.Argument(help="the text to continue, - for standard input")],
+    url: Url = DEFAULT_URL,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a text on a running cluster."""
+    from pagewire.cli import talk
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    talk.complete(url, text, as_json=as_json, options=talk.options(max_tokens, temperature))
+
+
+def demo(model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL) -> None:
+    """Start a cluster, ask two questions behind one long system prompt over HTTP, show their timelines, stop it."""
+    from pagewire.cli import demo as show
+
+    sys.exit(asyncio.run(show.run(model)))
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check what this machine has and lacks; exit code 1 when something needed is missing."""
+    from pagewire.cli import doctor as checks
+
+    sys.exit(checks.report(checks.examine(), as_json=as_json))
+
+
+def model_get(name: Annotated[str, typer.Argument(help="name of the model")] = models.DEFAULT_MODEL) -> None:
+    """Fetch a model, unless it is here and intact, and print its folder."""
+    with bar(name) as report:
+        folder = models.get(name, report)
+    typer.echo(folder)
+
+
+def model_path(name: Annotated[str, typer.Argument(help="name or folder")] = models.DEFAULT_MODEL) -> None:
+    """Print the folder of a model."""
+    typer.echo(models.resolve(name))
+
+
+def model_list(as_json: Json = False) -> None:
+    """List the models on this machine and those that can be got."""
+    here = {path.name: str(path) for path in models.installed()}
+    rows = [{"name": name, "path": here.get(name)} for name in sorted({*here, *models.KNOWN})]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        typer.echo(f"{row['name']}  {row['path'] or 'not here; pagewire model get ' + str(row['name'])}")
