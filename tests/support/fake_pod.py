@@ -205,20 +205,6 @@ class FakePod:
             link.send(Ended(request_id=request_id, error=info, report=report, timelines=(timeline,)))
 
 
-class FakeDiscovery:
-    """A list in the place of Redis' registrations; `error` makes it fail."""
-
-    def __init__(self, *pods: FakePod) -> None:
-        self.pods_there = list(pods)
-        self.error: Exception | None = None
-
-    async def pods(self) -> list[Registration]:
-        """Return the registrations of the pods that are there."""
-        if self.error is not None:
-            raise self.error
-        return [pod.registration for pod in self.pods_there]
-
-
 @contextlib.asynccontextmanager
 async def fake_pods(*pods: FakePod) -> AsyncIterator[tuple[FakePod, ...]]:
     """Start pods and see that they are gone afterwards."""

@@ -92,8 +92,9 @@ async def running_router(redis: str, model: Path, *pods: FakePod, **settings: An
             httpx.AsyncClient(base_url=addresses["http"], trust_env=False, timeout=20)
         )
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(addresses["grpc"]))
+        rpc = InferenceStub(channel)  # type: ignore[no-untyped-call]
         router = RunningRouter(
-            pods=pods, addresses=addresses, http=http, rpc=InferenceStub(channel), registry=registry,
+            pods=pods, addresses=addresses, http=http, rpc=rpc, registry=registry,
             lifecycle=lifecycle, task=task, cluster=cluster, stack=stack,
         )  # fmt: skip
         await router.has(len(pods))

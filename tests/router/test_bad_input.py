@@ -1,0 +1,164 @@
+"""One table of bad input for both doors: each is refused by name and bound, and no pod hears of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import byte_tokenizer
+import grpc
+import pytest
+from fake_pod import FakePod
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from router_rig import RunningRouter, StartRouter
+
+from pagewire.protos import inference_pb2 as pb
+
+VOCAB = byte_tokenizer.build().get_vocab_size()
+
+# fields of /v1/completions, the field that the refusal names, a part of its message that holds the bound
+COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"model": "gpt-5"}, "model", "'fake' is"),
+    ({"max_tokens": -1}, "max_tokens", "between 1 and"),
+    ({"max_tokens": 0}, "max_tokens", "between 1 and"),
+    ({"max_tokens": 10**12}, "max_tokens", "between 1 and"),
+    ({"max_tokens": 512}, "max_tokens", "512"),
+    ({"prompt": [5] * 500, "max_tokens": 13}, "max_tokens", "leaves 12"),
+    ({"temperature": -0.1}, "temperature", "between 0.0 and 100.0"),
+    ({"temperature": 1e300}, "temperature", "between 0.0 and 100.0"),
+    ({"top_p": 0.0}, "top_p", "(0, 1]"),
+    ({"top_p": 1.5}, "top_p", "(0, 1]"),
+    ({"top_k": -2}, "top_k", "between 0 and"),
+    ({"min_p": 2.0}, "min_p", "between 0.0 and 1.0"),
+    ({"stop": [""]}, "stop", "1 to 256 characters"),
+    ({"stop": ["x" * 257]}, "stop", "1 to 256 characters"),
+    ({"stop": ["x"] * 17}, "stop", "at most 16"),
+    ({"stop_token_ids": [1] * 129}, "stop_token_ids", "at most 128"),
+    ({"prompt": ""}, "prompt", "empty"),
+    ({"prompt": []}, "prompt", "empty"),
+    ({"prompt": [VOCAB]}, "prompt", f"0 to {VOCAB - 1}"),
+    ({"prompt": [1] * 512}, "prompt", "511"),
+    ({"prompt": "a b " * 400}, "prompt", "511"),
+    ({"prompt": "a" * 100_000}, "prompt", "at least"),
+    ({"cache_salt": "x" * 1025}, "cache_salt", "1 to 1024"),
+]
+
+HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
+    ("completions", {"prompt": None}, "prompt", "exactly one"),
+    ("completions", {"messages": []}, "messages", "exactly one"),
+    ("completions", {"prompt": ["a", "b"]}, "prompt", "1 per request"),
+    ("completions", {"prompt": [-1]}, "prompt", f"0 to {VOCAB - 1}"),
+    ("completions", {"prompt": 5}, "prompt", ""),
+    ("completions", {"prompt": "\ud800"}, "prompt", "Unicode"),
+    ("completions", {"cache_salt": ""}, "cache_salt", "1 to 1024"),
+    ("completions", {"max_tokens": "8"}, "max_tokens", "integer"),
+    ("completions", {"max_tokens": 1.5}, "max_tokens", "integer"),
+    ("completions", {"temperature": True}, "temperature", "number"),
+    ("completions", {"seed": 2**63}, "seed", "between"),
+    ("completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream"),
+    ("completions", {"n": 2}, "n", "not supported"),
+    ("completions", {"best_of": 2}, "best_of", "not supported"),
+    ("completions", {"logprobs": 0}, "logprobs", "not supported"),
+    ("completions", {"echo": True}, "echo", "not supported"),
+    ("completions", {"suffix": "x"}, "suffix", "not supported"),
+    ("completions", {"logit_bias": {"1": 2}}, "logit_bias", "not supported"),
+    ("completions", {"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
+    ("completions", {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    ("chat/completions", {}, "messages", "missing"),
+    ("chat/completions", {"messages": []}, "messages", "empty"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}, "prompt", "exactly one"),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, "messages", "role"),
+    ("chat/completions", {"messages": [{"role": "user"}]}, "messages", "content"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, "tools", "not supported"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a" * 5000}]}, "messages", "511"),
+    ("chat/completions", {"messages": "hello"}, "messages", "list"),
+]  # fmt: skip
+
+BODIES: list[tuple[bytes, str]] = [
+    (b"", "not JSON"),
+    (b"{", "not JSON"),
+    (b"[]", "not a JSON object"),
+    (b'{"prompt": "\xff"}', "UTF-8"),
+    (b'{"prompt": "a", "temperature": NaN}', "NaN"),
+    (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested"),
+    (b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}", "not JSON"),
+    (b'{"prompt": "' + b"a" * (10 << 20) + b'"}', "8388608 bytes"),
+]
+
+
+async def nothing_happened(router: RunningRouter) -> None:
+    assert router.pods[0].submits == []
+    assert await router.metric("pagewire_router_requests_active") == 0
+
+
+async def test_http_refuses_by_name(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        table = [("completions", {"prompt": "hello", **fields}, field, part) for fields, field, part in COMPLETIONS]
+        table += [
+            (path, {"prompt": "hello", **fields} if path == "completions" else fields, field, part)
+            for path, fields, field, part in HTTP_ONLY
+        ]
+        for path, body, field, part in table:
+            for stream in (False, True):
+                data = json.dumps({**body, "stream": stream} if "stream_options" not in body else body)
+                answer = await router.http.post(f"/v1/{path}", content=data)
+                assert answer.status_code == (404 if field == "model" else 400), (body, answer.text)
+                error = answer.json()["error"]
+                assert error["param"] == field, (body, error)
+                assert part in error["message"], (body, error)
+                assert error["type"] == "invalid_request_error"
+        await nothing_happened(router)
+
+
+async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for body, part in BODIES:
+            answer = await router.http.post("/v1/completions", content=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "body"
+            assert part in answer.json()["error"]["message"]
+        await nothing_happened(router)
+
+
+def message(fields: dict[str, Any]) -> pb.GenerateRequest:
+    fields = {"prompt": "hello", **fields}
+    prompt = fields.pop("prompt")
+    stop = fields.pop("stop", [])
+    sampling = {name: fields.pop(name) for name in list(fields) if name in pb.Sampling.DESCRIPTOR.fields_by_name}
+    request = pb.GenerateRequest(sampling=pb.Sampling(stop=stop, **sampling), **fields)
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.tokens.SetInParent()
+        request.tokens.token_ids.extend(prompt)
+    return request
+
+
+async def refusal(router: RunningRouter, request: pb.GenerateRequest) -> tuple[grpc.StatusCode, str, str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        [answer async for answer in router.rpc.Generate(request)]
+    status = rpc_status.from_call(raised.value)
+    assert status is not None
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in status.details:
+        detail.Unpack(info) or detail.Unpack(bad)
+    return raised.value.code(), info.reason, bad.field_violations[0].field, status.message
+
+
+async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for fields, field, part in COMPLETIONS:
+            code, reason, named, text = await refusal(router, message(fields))
+            want = grpc.StatusCode.NOT_FOUND if field == "model" else grpc.StatusCode.INVALID_ARGUMENT
+            assert (code, named) == (want, field), (fields, text)
+            assert reason == ("model_not_found" if field == "model" else "invalid_request")
+            assert part in text
+        code, _, named, _ = await refusal(router, pb.GenerateRequest())
+        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "prompt")
+        code, _, named, _ = await refusal(router, pb.GenerateRequest(chat=pb.ChatPrompt()))
+        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
+        code, _, named, _ = await refusal(router, pb.GenerateRequest(text="a", request_id="x" * 129))
+        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "request_id")
+        await nothing_happened(router)

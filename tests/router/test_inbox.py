@@ -1,0 +1,146 @@
+"""One attempt's inbox, the text that follows from it, and the parts of validation that no door reaches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import byte_tokenizer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
+from pagewire.core.messages import Ended, TokenRecord
+from pagewire.core.sampling import FinishReason
+from pagewire.router.detokenizer import Detokenizer
+from pagewire.router.inbox import Inbox
+from pagewire.router.request import Ask
+from pagewire.router.text_stream import TextStream
+from pagewire.router.validation import Limits, check, finish
+
+TOKENIZER = byte_tokenizer.build()
+LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0)
+
+
+def record(position: int, *tokens: int, reason: FinishReason | None = None, index: int = 0) -> TokenRecord:
+    return TokenRecord(request_id="r", index=index, position=position, tokens=tokens, finish_reason=reason)
+
+
+async def test_what_came_is_taken_at_once_and_in_order() -> None:
+    inbox = Inbox(position=3, limit=10)
+    inbox.put(record(3, 7))
+    inbox.put(record(4, 8, 9, reason=FinishReason.STOP))
+    arrived = await inbox.take()
+    assert (arrived.tokens, arrived.finish_reason, arrived.ended) == ((7, 8, 9), FinishReason.STOP, None)
+    assert not inbox.is_settled
+    waiting = asyncio.create_task(inbox.take())
+    await asyncio.sleep(0)
+    inbox.end(Ended(request_id="r"))
+    assert (await waiting).ended == Ended(request_id="r")
+    assert inbox.is_settled
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(1, 5),
+        record(3, 5),
+        record(2, 5, index=1),
+        record(2, 1, 2, 3),
+        record(2, 5, reason=FinishReason.STOP),
+    ],
+)
+async def test_a_breach_fails_the_attempt_after_what_came_before(bad: TokenRecord) -> None:
+    inbox = Inbox(position=0, limit=4)
+    inbox.put(record(0, 1, 2))
+    if bad.finish_reason is not None:
+        inbox.put(bad)
+        bad = record(3, 6)  # nothing may follow the end
+    inbox.put(bad)
+    inbox.put(record(2, 5))
+    assert (await inbox.take()).tokens[:2] == (1, 2)
+    with pytest.raises(EngineFailed):
+        await inbox.take()
+    assert not inbox.is_settled  # the pod still runs it, so it is to be cancelled
+
+
+async def test_a_lost_pod_is_raised_after_its_last_tokens() -> None:
+    inbox = Inbox(position=0, limit=4)
+    inbox.put(record(0, 1))
+    inbox.lose(PodLost("gone"))
+    assert (await inbox.take()).tokens == (1,)
+    with pytest.raises(PodLost):
+        await inbox.take()
+    assert inbox.is_settled
+
+
+async def test_an_end_without_tokens_is_news() -> None:
+    inbox = Inbox(position=4, limit=4)
+    inbox.put(record(4, reason=FinishReason.LENGTH))
+    assert (await inbox.take()).finish_reason is FinishReason.LENGTH
+
+
+@given(
+    ids=st.lists(st.integers(3, TOKENIZER.get_vocab_size() - 1), min_size=1, max_size=30),
+    stops=st.lists(st.text("abt \n", min_size=1, max_size=3), max_size=3),
+    cuts=st.lists(st.integers(1, 5), max_size=20),
+    reason=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+)
+def test_records_of_any_size_give_the_same_text_and_tokens(
+    ids: list[int], stops: list[str], cuts: list[int], reason: FinishReason
+) -> None:
+    def run(sizes: list[int]) -> tuple[str, list[int], str | None]:
+        stream = TextStream(Detokenizer(TOKENIZER.decode), tuple(stops))
+        text, tokens, at = "", list[int](), 0
+        for size in [*sizes, len(ids)]:
+            part = tuple(ids[at : at + size])
+            at += len(part)
+            piece = stream.push(part, reason if at == len(ids) else None)
+            text += piece.text
+            tokens += piece.tokens
+            if piece.stop_text is not None or at == len(ids):
+                return text, tokens, piece.stop_text
+        raise AssertionError("the loop covers all tokens")
+
+    whole = run([])
+    assert run(cuts) == whole
+    text, tokens, stop = whole
+    full = TOKENIZER.decode(ids[:-1] if reason is FinishReason.STOP else ids)
+    if stop is None:
+        assert (text, tokens) == (full, ids)
+    else:
+        assert full.startswith(text + stop)
+        assert tokens == ids[: len(tokens)]
+
+
+def test_defaults_fill_what_fits() -> None:
+    prompt = tuple(range(40))
+    chat = finish(Ask(request_id="r", messages=({"role": "user"},)), prompt, LIMITS, seed=5)
+    assert (chat.sampling.max_tokens, chat.sampling.seed, chat.timeout_s) == (60, 5, 60.0)
+    text = finish(Ask(request_id="r", text="x", seed=7, timeout_s=1.0), prompt, LIMITS, seed=5)
+    assert (text.sampling.max_tokens, text.sampling.seed, text.timeout_s) == (16, 7, 1.0)
+    assert finish(Ask(request_id="r", text="x"), tuple(range(90)), LIMITS, seed=5).sampling.max_tokens == 10
+
+
+@pytest.mark.parametrize(
+    ("ask", "field"),
+    [
+        (Ask(request_id=""), "request_id"),
+        (Ask(request_id="a\nb", text="x"), "request_id"),
+        (Ask(request_id="r", text="x", timeout_s=0.0), "timeout"),
+        (Ask(request_id="r", text="x", timeout_s=float("nan")), "timeout"),
+        (Ask(request_id="r", text="x", temperature=float("nan")), "temperature"),
+        (Ask(request_id="r", text="x", stop=("\ud800",)), "stop"),
+        (Ask(request_id="r", text="x", cache_salt="\ud800"), "cache_salt"),
+        (Ask(request_id="r", text="x", token_ids=(1,)), "prompt"),
+    ],
+)
+def test_what_no_door_lets_through_is_refused_too(ask: Ask, field: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        check(ask, LIMITS)
+    assert raised.value.field == field
+
+
+def test_a_prompt_of_no_tokens_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no tokens"):
+        finish(Ask(request_id="r", text="x"), (), LIMITS, seed=0)
