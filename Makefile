@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "[2/5] installing PyTorch $(TORCH_VERSION)"
 	@$(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
 	@echo "[3/5] installing Pagewire and what it needs"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==$(TORCH_VERSION) --editable '.[dev]'
+	@$(BIN)/python -m pip install --constraint constraints.txt torch==$(TORCH_VERSION) --editable '.[dev]'
 	@echo "[4/5] checking that the installed versions fit together"
 	@$(BIN)/python -m pip check
 	@touch $@

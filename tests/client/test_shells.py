@@ -91,7 +91,7 @@ def server() -> Iterator[tuple[ScriptedServer, str]]:
     scripted = ScriptedServer()
     with ThreadPoolExecutor(4) as pool:
         running = grpc.server(pool)
-        inference_pb2_grpc.add_InferenceServicer_to_server(scripted, running)  # type: ignore[no-untyped-call]
+        inference_pb2_grpc.add_InferenceServicer_to_server(scripted, running)
         port = running.add_insecure_port("127.0.0.1:0")
         running.start()
         yield scripted, f"127.0.0.1:{port}"
