@@ -56,6 +56,8 @@ RICH = """\
 """
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
+    {"with_bos": True},
+    {"with_bos": True, "add_bos_token": False},
     {"add_bos_token": True},
     {"add_bos_token": True, "add_eos_token": True},
     {"add_bos_token": False},
@@ -83,6 +85,20 @@ async def test_text_and_chats_encode_as_in_transformers(folder: Path) -> None:
         ids = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         assert await ours.encode(ours.render_chat(chat), add_special_tokens=False) == ids
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    ours.close()
+
+
+@pytest.mark.smollm2
+async def test_the_real_model_tokenizes_as_in_transformers(smollm2: Path) -> None:
+    ours, theirs = Tokenizer(smollm2), AutoTokenizer.from_pretrained(smollm2)
+    for text in TEXTS:
+        ids = await ours.encode(text)
+        assert ids == theirs.encode(text)
+        detokenizer = ours.detokenizer()
+        assert "".join(detokenizer.push(i) for i in ids) + detokenizer.finish() == ours.decode(ids)
+    for chat in CHATS:
+        ids = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert await ours.encode(ours.render_chat(chat), add_special_tokens=False) == ids
     ours.close()
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_ID = 2
@@ -43,10 +43,18 @@ def build() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def save(folder: Path, *, chat_template: str | None = CHATML, **config: object) -> Path:
-    """Write the tokenizer to `folder`; `config` goes into tokenizer_config.json. Returns `folder`."""
+def save(folder: Path, *, chat_template: str | None = CHATML, with_bos: bool = False, **config: object) -> Path:
+    """Write the tokenizer to `folder`; `config` goes into tokenizer_config.json. Returns `folder`.
+
+    `with_bos` makes its post-processor put the bos token before every text, as Llama's does.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    build().save(str(folder / "tokenizer.json"))
+    tokenizer = build()
+    if with_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)]
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
     values = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|im_start|>",
