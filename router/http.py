@@ -20,6 +20,7 @@ from typing import TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError, status_of
@@ -28,7 +29,7 @@ from pagewire.router.answers import Answer, error_body, models_body
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.intake import Intake
 from pagewire.router.metrics import RouterMetrics
-from pagewire.router.openai import parse
+from pagewire.router.openai import Call, parse
 from pagewire.router.pods import PodPool
 from pagewire.router.request import Chunk, Event, Finished
 from pagewire.router.validation import is_request_id
@@ -133,11 +134,12 @@ class FrontDoor:
     async def _generate(self, request: Request, *, is_chat: bool) -> Response:
         request_id = _request_id(request)
         try:
-            data = await self._body(request)
-            with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
-            call = parse(data, is_chat=is_chat, request_id=request_id, with_timeline=with_timeline)
-            self._metrics.unknown_fields.inc(len(call.unknown_fields))
+            call = await self._call(request, is_chat=is_chat, request_id=request_id)
             answer = Answer(call=call, model=self._intake.limits().model, created=int(time.time()))
+        except PagewireError as error:
+            self._metrics.requests.labels(error.cause).inc()
+            return _refusal(error, request_id)
+        try:
             events = self._dispatcher.answer(call.ask)
             if call.is_streaming:
                 # Nothing is sent before the first event, so that a refusal has its own status.
@@ -147,14 +149,24 @@ class FrontDoor:
         except PagewireError as error:
             return _refusal(error, request_id)
 
+    async def _call(self, request: Request, *, is_chat: bool, request_id: str) -> Call:
+        data = await self._body(request)
+        with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
+        call = parse(data, is_chat=is_chat, request_id=request_id, with_timeline=with_timeline)
+        self._metrics.unknown_fields.inc(len(call.unknown_fields))
+        return call
+
     async def _body(self, request: Request) -> bytes:
         data, num_bytes = bytearray(), 0
-        async for part in request.stream():
-            num_bytes += len(part)
-            if num_bytes <= self._max_body_bytes:
-                data += part
-            elif num_bytes > MAX_DISCARDED_BYTES:
-                break
+        try:
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes <= self._max_body_bytes:
+                    data += part
+                elif num_bytes > MAX_DISCARDED_BYTES:
+                    break
+        except ClientDisconnect as error:
+            raise Cancelled("the client went away before its body was read") from error
         if num_bytes > self._max_body_bytes:
             raise InvalidRequest(f"the body is larger than {self._max_body_bytes} bytes", field="body")
         return bytes(data)

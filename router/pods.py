@@ -33,7 +33,7 @@ class Discovery(Protocol):
     """Where pods are found: the registry, or a test's list."""
 
     async def pods(self) -> list[Registration]:
-        """Return the registrations that stand; raises RedisError or OSError when it cannot know."""
+        """Return the registrations that stand; raises RedisError, OSError or ValueError when it cannot know."""
         ...
 
 
@@ -179,7 +179,7 @@ class PodPool:
             while True:
                 try:
                     self._update(await self._discovery.pods(), tasks)
-                except (RedisError, OSError) as error:
+                except (RedisError, OSError, ValueError) as error:
                     self.discovery_failures += 1
                     log.warning("pods are not discovered now, the known ones stay: %s", error)
                 await asyncio.sleep(self._discovery_s)

