@@ -28,6 +28,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, registered; least recently used first
         self._by_hash: dict[BlockHash, int] = {}
         self._reserved = 0
+        self._references = 0  # of all blocks together
         self._events: dict[BlockHash, tuple[bool, int]] = {}  # hash -> (stored, depth): the net change since drained
 
     @property
@@ -81,6 +82,7 @@ class BlockPool:
         for block_id in block_ids:
             self._blocks[block_id].references += 1
             self._cached.pop(block_id, None)
+        self._references += len(block_ids)
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Take blocks nobody promised, evicting where none is free; raises OutOfBlocks."""
@@ -130,6 +132,7 @@ class BlockPool:
             block = self._blocks[block_id]
             assert block.references > 0, f"block {block_id} is released and nobody holds it"
             block.references -= 1
+            self._references -= 1
             if block.references == 0:
                 self._put_back(block)
 
@@ -146,8 +149,10 @@ class BlockPool:
         found = (CachedBlock(block_hash=b.block_hash, depth=b.depth) for b in known if b.block_hash is not None)
         return tuple(sorted(found, key=lambda block: block.depth))
 
-    def num_orphaned(self, tables: Iterable[Sequence[int]]) -> int:
-        """Return how many held blocks no block table of a live sequence accounts for."""
+    def num_orphaned(self, tables: Sequence[Sequence[int]]) -> int:
+        """Return how many held blocks the block tables of all live sequences do not account for."""
+        if self._references == sum(len(table) for table in tables):
+            return 0  # asked after every step: no look at each block while the totals agree
         claims = Counter(block_id for table in tables for block_id in table)
         return sum(block.references > claims[block.block_id] for block in self._blocks)
 
@@ -172,6 +177,7 @@ class BlockPool:
                 assert self._blocks[block.parent].block_hash is not None, "a chain is cached without its beginning"
                 assert self._blocks[block.parent].depth == block.depth - 1
         assert len(self._by_hash) == sum(block.block_hash is not None for block in self._blocks)
+        assert self._references == sum(block.references for block in self._blocks)
         assert 0 <= self._reserved <= len(free) + len(cached), "more is promised than there is"
 
     def _take(self) -> int:
@@ -179,6 +185,7 @@ class BlockPool:
             self._evict()
         block_id = self._free.pop()
         self._blocks[block_id].references = 1
+        self._references += 1
         return block_id
 
     def _put_back(self, block: Block) -> None:

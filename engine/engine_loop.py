@@ -63,6 +63,7 @@ class EngineLoop:
         self._chunks: list[ChunkDone] = []
         self._ends: list[SequenceEnd] = []
         self._computed = self._output = 0
+        self._told = self._load()  # the load that the outside knows
 
     # ---------------------------------------------------------------------------------------------------- commands
 
@@ -140,7 +141,7 @@ class EngineLoop:
             return not self._closed
 
     def step(self) -> StepDone | None:
-        """Schedule, run, commit; None when nothing advanced and nothing happened since the last call."""
+        """Schedule, run, commit; None when nothing advanced and not even the load changed since the last call."""
         with self._changed:
             self._work = False
             step = self._scheduler.schedule()
@@ -225,9 +226,11 @@ class EngineLoop:
         records, self._records = tuple(self._records), []
         chunks, self._chunks = tuple(self._chunks), []
         ends, self._ends = tuple(self._ends), []
-        if not (records or chunks or ends or stored or evicted):
+        load = self._load()
+        if load == self._told and not (records or chunks or ends or stored or evicted):
             return None
-        return StepDone(records=records, chunks=chunks, ends=ends, stored=stored, evicted=evicted, load=self._load())
+        self._told = load
+        return StepDone(records=records, chunks=chunks, ends=ends, stored=stored, evicted=evicted, load=load)
 
     def _load(self) -> Load:
         scheduler, pool = self._scheduler, self._scheduler.pool
@@ -240,7 +243,7 @@ class EngineLoop:
             blocks_cached=pool.num_cached,
             blocks_held=pool.num_held,
             blocks_reserved=pool.num_reserved,
-            blocks_orphaned=pool.num_orphaned(s.block_table for s in scheduler.sequences.values()),
+            blocks_orphaned=pool.num_orphaned([s.block_table for s in scheduler.sequences.values()]),
             prompt_tokens_computed=self._computed,
             prompt_tokens_cached=scheduler.num_cached_tokens,
             output_tokens=self._output,

@@ -133,8 +133,9 @@ def main(argv: list[str]) -> None:
     """Run an engine on inherited file descriptors; an exception ends the process with a non-zero code."""
     socket_fd, pool_fd, config_json = argv
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    # Ctrl-C reaches the whole process group; the front decides when its engine ends.
+    # Both may reach the whole process group, while the front still drains: it decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run(socket.socket(fileno=int(socket_fd)), int(pool_fd), EngineConfig.from_json(config_json))
 
 

@@ -102,7 +102,9 @@ def test_an_abort_in_the_running_step_is_answered_after_it(role: Role) -> None:
 
     rig.model.during = during
     rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(5))))
-    assert rig.loop.step() is None
+    done = rig.loop.step()
+    assert done is not None
+    assert (done.records, done.chunks, done.ends) == ((), (), ())
     assert answers == [None]
     assert held == [2]
     assert rig.loop.take_freed() == (Freed(request_id="a"),)
@@ -142,6 +144,17 @@ def test_handed_off_blocks_are_held_until_released_or_aborted() -> None:
     assert loop.load().blocks_held == 2
     assert loop.abort("b") == Freed(request_id="b")
     assert_at_rest(loop)
+
+
+def test_a_changed_load_is_told_even_when_nothing_steps() -> None:
+    loop = Rig(Role.PREFILL).loop
+    run_all(loop, [spec("a", [1] * 20, greedy(5))])
+    loop.release("a")
+    done = loop.step()
+    assert done is not None
+    assert done.load == loop.load()
+    assert done.load.blocks_held == 0
+    assert loop.step() is None
 
 
 def test_a_release_leaves_a_running_sequence_alone(rig: Rig) -> None:

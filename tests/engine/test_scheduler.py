@@ -133,7 +133,7 @@ def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int
                 if step is not None:
                     run(scheduler, step)
         scheduler.pool.check()
-        assert scheduler.pool.num_orphaned(s.block_table for s in scheduler.sequences.values()) == 0
+        assert scheduler.pool.num_orphaned([s.block_table for s in scheduler.sequences.values()]) == 0
         assert scheduler.pool.num_reserved == sum(s.promised for s in scheduler.sequences.values())
     run_out(scheduler)
     for name in reserved:
