@@ -1,0 +1,128 @@
+"""A GGUF file becomes an ordinary folder: same values, same tokenizer, and no trace of the quantisation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_model import SPECIAL_TOKENS, VOCAB_SIZE
+from tokenizers import Tokenizer
+
+from pagewire.engine.gguf_folder import convert
+from pagewire.engine.model_folder import ModelFolder
+
+TinyModel = Callable[[str], Path]
+
+HEADS, KV_HEADS = 4, 2
+NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    if name in NAMES:
+        return NAMES[name]
+    _, _, layer, part = name.split(".", 3)
+    return f"blk.{layer}.{NAMES[part.removesuffix('.weight')]}.weight"
+
+
+def stored(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as llama.cpp stores it: the rows of q and k pair neighbours, not halves."""
+    heads = {"q_proj": HEADS, "k_proj": KV_HEADS}.get(name.split(".")[-2] if "." in name else "")
+    if heads is None:
+        return tensor
+    return tensor.view(heads, 2, -1, tensor.shape[-1]).transpose(1, 2).reshape(tensor.shape)
+
+
+def write_gguf(model: Path, path: Path) -> dict[str, torch.Tensor]:
+    """Write the tiny Llama as a GGUF file whose matrices are Q4_1; return what they dequantise to."""
+    tensors = load_file(model / "model.safetensors")
+    vocab = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_embedding_length(64)
+    writer.add_block_count(3)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(16)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(VOCAB_SIZE)
+    writer.add_tokenizer_model("gpt2")
+    tokens = [*sorted(vocab, key=vocab.__getitem__), *SPECIAL_TOKENS]
+    tokens[200] = "ab"  # the reader wants a merge, and a merge wants its token
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * 256 + [3] * 3)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(257)
+    writer.add_eos_token_id(258)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+    kept = {}
+    for name, tensor in tensors.items():
+        values = stored(name.removesuffix(".weight") + ".weight", tensor).contiguous().numpy()
+        if values.ndim == 2:
+            packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_1)
+            writer.add_tensor(gguf_name(name), packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
+            values = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_1)
+        else:
+            writer.add_tensor(gguf_name(name), values)
+        kept[name] = torch.from_numpy(np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return kept
+
+
+@pytest.fixture
+def source(tiny: TinyModel) -> Path:
+    return tiny("llama")
+
+
+def test_values_survive_exactly_and_the_folder_is_ordinary(source: Path, tmp_path: Path) -> None:
+    kept = write_gguf(source, tmp_path / "tiny.gguf")
+    said: list[float] = []
+    convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: said.append(done))
+    assert said == sorted(said)
+    assert said[-1] == 1.0
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert set(written) == set(kept)
+    for name, values in kept.items():
+        assert torch.equal(stored(name, written[name]), values), name
+        assert written[name].dtype == torch.float32
+    folder = ModelFolder.open(tmp_path / "out")
+    assert "quantization_config" not in folder.hf_config
+    assert folder.hf_config["architectures"] == ["LlamaForCausalLM"]
+    assert folder.eos_token_ids == (258,)
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["chat_template"] == "{{ messages[0]['content'] }}"
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert tokenizer.encode("xyz<|im_end|>").ids[-1] == 258
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_broken_file_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"not a GGUF file at all")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text("{}")
+    with pytest.raises((OSError, ValueError)):
+        convert(tmp_path / "broken.gguf", tmp_path / "out", lambda what, done: None)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["out"]
+    assert (tmp_path / "out" / "config.json").read_text() == "{}"
