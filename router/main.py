@@ -69,13 +69,14 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(_listen(config.host, config.port))
         router = _Router(config, lifecycle)
         stack.callback(router.tokenizer.close)
         stack.push_async_callback(router.registry.aclose)
-        listener = stack.enter_context(_listen(config.host, config.port))
+        stack.push_async_callback(router.grpc.stop, 0.0)
+        await router.grpc.start()
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(router.pool.run()), tasks.create_task(router.placer.run())]
-            await router.grpc.start()
             serving = tasks.create_task(router.http.serve(sockets=[listener]))
             await _ready(router, on_ready, listener)
             await lifecycle.wait_draining()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import signal
 import socket
@@ -65,21 +64,24 @@ def test_an_empty_secret_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["max_concurrent", "max_attempts", "max_body_bytes"])
 def test_bounds_of_zero_are_refused(name: str) -> None:
+    bounds: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=name):
-        dataclasses.replace(RouterConfig(model="m", secret="s"), **{name: 0})
+        RouterConfig(model="m", secret="s", **bounds)
 
 
 async def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await run(RouterConfig(model=str(tmp_path), secret="s"), on_ready=nobody, lifecycle=Lifecycle())
+        await run(RouterConfig(model=str(tmp_path), secret="s", port=0), on_ready=nobody, lifecycle=Lifecycle())
 
 
-async def test_a_taken_port_is_an_error(model: Path) -> None:
+@pytest.mark.parametrize("name", ["port", "grpc_port"])
+async def test_a_taken_port_is_an_error(model: Path, name: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        settings: dict[str, Any] = {"model": str(model), "secret": "s", "port": taken.getsockname()[1]}
-        with pytest.raises(OSError, match="in use"):
+        ports = {"port": 0, "grpc_port": 0, name: taken.getsockname()[1]}
+        settings: dict[str, Any] = {"model": str(model), "secret": "s", **ports}
+        with pytest.raises(OSError, match=r"in use|cannot listen"):
             await run(RouterConfig(**settings), on_ready=nobody, lifecycle=Lifecycle())
 
 
