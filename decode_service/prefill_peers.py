@@ -78,6 +78,7 @@ class PrefillPeer:
 
     def _on_down(self, link: Link) -> None:
         log.info("the link to prefill pod %s is down: %s", link.peer.peer_id, link.reason)
+        self.receiver.drop("the link is down")  # the bulk stream has no heartbeat of its own
         for delivery in list(self._deliveries.values()):
             if delivery.link is link:
                 delivery.peer_lost()

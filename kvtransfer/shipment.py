@@ -174,6 +174,8 @@ class IncomingShipment:
         ):
             return self._lose(f"manifest of {num_blocks} blocks contradicts what was reserved or announced", now_s)
         self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)
+        if end > self._announced.end:  # the last chunk's announcement comes behind the first token
+            self.times.announced(self._announced.end, end, now_s)
         self.deadline_s = min(self.deadline_s, now_s + self._landing_s)
         return self._ask_bind(end) + self._land()
 

@@ -22,7 +22,7 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
     sender = GrpcSender(
         pod_id=front.identity.peer_id, secret=front.identity.secret, memory=engine.pool, on_lost=_stream_lost
     )
-    service = PrefillService(front, sender, sender.handler(), clock=MonotonicClock(), wall=time.time)
+    service = PrefillService(front, sender, clock=MonotonicClock(), wall=time.time)
     await front.run(service, on_ready)
 
 

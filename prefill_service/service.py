@@ -50,7 +50,7 @@ from pagewire.kvtransfer import effects as fx
 from pagewire.kvtransfer.lease import LeaseTable
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey, TicketLedger
-from pagewire.kvtransfer.transport import Sender
+from pagewire.kvtransfer.transports.grpc_sender import GrpcSender
 from pagewire.serving.link import Link, LinkEvents, LinkServer
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,11 @@ class PrefillService:
     """Serves `Run` to every decode pod that links to it. `wall` is the wall clock, for tickets alone."""
 
     def __init__(
-        self, front: Front, sender: Sender, handler: grpc.GenericRpcHandler, *, clock: Clock, wall: Callable[[], float]
+        self, front: Front, sender: GrpcSender, *, clock: Clock, wall: Callable[[], float]
     ) -> None:
         self._front = front
         self._engine = front.engine
         self._sender = sender
-        self._bulk_handler = handler
         self._clock = clock
         self._wall = wall
         self._tickets = TicketKey(front.identity.secret)
@@ -106,7 +105,7 @@ class PrefillService:
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Return the links and the bulk stream."""
-        return (self._links.handler(), self._bulk_handler)
+        return (self._links.handler(), self._sender.handler())
 
     def counters(self) -> dict[str, float]:
         """Return totals since the start."""
@@ -152,6 +151,7 @@ class PrefillService:
 
     def _on_down(self, link: Link) -> None:
         # A broken link ends its shipments on both sides: the decode pod resumes from what landed.
+        self._sender.drop(link.peer.peer_id, "the link is down")
         for prompt in [prompt for prompt in self._prompts.values() if prompt.link is link]:
             self._act(prompt, prompt.shipment.peer_lost())
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import difflib
 import inspect
 import json
 import logging
+import statistics
+import subprocess
 import threading
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +23,8 @@ from tokenizers import Tokenizer
 pytestmark = [pytest.mark.cluster, pytest.mark.smollm2]
 
 MAX_TOKENS = 32
+MODULES = (argparse, inspect, json, logging, threading, subprocess, statistics, difflib, unittest.mock)
+NAMES = {module.__name__ for module in MODULES}
 SYSTEM = "You are a careful assistant. " + "Answer in plain English, briefly, and say so when you do not know. " * 8
 QUESTIONS = [
     "What is the capital of France?",
@@ -57,9 +63,11 @@ UNICODE = [
 
 
 def _prose() -> str:
-    modules = (argparse, asyncio, inspect, json, logging, threading)
-    return "\n\n".join(inspect.cleandoc(part.__doc__ or "") for module in modules for part in vars(module).values()
-                       if getattr(part, "__doc__", None) and getattr(part, "__module__", "").startswith(module.__name__))  # fmt: skip
+    """English that every Python brings: the docstrings of the standard library."""
+    kinds = (inspect.isfunction, inspect.isclass)
+    parts = [part for module in MODULES for kind in kinds for _, part in inspect.getmembers(module, kind)]
+    docs = [inspect.getdoc(part) or "" for part in parts if getattr(part, "__module__", "") in NAMES]
+    return "\n\n".join(doc for doc in docs if len(doc) > 100)
 
 
 def prompts(tokenizer: Tokenizer) -> list[list[int]]:

@@ -1,0 +1,49 @@
+"""A random model of each architecture, through a whole disaggregated cluster, token for token as transformers says it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from live_cluster import LiveCluster
+from reference import Reference, is_near_tie
+from tiny_model import VOCAB_SIZE, build
+
+pytestmark = pytest.mark.cluster
+
+MAX_TOKENS = 32
+
+
+def prompts() -> list[list[int]]:
+    """Return 24 prompts around block and chunk borders, a third of them behind a shared prefix."""
+    draw = random.Random(7)
+    lengths = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 64, 65, 100, 128, 150, 200)
+    alone = [[draw.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    shared = [draw.randrange(VOCAB_SIZE) for _ in range(70)]
+    return alone + [shared + [draw.randrange(VOCAB_SIZE) for _ in range(1 + 9 * i)] for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "block_size", "chunk_size"), [("llama", 16, 40), ("mistral", 32, 64), ("qwen2", 16, 16), ("qwen3", 64, 48)]
+)
+def test_every_architecture_is_exact(tmp_path: Path, name: str, block_size: int, chunk_size: int) -> None:
+    folder = build(tmp_path / name, name)
+    asked = prompts()
+    reference = Reference(folder)
+    expected = [reference.greedy(prompt, MAX_TOKENS) for prompt in asked]
+    flags = ("--dtype", "float32", "--kv-memory", "16MiB", "--block-size", str(block_size))
+    cluster = LiveCluster(folder, *flags, "--chunk-size", str(chunk_size))
+    answers = asyncio.run(cluster.complete_all(asked, MAX_TOKENS, concurrency=6, ignore_eos=True))
+    near_ties = sum(is_near_tie(each, answer.tokens) for each, answer in zip(expected, answers, strict=True))
+    print(f"{near_ties} near-ties in {len(asked)} prompts")
+    assert near_ties == 0
+    for prompt, answer in zip(asked, answers, strict=True):
+        report = answer.report
+        assert (report["placement"], report["decode_computed_tokens"]) == ("remote", 0)
+        assert report["prefill_cached_tokens"] + report["prefill_computed_tokens"] == len(prompt)
+        assert report["blocks_shipped"] == report["manifest_blocks"] > 0
+    assert sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers) > 0
+    cluster.assert_at_rest()
+    assert cluster.stop() == 0
