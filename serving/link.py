@@ -132,7 +132,8 @@ class Link:
     async def _read(self, on_message: MessageCallback) -> None:
         try:
             while True:
-                data = await asyncio.wait_for(self._stream.read(), self._times.silence_s)
+                async with asyncio.timeout(self._times.silence_s):
+                    data = await self._stream.read()
                 if data is grpc.aio.EOF:
                     return self.close("the peer closed it")
                 on_message(self, LINK_CODEC.decode(data))
@@ -163,7 +164,8 @@ class Link:
                     self._outbox_bytes -= len(data)
                 self._written.set()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._filled.wait(), max(0.0, heartbeat_at_s - clock.time()))
+                    async with asyncio.timeout_at(heartbeat_at_s):
+                        await self._filled.wait()
                 self._filled.clear()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             self.close(_why(error))
@@ -221,7 +223,8 @@ class LinkServer:
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         welcome: LinkMessage
-        data: Any = await asyncio.wait_for(context.read(), self._times.connect_s)
+        async with asyncio.timeout(self._times.connect_s):
+            data: Any = await context.read()
         if data is grpc.aio.EOF:
             return
         try:
@@ -290,7 +293,8 @@ class LinkDialer:
         """Return the link, waiting for the first attempt; raises why there is none (Unavailable, PeerMismatch, …)."""
         if self.link is None and self.error is None:
             try:
-                await asyncio.wait_for(self._settled.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._settled.wait()
             except TimeoutError:
                 raise Unavailable(f"no link to {self.address} within {timeout_s} s") from None
         if self.link is None:
@@ -301,7 +305,8 @@ class LinkDialer:
         async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
             call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
             try:
-                link = await asyncio.wait_for(self._greet(call), self._times.connect_s)
+                async with asyncio.timeout(self._times.connect_s):
+                    link = await self._greet(call)
             except TimeoutError:
                 raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:

@@ -77,7 +77,8 @@ class GrpcReceiver:
     async def connected(self, timeout_s: float) -> None:
         """Wait for a stream; raises TransferFailed with the reason when there is none in time."""
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         except TimeoutError:
             raise TransferFailed(f"no stream for blocks to {self.sender_id}: {self._reason}") from None
 
@@ -107,7 +108,8 @@ class GrpcReceiver:
         while True:
             call: Call = self._channel.stream_stream(METHOD)()
             try:
-                await asyncio.wait_for(self._greet(call), self._times.connect_s)
+                async with asyncio.timeout(self._times.connect_s):
+                    await self._greet(call)
                 delay_s = self._times.reconnect_min_s
                 await self._carry(call)
             except (*BROKEN, PagewireError) as error:

@@ -129,7 +129,8 @@ class GrpcSender:
 
     async def _serve(self, _requests: object, context: Context) -> None:
         try:
-            stream, proof = await asyncio.wait_for(self._greet(context), self._times.connect_s)
+            async with asyncio.timeout(self._times.connect_s):
+                stream, proof = await self._greet(context)
         except BROKEN as error:
             log.warning("a stream for blocks did not come up: %s", why(error))
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "greeting failed")
@@ -140,7 +141,8 @@ class GrpcSender:
             self._forget(older, "the pod dialled again")
         self._streams[stream.peer_id] = stream  # before the welcome: whoever read that may have blocks sent at once
         try:
-            await asyncio.wait_for(context.write(wire.encode_welcome(proof)), self._times.connect_s)
+            async with asyncio.timeout(self._times.connect_s):
+                await context.write(wire.encode_welcome(proof))
             await self._carry(stream, context)
         except BROKEN as error:
             stream.close(why(error))
@@ -216,7 +218,8 @@ class GrpcSender:
     async def _write(self, peer_id: str, batch: Batch, context: Context) -> None:
         payloads = [self._memory.read(block_id) for block_id in batch.block_ids]
         message = wire.encode_blocks(batch.key, batch.first_block, payloads)
-        await asyncio.wait_for(context.write(message), self._times.write_s)
+        async with asyncio.timeout(self._times.write_s):
+            await context.write(message)
         self.counters.messages += 1
         self.counters.blocks += len(payloads)
         self.counters.bytes += len(payloads) * self._memory.block_bytes

@@ -115,7 +115,8 @@ class LocalReceiver:
     async def connected(self, timeout_s: float) -> None:
         """Wait for `connect`; raises TransferFailed when it does not come in time."""
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         except TimeoutError:
             raise TransferFailed(f"{self._sender.pod_id} is not connected") from None
 

@@ -187,3 +187,17 @@ async def test_a_silent_peer_is_given_up() -> None:
 def test_an_empty_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="secret"):
         identity("x", secret=b"")
+
+
+async def test_a_link_that_is_closed_right_after_a_send_ends(served: tuple[Recorder, Served, str]) -> None:
+    # asyncio.wait_for of Python 3.11 swallows a cancellation that meets a finished wait: the pump never returned.
+    theirs, _, address = served
+    for _ in range(20):
+        ours = Recorder()
+        dialer, task = await dialled(address, ours, identity("client"))
+        link = await dialer.up(5)
+        link.send(Cancel(request_id="x", reason="client"))
+        link.close("enough")
+        await ours.until(lambda ours=ours: "down" in ours.log)  # type: ignore[misc]
+        await ended(task)
+    await theirs.until(lambda: theirs.log.count("down") >= 20)
