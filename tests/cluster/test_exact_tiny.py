@@ -31,8 +31,7 @@ def prompts() -> list[list[int]]:
 def test_every_architecture_is_exact(tmp_path: Path, name: str, block_size: int, chunk_size: int) -> None:
     folder = build(tmp_path / name, name)
     asked = prompts()
-    reference = Reference(folder)
-    expected = [reference.greedy(prompt, MAX_TOKENS) for prompt in asked]
+    expected = Reference(folder).greedy(asked, MAX_TOKENS)
     flags = ("--dtype", "float32", "--kv-memory", "16MiB", "--block-size", str(block_size))
     cluster = LiveCluster(folder, *flags, "--chunk-size", str(chunk_size))
     answers = asyncio.run(cluster.complete_all(asked, MAX_TOKENS, concurrency=6, ignore_eos=True))

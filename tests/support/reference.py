@@ -1,14 +1,18 @@
-"""transformers' own greedy answer, and the comparison that allows for nothing but a near-tie in it."""
+"""transformers' own greedy answers, and the comparison that allows for nothing but a near-tie in them."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 NEAR_TIE = 1e-3
+MAX_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +25,46 @@ class Expected:
 
 
 class Reference:
-    """The model in fp32 through `transformers.generate`, one prompt at a time."""
+    """The model in fp32 through `transformers.generate`."""
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
-    def greedy(self, prompt: list[int], max_tokens: int) -> Expected:
-        """Return `max_tokens` tokens; the end-of-sequence token does not end them."""
-        tokens = torch.tensor([prompt])
+    def greedy(self, prompts: Sequence[list[int]], max_tokens: int, shared: int = 0) -> list[Expected]:
+        """Return `max_tokens` tokens for each prompt; the end-of-sequence token does not end them.
+
+        Prompts of like length run as one left-padded batch. The first `shared` tokens of all prompts are the same and
+        computed once, for the sake of time.
+        """
+        if shared:
+            cache = self._cache_of(prompts[0][:shared])
+            return [self._generate([prompt], max_tokens, copy.deepcopy(cache))[0] for prompt in prompts]
+        answers: dict[int, Expected] = {}
+        order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+        for _, group in groupby(order, key=lambda place: len(prompts[place]).bit_length()):
+            places = list(group)
+            for start in range(0, len(places), MAX_BATCH):
+                batch = places[start : start + MAX_BATCH]
+                answers.update(zip(batch, self._generate([prompts[p] for p in batch], max_tokens), strict=True))
+        return [answers[place] for place in range(len(prompts))]
+
+    def _cache_of(self, tokens: list[int]) -> DynamicCache:
+        cache = DynamicCache(config=self._model.config)
+        with torch.inference_mode():
+            self._model(torch.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return cache
+
+    def _generate(
+        self, prompts: Sequence[list[int]], max_tokens: int, cache: DynamicCache | None = None
+    ) -> list[Expected]:
+        longest = max(len(prompt) for prompt in prompts)
+        tokens = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with torch.inference_mode():
             out = self._model.generate(
                 tokens,
-                attention_mask=torch.ones_like(tokens),
+                attention_mask=mask,
+                past_key_values=cache,
                 max_new_tokens=max_tokens,
                 min_new_tokens=max_tokens,
                 do_sample=False,
@@ -41,12 +73,15 @@ class Reference:
                 return_dict_in_generate=True,
                 output_logits=True,
             )
-        best = [logits[0].topk(2) for logits in out.logits]
-        return Expected(
-            tokens=tuple(out.sequences[0, len(prompt) :].tolist()),
-            runners_up=tuple(int(top.indices[1]) for top in best),
-            margins=tuple(float(top.values[0] - top.values[1]) for top in best),
-        )
+        best = [logits.topk(2, dim=-1) for logits in out.logits]
+        return [
+            Expected(
+                tokens=tuple(out.sequences[row, longest:].tolist()),
+                runners_up=tuple(int(top.indices[row, 1]) for top in best),
+                margins=tuple(float(top.values[row, 0] - top.values[row, 1]) for top in best),
+            )
+            for row in range(len(prompts))
+        ]
 
 
 def is_near_tie(expected: Expected, got: tuple[int, ...]) -> bool:
