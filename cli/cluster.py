@@ -34,6 +34,7 @@ POD_SETTINGS = (
     "dtype", "block_size", "chunk_size", "kv_memory", "max_num_batched_tokens", "max_num_seqs", "max_model_len",
     "lease_s", "transfer_timeout_s",
 )  # fmt: skip
+ROUTER_SETTINGS = ("policy", "prefill_mode")
 
 
 class Cluster:
@@ -125,28 +126,21 @@ class Cluster:
             *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
         ]
-        for setting in POD_SETTINGS:
-            value = getattr(config, setting)
-            if value is not None:
-                flags += ["--" + setting.replace("_", "-"), str(value)]
-        secrets_by_name = {"PAGEWIRE_CLUSTER_SECRET": secret, "PAGEWIRE_REDIS_URL": redis}
-        return await self._spawn(name, [role, *flags], secrets_by_name, logs)
+        flags += _given(config, POD_SETTINGS)
+        return await self._spawn(name, [role, *flags], redis, secret, logs)
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
         config = self._config
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
-        flags += ["--grpc-port", str(config.grpc_port), "--drain-timeout-s", str(config.drain_s)]
+        flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
         flags += ["--log-level", config.log_level]
-        if config.policy is not None:
-            flags += ["--policy", config.policy]
-        return await self._spawn(
-            "router", ["router", *flags], {"PAGEWIRE_SECRET": secret, "PAGEWIRE_REDIS": redis}, logs
-        )
+        flags += _given(config, ROUTER_SETTINGS)
+        return await self._spawn("router", ["router", *flags], redis, secret, logs)
 
-    async def _spawn(self, name: str, arguments: list[str], secrets_by_name: dict[str, str], logs: Path) -> Child:
-        child = await Child.start(
-            name, [*self._program, *arguments], {**self._environ, **secrets_by_name}, logs / f"{name}.log"
-        )
+    async def _spawn(self, name: str, arguments: list[str], redis: str, secret: str, logs: Path) -> Child:
+        # What is secret goes by the environment: a command line shows to everybody.
+        environ = {**self._environ, "PAGEWIRE_CLUSTER_SECRET": secret, "PAGEWIRE_REDIS_URL": redis}
+        child = await Child.start(name, [*self._program, *arguments], environ, logs / f"{name}.log")
         self._children.append(child)
         return child
 
@@ -190,6 +184,13 @@ class Cluster:
                 for child in self._children:
                     if child.name.split("-")[0] in group:
                         stops.create_task(child.stop(self._config.drain_s + KILL_MARGIN_S))
+
+
+def _given(config: ClusterConfig, names: Sequence[str]) -> list[str]:
+    """Return flags for those settings that were given; the services' own defaults stand for the others."""
+    values = {name: getattr(config, name) for name in names}
+    flags = [("--" + name.replace("_", "-"), str(value)) for name, value in values.items() if value is not None]
+    return [part for flag in flags for part in flag]
 
 
 def _share_of_cores(num_engines: int) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
+from pagewire.router.config import PolicyName, PrefillMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +21,12 @@ class ClusterConfig:
     host: str = setting("127.0.0.1", help="address that everything listens on")
     port: int = setting(8000, help="HTTP port of the router, 0 for a free one")
     grpc_port: int = setting(50050, help="gRPC port of the router, 0 for a free one")
-    redis: str = setting("", help="URL of a Redis or Valkey server; an embedded one is started when unset")
-    policy: str | None = setting(None, help="placement policy of the router")
-    dtype: str | None = setting(None, help="type of weights and KV: auto, float32 or bfloat16")
+    redis: str = setting(
+        "", help="URL of a Redis or Valkey server; an embedded one is started when unset", is_secret=True
+    )
+    policy: PolicyName | None = setting(None, help="how the router chooses pods")
+    prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
+    dtype: Literal["auto", "float32", "bfloat16"] | None = setting(None, help="type of weights and KV")
     block_size: int | None = setting(None, help="slots of a KV block", unit="tokens")
     chunk_size: int | None = setting(None, help="largest part of a prompt computed in one step", unit="tokens")
     kv_memory: int | None = setting(None, help="memory of each pod's KV pool", unit="bytes", parse=parse_bytes)
@@ -32,7 +37,7 @@ class ClusterConfig:
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
-    log_level: str = setting("info", help="least severe line that is logged: debug, info, warning or error")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
     start_timeout_s: float = setting(300.0, help="longest wait until everything is ready", unit="s")
     drain_s: float = setting(30.0, help="time to finish running requests when stopping", unit="s")
 

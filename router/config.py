@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from pagewire.core.config import setting
 
@@ -29,15 +30,17 @@ class RouterConfig:
     """Settings of one router process."""
 
     model: str = setting(help="Hugging Face folder with the model's tokenizer and chat template", unit="path")
-    secret: str = setting(help="the cluster's secret, equal in all its processes", is_secret=True)
-    cluster: str = setting("pagewire", help="name that separates clusters in one Redis")
-    redis: str = setting("redis://127.0.0.1:6379", help="Redis for discovery and the prefix index", unit="URL")
+    cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
+    cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
+    redis_url: str = setting(
+        "redis://127.0.0.1:6379/0", help="Redis or Valkey for discovery and the prefix index", is_secret=True
+    )
     name: str = setting("router", help="name of this router on its links")
     host: str = setting("127.0.0.1", help="interface to listen on", unit="address")
     port: int = setting(8000, help="HTTP port, 0 for any")
     grpc_port: int = setting(50050, help="gRPC port, 0 for any")
     policy: PolicyName = setting(PolicyName.PREFIX_AFFINITY, help="how pods are chosen")
-    prefill: PrefillMode = setting(
+    prefill_mode: PrefillMode = setting(
         PrefillMode.REMOTE, help="where prompts are prefilled; auto: the decode pod compares"
     )
     max_concurrent: int = setting(1024, help="requests at once; more are refused with a time to come back")
@@ -49,12 +52,12 @@ class RouterConfig:
     placement_wait_s: float = setting(2.0, help="how long a request waits for a pod when none is linked", unit="s")
     index_timeout_s: float = setting(0.02, help="bound of an index lookup, after which it is done without", unit="s")
     discovery_s: float = setting(1.0, help="how often Redis is asked for pods", unit="s")
-    drain_timeout_s: float = setting(30.0, help="how long running requests may take once draining", unit="s")
-    log_level: str = setting("INFO", help="least severe level that is logged")
+    drain_s: float = setting(30.0, help="time to finish running requests after SIGTERM", unit="s")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
 
     def __post_init__(self) -> None:
-        if not self.secret:
-            raise ValueError("secret is empty: links would be open to anybody")
+        if not self.cluster_secret:
+            raise ValueError("cluster_secret is empty: links would be open to anybody")
         for name in ("max_concurrent", "max_attempts", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")

@@ -215,7 +215,7 @@ class Dispatcher:
         return Submit(
             spec=spec,
             candidates=placed.placement.candidates,
-            prefill=self._config.prefill.value,
+            prefill=self._config.prefill_mode.value,
             deadline_s=max(0.001, life.deadline_at_s - self._clock.now()),
         )
 

@@ -91,7 +91,7 @@ class _Router:
     """Everything a router process is made of."""
 
     def __init__(self, config: RouterConfig, lifecycle: Lifecycle) -> None:
-        secret, incarnation = config.secret.encode(), uuid.uuid4().hex
+        secret, incarnation = config.cluster_secret.encode(), uuid.uuid4().hex
         name = f"{config.name}-{incarnation[:8]}"
 
         def identity(fingerprint: Fingerprint | None) -> Identity:
@@ -102,11 +102,13 @@ class _Router:
         self.config = config
         self.lifecycle = lifecycle
         self.tokenizer = Tokenizer(Path(config.model))
-        self.registry = Registry(config.redis, config.cluster, timeout_s=config.index_timeout_s)
+        self.registry = Registry(config.redis_url, config.cluster, timeout_s=config.index_timeout_s)
         self.pool = PodPool(
             self.registry, identity, tokenizer_digest=self.tokenizer.digest, discovery_s=config.discovery_s
         )
-        self.placer = Placer(self.pool, self.registry, POLICIES[config.policy](), mode=config.prefill, secret=secret)
+        self.placer = Placer(
+            self.pool, self.registry, POLICIES[config.policy](), mode=config.prefill_mode, secret=secret
+        )
         intake = Intake(self.tokenizer, lambda: self.pool.fingerprint, max_timeout_s=config.request_timeout_s)
         metrics = RouterMetrics()
         metrics.lookup_failures.set_function(lambda: self.registry.lookup_failures)
@@ -156,7 +158,7 @@ async def _drain(router: _Router) -> None:
     """Finish what runs, within the drain time; new requests are refused meanwhile, by name."""
     await router.grpc.serving(False, SERVICE)
     try:
-        async with asyncio.timeout(router.config.drain_timeout_s):
+        async with asyncio.timeout(router.config.drain_s):
             await router.dispatcher.wait_idle()
     except TimeoutError:
         log.warning("%d requests are cut off by the drain time", router.dispatcher.active)

@@ -69,12 +69,12 @@ async def running_router(redis: str, model: Path, *pods: FakePod, **settings: An
     cluster = uuid.uuid4().hex
     config = RouterConfig(
         model=str(model),
-        secret=SECRET.decode(),
+        cluster_secret=SECRET.decode(),
         cluster=cluster,
-        redis=redis,
+        redis_url=redis,
         port=0,
         grpc_port=0,
-        **{"discovery_s": 0.05, "index_timeout_s": 1.0, "drain_timeout_s": 5.0, **settings},
+        **{"discovery_s": 0.05, "index_timeout_s": 1.0, "drain_s": 5.0, **settings},
     )
     lifecycle = Lifecycle()
     ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
