@@ -19,6 +19,7 @@ BlockHash = NewType("BlockHash", bytes)
 
 HASH_VERSION = 1
 HASH_BYTES = 16
+INDEX_STRIDE = 8
 
 
 def root_hash(
@@ -52,6 +53,11 @@ def chain(root: BlockHash, tokens: Sequence[int], block_size: int) -> list[Block
         parent = extend(parent, tokens[start : start + block_size])
         hashes.append(parent)
     return hashes
+
+
+def is_indexed(depth: int) -> bool:
+    """True for the blocks of a chain, counted from 0, that the cluster's index has a key for: every INDEX_STRIDE-th."""
+    return (depth + 1) % INDEX_STRIDE == 0
 
 
 def max_hit_blocks(num_tokens: int, block_size: int) -> int:

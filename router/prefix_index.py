@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from pagewire.core.block_hash import BlockHash, max_hit_blocks
-from pagewire.serving.registry import is_indexed
+from pagewire.core.block_hash import BlockHash, is_indexed, max_hit_blocks
 
 MAX_PROBES = 128
 

@@ -7,7 +7,7 @@ request, and every wait is bounded.
     pw:<cluster>:pods                 set of pod ids
     pw:<cluster>:pod:<pod id>         the registration as JSON, expires unless renewed
     pw:<cluster>:h:<hex hash>         set of "pod id@incarnation" that hold the chain up to this block;
-                                      only every INDEX_STRIDE-th block of a chain has a key
+                                      only the blocks that `is_indexed` names have a key
 """
 
 from __future__ import annotations
@@ -26,23 +26,17 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from pagewire.core.block_hash import HASH_BYTES, BlockHash
+from pagewire.core.block_hash import HASH_BYTES, BlockHash, is_indexed
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import CachedBlock, Role
 
 log = logging.getLogger(__name__)
 
-INDEX_STRIDE = 8
 REGISTRATION_TTL_S = 10.0
 MAX_QUEUED_EVENTS = 100_000
 BATCH = 512
 MAX_REGISTRATION_BYTES = 16_384
 _OUTAGE = (RedisError, OSError, TimeoutError)
-
-
-def is_indexed(depth: int) -> bool:
-    """True for the blocks of a chain that have a key: the last of every INDEX_STRIDE."""
-    return (depth + 1) % INDEX_STRIDE == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ PURE_FILES = (
     "decode_service/prefill_choice.py",
     "engine/block.py",
     "engine/block_pool.py",
+    "engine/frames.py",
     "engine/progress.py",
     "engine/reservation.py",
     "engine/role_policy.py",
@@ -33,6 +34,7 @@ PURE_FILES = (
     "engine/step.py",
     "engine/step_meter.py",
     "kvtransfer/effects.py",
+    "kvtransfer/greeting.py",
     "kvtransfer/inbox.py",
     "kvtransfer/intake.py",
     "kvtransfer/lease.py",
@@ -51,12 +53,14 @@ PURE_FILES = (
     "router/prefix_index.py",
     "router/request.py",
     "router/stop_strings.py",
+    "router/text_stream.py",
     "router/validation.py",
+    "serving/codec.py",
+    "serving/handshake.py",
 )
 
-# Not decisions, but values, mappings and constants that pure files may stand on: `serving/registry.py` says which
-# blocks of a chain have a key.
-HARMLESS = ("client/codec.py", "core/clock.py", "protos/", "serving/registry.py")
+# Not decisions, but mappings and protocols that pure files may stand on.
+HARMLESS = ("client/codec.py", "core/clock.py", "protos/")
 
 IMPURE = {
     "torch", "triton", "numpy", "grpc", "redis", "asyncio", "socket", "threading", "subprocess", "os", "time", "random",

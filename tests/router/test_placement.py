@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.core.block_hash import BlockHash, chain, root_hash
+from pagewire.core.block_hash import INDEX_STRIDE, BlockHash, chain, is_indexed, root_hash
 from pagewire.core.errors import Overloaded
 from pagewire.core.messages import Load, Role
 from pagewire.router.admission import Admission, RetryBudget
 from pagewire.router.policy import Demand, LeastLoaded, PodView, Policy, PrefixAffinity, RoundRobin
 from pagewire.router.prefix_index import MAX_PROBES, held, probes
-from pagewire.serving.registry import INDEX_STRIDE, is_indexed
 
 ROOT = root_hash(model_digest="m", kv_fingerprint="k")
 B = 16

