@@ -157,7 +157,7 @@ class Cluster:
                     last = f"{answer.status_code} {answer.text}"
                     await asyncio.sleep(HEALTH_POLL_S)
         except (TimeoutError, httpx.TransportError) as error:
-            raise Unavailable(f"the router is not ready: {error or last}\n{router.tail()}") from error
+            raise Unavailable(f"the router is not ready: {str(error) or last}\n{router.tail()}") from error
 
     async def _watch(self) -> None:
         """Report each process that ends; raises Unavailable when it is the router."""

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import redis
 
+ROUTER_FLAGS = ("policy=round_robin", "prefill_mode=auto")
 RUN_CLUSTER = Path(__file__).parents[1] / "support" / "run_cluster.py"
 
 
@@ -66,7 +67,7 @@ def started() -> Iterator[list[Running]]:
 
 def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp_path: Path) -> None:
     environ = {"PAGEWIRE_REDIS_URL": "wrong", "PAGEWIRE_PREFILL": "9", "PAGEWIRE_LEASE_S": "2", "TMPDIR": str(tmp_path)}
-    running = Running("prefill=2", "kv_memory=1MiB", "threads=3", pods=(2, 1, 0), **environ)
+    running = Running("prefill=2", "kv_memory=1MiB", "threads=3", *ROUTER_FLAGS, pods=(2, 1, 0), **environ)
     started.append(running)
     said = running.ready()
     assert [pod["id"] for pod in said["prefill"]] == ["prefill-0", "prefill-1"]
@@ -76,6 +77,8 @@ def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp
     flags = said["decode"][0]["flags"]
     assert (flags["--kv-memory"], flags["--threads"], flags["--model"]) == ("1048576", "3", "/no/model")
     assert "--chunk-size" not in flags
+    flags = said["router"]["flags"]
+    assert (flags["--policy"], flags["--prefill-mode"]) == ("round_robin", "auto")
     # What was meant for `up` itself does not reach a service.
     assert said["decode"][0]["variables"] == ["PAGEWIRE_CLUSTER_SECRET", "PAGEWIRE_REDIS_URL"]
     assert len(running.tree) == 5
@@ -109,6 +112,14 @@ def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running
     assert stdout == ""
     assert "decode-0 ended with exit code 3 before it was ready" in stderr
     assert "no room for the weights" in stderr
+
+
+def test_nothing_is_ready_while_the_router_lacks_a_pod(started: list[Running]) -> None:
+    running = Running("prefill=2", "start_timeout_s=2", pods=(1, 1, 0))
+    started.append(running)
+    stdout, stderr = running.process.communicate(timeout=30)
+    assert (stdout, running.process.returncode) == ("", 1)
+    assert 'the router is not ready: 200 {"status": "ready", "pods": {"prefill": 1,' in stderr
 
 
 def test_a_pod_that_dies_later_leaves_the_others_alone(started: list[Running]) -> None:

@@ -40,16 +40,16 @@ def main() -> None:
         sys.exit(3)
     said: dict[str, object] = {"pid": os.getpid(), "grpc": "127.0.0.1:1", "flags": flags}
     said["variables"] = sorted(name for name in os.environ if name.startswith("PAGEWIRE_"))
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopped.set())
+    # A launcher of several threads that is killed may send SIGTERM more than once: a handler would interrupt itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if role != "router":
         print(json.dumps({**said, "id": flags["--pod-id"], "metrics": "-"}), flush=True)
-        stopped.wait()
+        signal.sigwait({signal.SIGTERM})
         return
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever).start()
         print(json.dumps({**said, "http": f"http://127.0.0.1:{server.server_address[1]}"}), flush=True)
-        stopped.wait()
+        signal.sigwait({signal.SIGTERM})
         server.shutdown()
 
 
