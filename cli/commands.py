@@ -63,7 +63,7 @@ def router(config: RouterConfig) -> None:
     """Run a router: the HTTP and gRPC front door of a cluster."""
     from pagewire.router.main import run
 
-    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+    _serve(run, flags.with_model(config, str(models.resolve(config.model))), loop_factory=_fast_loop())
 
 
 def prefill(config: PodConfig) -> None:
@@ -85,12 +85,27 @@ def colocated(config: PodConfig) -> None:
     decode(config)
 
 
-def _serve(run: Callable[..., Awaitable[None]], config: object) -> None:
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where it is installed, None for asyncio's own."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    make: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return make
+
+
+def _serve(
+    run: Callable[..., Awaitable[None]],
+    config: object,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     async def serve() -> None:
         await run(config, on_ready=lambda ready: print(json.dumps(ready), flush=True))
 
     try:
-        asyncio.run(serve())
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(serve())
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -101,7 +116,7 @@ def chat(
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
 ) -> None:
-    """Talk to the model of a running cluster; one line is one message, an empty one or end of input leaves."""
+    """Talk to the model of a running cluster: one line is one message, Ctrl-C cuts an answer off, Ctrl-D leaves."""
     from pagewire.cli import talk
 
     talk.chat(url, system=system, options=talk.options(max_tokens, temperature))

