@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator, Sequence
 
 from pagewire.cli.progress import say
-from pagewire.client import Client, Message, Options, Prompt, Result
+from pagewire.client import Client, Message, Options, Prompt
 from pagewire.core.errors import PagewireError
 
 
@@ -17,21 +18,23 @@ def options(max_tokens: int | None, temperature: float | None) -> Options:
 
 
 def chat(url: str, *, system: str, options: Options) -> None:
-    """Answer one line after the other, each with all that was said before it."""
+    """Answer one line after the other, each with all that was said before it; end of input leaves."""
     messages = [Message(role="system", content=system)] if system else []
     with Client(url) as client:
+        model = client.model_info().model
         if sys.stdin.isatty():
-            say(f"talking to {client.model_info().model}; an empty line leaves")
-        while line := _ask():
+            # Lines can be edited and come back with the arrow keys.
+            import readline  # noqa: F401
+
+            say(f"talking to {model}; Ctrl-C cuts an answer off, Ctrl-D leaves")
+        for line in _lines():
             messages.append(Message(role="user", content=line))
-            try:
-                answer = _stream(client, messages, options)
-            except PagewireError as error:
-                # The conversation goes on from before the question that failed.
+            said = _answer(client, messages, options)
+            if said:
+                messages.append(Message(role="assistant", content=said))
+            else:
+                # The conversation goes on from before the question that has no answer.
                 messages.pop()
-                say(f"pagewire: {error}")
-                continue
-            messages.append(Message(role="assistant", content=answer.text))
 
 
 def complete(url: str, prompt: str, *, as_json: bool, options: Options) -> None:
@@ -43,15 +46,41 @@ def complete(url: str, prompt: str, *, as_json: bool, options: Options) -> None:
             _stream(client, prompt, options)
 
 
-def _ask() -> str:
-    if sys.stdin.isatty():
-        print("> ", end="", flush=True, file=sys.stderr)
-    return sys.stdin.readline().strip()
+def _lines() -> Iterator[str]:
+    """Yield what is asked, without empty lines, until the end of input; Ctrl-C begins the line anew."""
+    while True:
+        try:
+            line = input("> ") if sys.stdin.isatty() else sys.stdin.readline()
+        except EOFError:
+            say("")
+            return
+        except KeyboardInterrupt:
+            say("")
+            continue
+        if not line and not sys.stdin.isatty():
+            return
+        if line.strip():
+            yield line.strip()
 
 
-def _stream(client: Client, prompt: Prompt, options: Options) -> Result:
+def _answer(client: Client, messages: Sequence[Message], options: Options) -> str:
+    """Print an answer as it comes and return what came of it before it ended, failed or was cut off."""
+    said: list[str] = []
+    try:
+        with client.stream(messages, **options) as stream:
+            for chunk in stream:
+                said.append(chunk.text)
+                print(chunk.text, end="", flush=True)
+    except KeyboardInterrupt:
+        print(" [cut off]", end="")
+    except PagewireError as error:
+        say(f"pagewire: {error}")
+    print(flush=True)
+    return "".join(said)
+
+
+def _stream(client: Client, prompt: Prompt, options: Options) -> None:
     with client.stream(prompt, **options) as stream:
         for chunk in stream:
             print(chunk.text, end="", flush=True)
         print(flush=True)
-        return stream.result

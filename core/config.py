@@ -85,7 +85,11 @@ class Loaded(Generic[T]):
         rows = []
         for each in settings(type(self.value)):
             value = getattr(self.value, each.name)
-            text = "(set)" if each.is_secret and value else f"{value} {each.unit}".strip()
+            text = f"{value} {each.unit}".strip()
+            if value is None or value == "":
+                text = "(unset)"
+            elif each.is_secret:
+                text = "(set)"
             rows.append((each.name, text, self.sources[each.name]))
         return rows
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from pagewire.core.config import setting
+from pagewire.core.units import parse_bytes
 
 
 class PolicyName(StrEnum):
@@ -29,14 +30,14 @@ class PrefillMode(StrEnum):
 class RouterConfig:
     """Settings of one router process."""
 
-    model: str = setting(help="Hugging Face folder with the model's tokenizer and chat template", unit="path")
+    model: str = setting(help="Hugging Face folder of the model, or the name of a local model")
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
     cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
     redis_url: str = setting(
         "redis://127.0.0.1:6379/0", help="Redis or Valkey for discovery and the prefix index", is_secret=True
     )
     name: str = setting("router", help="name of this router on its links")
-    host: str = setting("127.0.0.1", help="interface to listen on", unit="address")
+    host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, help="HTTP port, 0 for any")
     grpc_port: int = setting(50050, help="gRPC port, 0 for any")
     policy: PolicyName = setting(PolicyName.PREFIX_AFFINITY, help="how pods are chosen")
@@ -47,7 +48,7 @@ class RouterConfig:
     max_attempts: int = setting(3, help="how often one request may be placed")
     retry_ratio: float = setting(0.2, help="further attempts earned per admitted request")
     retry_burst: int = setting(256, help="further attempts held in reserve")
-    max_body_bytes: int = setting(8 << 20, help="largest request body", unit="bytes")
+    max_body_bytes: int = setting(8 << 20, help="largest request body", unit="bytes", parse=parse_bytes)
     request_timeout_s: float = setting(600.0, help="deadline of a request", unit="s")
     placement_wait_s: float = setting(2.0, help="how long a request waits for a pod when none is linked", unit="s")
     index_timeout_s: float = setting(0.02, help="bound of an index lookup, after which it is done without", unit="s")

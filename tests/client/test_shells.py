@@ -8,95 +8,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 
-import grpc
 import pytest
-from grpc_status import rpc_status
+from scripted_server import ScriptedServer, scripted_server
 
 from pagewire.client import AsyncClient, Client, RetryPolicy, Timeout
 from pagewire.client.channel import target_of
 from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from pagewire.protos import inference_pb2, inference_pb2_grpc
-from pagewire.serving.grpc_server import rich_status
-
-Responses = Iterator[inference_pb2.GenerateResponse]
-Context = grpc.ServicerContext
 
 FAST = RetryPolicy(first_backoff_s=0.001, max_backoff_s=0.001)
 
 
-class ScriptedServer(inference_pb2_grpc.InferenceServicer):
-    """Runs `script(request, context)` for each request and counts what it saw."""
-
-    def __init__(self) -> None:
-        self.script: Callable[[inference_pb2.GenerateRequest, Context], Responses] = echo
-        self.requests: list[inference_pb2.GenerateRequest] = []
-        self.arrived = threading.Event()
-        self.cancelled = threading.Event()
-
-    def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-        self.requests.append(request)
-        self.arrived.set()
-        return self.script(request, context)
-
-    def GetModelInfo(
-        self, request: inference_pb2.GetModelInfoRequest, context: Context
-    ) -> inference_pb2.GetModelInfoResponse:
-        return inference_pb2.GetModelInfoResponse(model="tiny", max_model_len=512, block_size=16, vocab_size=300)
-
-    def endless(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-        """Send one chunk, then nothing until the call is cancelled."""
-        context.add_callback(self.cancelled.set)
-        yield one("first")
-        self.cancelled.wait(30)
-
-    def silent(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-        """Send nothing until the call is cancelled."""
-        context.add_callback(self.cancelled.set)
-        self.cancelled.wait(30)
-        yield from ()
-
-    def failing(self, times: int, error: Overloaded | Unavailable | InvalidRequest, chunks: int = 0) -> None:
-        """Let the first `times` requests end in `error` after `chunks` chunks."""
-
-        def script(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-            if len(self.requests) > times:
-                yield from echo(request, context)
-                return
-            for _ in range(chunks):
-                yield one("x")
-            context.abort_with_status(rpc_status.to_status(rich_status(error, "r1")))
-
-        self.script = script
-
-
-def one(text: str) -> inference_pb2.GenerateResponse:
-    return inference_pb2.GenerateResponse(request_id="r1", chunk=inference_pb2.Chunk(text=text, token_ids=[7]))
-
-
-def echo(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-    """Answer with the prompt's words, one chunk each."""
-    words = request.text.split()
-    for word in words:
-        yield one(word)
-    usage = inference_pb2.Usage(prompt_tokens=len(words), completion_tokens=len(words))
-    last = inference_pb2.Complete(finish_reason="length", usage=usage)
-    yield inference_pb2.GenerateResponse(request_id="r1", complete=last)
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[ScriptedServer, str]]:
-    scripted = ScriptedServer()
-    with ThreadPoolExecutor(4) as pool:
-        running = grpc.server(pool)
-        inference_pb2_grpc.add_InferenceServicer_to_server(scripted, running)
-        port = running.add_insecure_port("127.0.0.1:0")
-        running.start()
-        yield scripted, f"127.0.0.1:{port}"
-        scripted.cancelled.set()
-        running.stop(None).wait()
+    with scripted_server() as running:
+        yield running
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def test_secrets_are_neither_shown_nor_quoted() -> None:
     rows = {name: (value, source) for name, value, source in loaded.show()}
     assert rows["password"] == ("(set)", "PAGEWIRE_PASSWORD")
     assert rows["wait_s"] == ("1.5 s", "default")
+    assert rows["limit"] == ("(unset)", "default")
     assert "hush" not in str(rows)
 
 

@@ -1,0 +1,78 @@
+"""`pagewire chat` on a terminal: answers stream, Ctrl-C cuts one off, Ctrl-D leaves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from scripted_server import ScriptedServer, echo, scripted_server
+
+ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[ScriptedServer, str]]:
+    with scripted_server() as running:
+        yield running
+
+
+class Terminal:
+    """A `pagewire chat` that believes it talks to a person."""
+
+    def __init__(self, url: str) -> None:
+        self._ours, theirs = pty.openpty()
+        command = [sys.executable, "-P", "-c", ON_TERMINAL, "-P", "-m", "pagewire.cli.main", "chat", "--url", url]
+        environ = {**os.environ, "TERM": "dumb"}
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+        os.close(theirs)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def until(self, text: bytes) -> bytes:
+        seen = b""
+        while text not in seen:
+            seen += os.read(self._ours, 4096)
+        return seen
+
+    def close(self) -> None:
+        os.close(self._ours)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def terminal(server: tuple[ScriptedServer, str]) -> Iterator[Terminal]:
+    started = Terminal(server[1])
+    yield started
+    started.close()
+
+
+def test_a_conversation_goes_on_after_an_answer_was_cut_off(
+    terminal: Terminal, server: tuple[ScriptedServer, str]
+) -> None:
+    scripted = server[0]
+    scripted.script = scripted.endless
+    terminal.until(b"> ")
+    terminal.type(b"hello\n")
+    terminal.until(b"first")
+    terminal.type(CTRL_C)
+    assert b"[cut off]" in terminal.until(b"> ")
+    assert scripted.cancelled.wait(10)
+    scripted.script = echo
+    terminal.type(b"   \n")
+    terminal.until(b"> ")
+    terminal.type(b"half a line" + CTRL_C)
+    terminal.until(b"> ")
+    terminal.type(b"go on\n")
+    terminal.until(b"> ")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(10) == 0
+    said = [(message.role, message.content) for message in scripted.requests[-1].chat.messages]
+    assert said == [("user", "hello"), ("assistant", "first"), ("user", "go on")]
+    assert len(scripted.requests) == 2
