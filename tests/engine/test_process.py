@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from engine_runs import Heard, greedy, spec
-from transformers_runs import generate
+from reference import generate
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Add, Bind, Join, Reserve, Role, StepDone

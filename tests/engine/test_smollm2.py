@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
+from reference import generate
 from tokenizers import Tokenizer
-from transformers_runs import generate
 
 NUM_TOKENS = 16
 QUESTION = (

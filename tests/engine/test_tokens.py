@@ -14,7 +14,7 @@ import pytest
 import tiny_model
 import torch
 from engine_runs import assert_at_rest, engine, greedy, run_all, run_until_idle, spec
-from transformers_runs import generate
+from reference import generate
 
 from pagewire.core.messages import Add, Bind, Join, Reserve, Role
 from pagewire.core.sampling import SamplingParams

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 NEAR_TIE = 1e-3
 MAX_BATCH = 16
@@ -29,6 +29,8 @@ class Reference:
 
     def __init__(self, folder: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        # In place of the folder's own: greedy, and only length ends an answer.
+        self._model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 
     def greedy(self, prompts: Sequence[list[int]], max_tokens: int, shared: int = 0) -> list[Expected]:
         """Return `max_tokens` tokens for each prompt; the end-of-sequence token does not end them.
@@ -66,10 +68,6 @@ class Reference:
                 attention_mask=mask,
                 past_key_values=cache,
                 max_new_tokens=max_tokens,
-                min_new_tokens=max_tokens,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
                 return_dict_in_generate=True,
                 output_logits=True,
             )
@@ -82,6 +80,12 @@ class Reference:
             )
             for row in range(len(prompts))
         ]
+
+
+def generate(folder: Path, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+    """Return `max_tokens` greedy tokens after each prompt, one prompt at a time."""
+    model = Reference(folder)
+    return [list(model.greedy([list(prompt)], max_tokens)[0].tokens) for prompt in prompts]
 
 
 def is_near_tie(expected: Expected, got: tuple[int, ...]) -> bool:
