@@ -62,6 +62,19 @@ async def raw_call(sender: GrpcSender) -> AsyncIterator[grpc.aio.StreamStreamCal
         call.cancel()
 
 
+@contextlib.asynccontextmanager
+async def open_call(sender: GrpcSender) -> AsyncIterator[grpc.aio.StreamStreamCall[bytes, bytes]]:
+    """Yield a bulk stream that has been greeted as pod D greets."""
+    async with raw_call(sender) as call:
+        data = await call.read()
+        assert isinstance(data, bytes)
+        greeter = Greeter(peer_id="D", block_bytes=BLOCK_BYTES, secret=SECRET)
+        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes)
+        await call.write(wire.encode_hello(hello))
+        await call.read()
+        yield call
+
+
 async def test_an_empty_secret_is_refused_on_both_sides() -> None:
     with pytest.raises(ValueError, match="empty"):
         a_sender(secret=b"")
@@ -144,13 +157,7 @@ async def test_a_silent_dialler_is_hung_up_on() -> None:
 async def test_garbage_for_credit_ends_the_stream_once() -> None:
     recorder = Recorder()
     sender = a_sender(recorder)
-    async with raw_call(sender) as call:
-        data = await call.read()
-        assert isinstance(data, bytes)
-        greeter = Greeter(peer_id="D", block_bytes=BLOCK_BYTES, secret=SECRET)
-        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes)
-        await call.write(wire.encode_hello(hello))
-        await call.read()
+    async with open_call(sender) as call:
         await call.write(b"PWKV\x01\x05 and so on")
         await recorder.until(lambda: recorder.lost == [("D", ())])
         assert not sender.is_connected("D")
@@ -159,13 +166,7 @@ async def test_garbage_for_credit_ends_the_stream_once() -> None:
 async def test_a_receiver_that_gives_no_credit_gets_a_window_and_no_more() -> None:
     recorder = Recorder()
     sender = a_sender(recorder)
-    async with raw_call(sender) as call:
-        data = await call.read()
-        assert isinstance(data, bytes)
-        greeter = Greeter(peer_id="D", block_bytes=BLOCK_BYTES, secret=SECRET)
-        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes)
-        await call.write(wire.encode_hello(hello))
-        await call.read()
+    async with open_call(sender) as call:
         for shipment_id in range(1, 9):
             sender.send("D", shipment_id, 1, [(index, index) for index in range(NUM_BLOCKS)])
         await recorder.until(lambda: sender.counters.bytes == SMALL.window_bytes)
