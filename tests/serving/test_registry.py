@@ -45,7 +45,7 @@ def block(number: int, depth: int = INDEX_STRIDE - 1) -> CachedBlock:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
