@@ -127,6 +127,12 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
         thread.join()
     if reader.error is not None:
         raise reader.error
+    engine.loop.check()  # broken bookkeeping ends the process with a code, and its pod with it
+    load = engine.loop.load()
+    log.info(
+        "KV pool checked at the end: %d free, %d cached, %d held, %d reserved of %d blocks",
+        load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_total,
+    )  # fmt: skip
 
 
 def main(argv: list[str]) -> None:

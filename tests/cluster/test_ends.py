@@ -262,6 +262,42 @@ def test_a_prefill_pod_killed_while_it_ships_costs_time_only(smollm2: Path) -> N
     assert cluster.stop() == 0
 
 
+def test_a_decode_pod_killed_while_it_streams_is_continued_by_another(smollm2: Path) -> None:
+    cluster = LiveCluster(smollm2, *FLAGS, "--decode", "2")
+    calm = cluster.complete(QUESTION, 40, ignore_eos=True)
+
+    def kill_the_one_that_decodes() -> None:
+        (busy,) = [pod for pod in cluster.said["decode"] if cluster.metrics(pod)["num_requests_running"] > 0]
+        cluster.kill(busy)
+
+    async def ask_and_kill() -> tuple[list[int], int]:
+        body = {"prompt": QUESTION, "max_tokens": 40, "ignore_eos": True, "temperature": 0, "stream": True}
+        wishes = {"return_token_ids": True, "pagewire": {"timeline": True}}
+        tokens: list[int] = []
+        attempts = 1
+        async with (
+            httpx.AsyncClient(base_url=cluster.http, timeout=60, trust_env=False) as client,
+            client.stream("POST", "/v1/completions", json={**body, **wishes}) as response,
+        ):
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                said = json.loads(line.removeprefix("data: "))
+                before = len(tokens)
+                for choice in said["choices"]:
+                    tokens += choice.get("token_ids") or []
+                if before < 8 <= len(tokens):
+                    kill_the_one_that_decodes()
+                attempts = said.get("pagewire", {}).get("attempts", attempts)
+        return tokens, attempts
+
+    tokens, attempts = asyncio.run(ask_and_kill())
+    assert attempts == 2
+    assert tuple(tokens) == calm.tokens
+    cluster.assert_at_rest()
+    assert cluster.stop() == 0
+
+
 def test_with_no_pod_left_the_error_is_named_in_time(smollm2: Path) -> None:
     cluster = LiveCluster(smollm2, *FLAGS)
     before = received_blocks(cluster)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 START_S = 120.0
 REST_S = 20.0
+AT_REST = re.compile(r"KV pool checked at the end: \d+ free, \d+ cached, 0 held, 0 reserved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,11 @@ class LiveCluster:
         os.kill(pod["pid"], signal.SIGKILL)
 
     def stop(self) -> int:
-        """Interrupt `up`; return its exit code once it and everything that it started are gone."""
+        """Interrupt `up`; return its exit code once it and everything that it started are gone.
+
+        Every pod that lived until then must have proved its pool: all blocks free or cached.
+        """
+        alive_until_now = [pod["id"] for pod in self.pods() if psutil.pid_exists(pod["pid"])]
         self.process.send_signal(signal.SIGINT)
         try:
             code = self.process.wait(timeout=60)
@@ -149,6 +155,8 @@ class LiveCluster:
             self.process.stdout.close()
         _, alive = psutil.wait_procs(self.tree, timeout=10)
         assert alive == [], f"left behind: {alive}"
+        for name in alive_until_now:
+            assert AT_REST.search(self.log(name)), self.log(name)
         return code
 
     def log(self, name: str) -> str:
