@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import PagewireError, Unavailable
+from pagewire.core.errors import EngineFailed, PagewireError, Unavailable
 from pagewire.core.messages import (
     Bind,
     Bound,
@@ -72,6 +72,16 @@ class Delivery:
     def key(self) -> tuple[str, int]:
         """The names that the frames of this shipment carry."""
         return (self.shipment.request_id, self.shipment.generation)
+
+    @property
+    def outcome(self) -> fx.Outcome | None:
+        """How it ended; None while it is open."""
+        return self.handed_over.result().outcome if self.handed_over.done() else None
+
+    @property
+    def kept_blocks(self) -> int:
+        """How many blocks from the shipment's first on are here and stay."""
+        return self.handed_over.result().kept_blocks if self.handed_over.done() else 0
 
     def on_message(self, message: PrefillMessage) -> None:
         """Take a frame of this shipment."""
@@ -139,8 +149,11 @@ class Delivery:
     async def _bind_blocks(self, num_blocks: int, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before  # the table only grows
-        bound = await self._bind(Bind(request_id=self.shipment.request_id, num_blocks=num_blocks))
-        self._act(self.shipment.bound(bound.block_ids))
+        try:
+            block_ids = (await self._bind(Bind(request_id=self.shipment.request_id, num_blocks=num_blocks))).block_ids
+        except EngineFailed:
+            block_ids = ()  # gone with the engine: there is nothing to write into
+        self._act(self.shipment.bound(block_ids))
         if self.shipment.is_open:
             self._receiver.retry(*self._key)
 

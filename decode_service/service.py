@@ -9,7 +9,6 @@ Invariant: every submitted request is in `_requests` until its blocks are free o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
@@ -21,9 +20,11 @@ from pagewire.core.clock import Clock
 from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, Unavailable
 from pagewire.core.messages import Cancel, Ended, ErrorInfo, LinkMessage, StepDone, Submit, TokenRecord, Tokens
 from pagewire.decode_service.admission import Admission
-from pagewire.decode_service.prefill_peers import PrefillPeers
-from pagewire.decode_service.request import Request, Surroundings
+from pagewire.decode_service.prefill_peers import BulkChannel, PrefillPeers, open_bulk_channel
+from pagewire.decode_service.request import Request
+from pagewire.decode_service.surroundings import Surroundings
 from pagewire.engine.front import Front
+from pagewire.kvtransfer.ticket import TicketKey
 from pagewire.serving.link import Link, LinkEvents, LinkServer
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,16 @@ SETTLE_S = 5.0
 
 
 class DecodeService:
-    """Serves `Submit` to every router that links to it."""
+    """Serves `Submit` to every router that links to it. `wall` is the wall clock, for tickets alone."""
 
-    def __init__(self, front: Front, *, clock: Clock, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        front: Front,
+        *,
+        clock: Clock,
+        wall: Callable[[], float] = time.time,
+        bulk_channel: BulkChannel = open_bulk_channel,
+    ) -> None:
         config, engine = front.config, front.engine
         self._front = front
         self._requests: dict[str, Request] = {}
@@ -43,14 +51,15 @@ class DecodeService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._peers = PrefillPeers(front.identity, engine.ready.layout.block_bytes)
+        self._peers = PrefillPeers(front.identity, engine.ready.layout.block_bytes, bulk_channel)
         self._admission = Admission(engine.reserve, config.max_num_waiting)
         self._around = Surroundings(
-            identity=front.identity,
+            pod_id=front.identity.peer_id,
             engine=engine,
             admission=self._admission,
             peers=self._peers,
             load=front.load,
+            tickets=TicketKey(front.identity.secret),
             clock=clock,
             wall=wall,
             lease_s=config.lease_s,
@@ -61,7 +70,7 @@ class DecodeService:
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
             load=front.load,
         )
-        self._ticker = asyncio.create_task(self._tick())
+        self._ticker = asyncio.create_task(self._keep_ticking())
 
     # ---------------------------------------------------------------------------------------------- front.Service
 
@@ -76,24 +85,20 @@ class DecodeService:
             "requests_submitted": float(self._counters["submitted"]),
             "requests_refused": float(self._counters["refused"]),
             "requests_ended": float(self._counters["ended"]),
-            "kv_blocks_received": float(sum(each.blocks for each in received)),
-            "kv_bytes_received": float(sum(each.bytes for each in received)),
-            "kv_blocks_corrupt": float(sum(each.corrupt for each in received)),
-            "kv_blocks_late": float(sum(each.late for each in received)),
+            "kv_blocks_received": float(received.blocks),
+            "kv_bytes_received": float(received.bytes),
+            "kv_blocks_corrupt": float(received.corrupt),
+            "kv_blocks_late": float(received.late),
         }
 
     def on_step(self, step: StepDone) -> None:
         """Stream what a step sampled: one frame per router."""
         frames: defaultdict[Link, list[TokenRecord]] = defaultdict(list)
         for record in step.records:
-            if request := self._requests.get(record.request_id):
-                request.on_tokens()
+            if (request := self._requests.get(record.request_id)) and request.on_tokens():
                 frames[request.link].append(record)
         for link, records in frames.items():
-            try:
-                link.send(Tokens(records=tuple(records)))
-            except Unavailable:
-                log.debug("%s is gone: its requests end with its link", link.peer.peer_id)
+            _say(link, Tokens(records=tuple(records)))
         for end in step.ends:
             if request := self._requests.get(end.request_id):
                 request.on_end(end)
@@ -108,8 +113,11 @@ class DecodeService:
         """The engine is gone: every request ends with `error`, and the routers hear it."""
         for request in list(self._requests.values()):
             request.fail(error)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), SETTLE_S)
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d requests are not settled after %s s", len(self._requests), SETTLE_S)
 
     async def aclose(self) -> None:
         """End links and streams."""
@@ -119,6 +127,10 @@ class DecodeService:
             task.cancel()
         await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
         await self._peers.aclose()
+
+    def tick(self) -> None:
+        """Look at the clock, as the service does by itself every `TICK_S`."""
+        self._peers.tick(self._around.clock.now())
 
     # ------------------------------------------------------------------------------------------------ from routers
 
@@ -143,7 +155,7 @@ class DecodeService:
             self._check(submit)
         except PagewireError as error:
             self._counters["refused"] += 1
-            link.send(Ended(request_id=submit.spec.request_id, error=ErrorInfo.of(error)))
+            _say(link, Ended(request_id=submit.spec.request_id, error=ErrorInfo.of(error)))
             return
         self._counters["submitted"] += 1
         self._idle.clear()
@@ -154,7 +166,8 @@ class DecodeService:
 
     def _check(self, submit: Submit) -> None:
         """A peer is checked, not trusted: raises Draining or InvalidRequest before anything is allocated."""
-        spec, limit = submit.spec, self._around.engine.ready.fingerprint.max_model_len
+        spec, ready = submit.spec, self._around.engine.ready
+        limit, vocab_size = ready.fingerprint.max_model_len, ready.vocab_size
         if not self._front.lifecycle.is_ready:
             raise Draining(f"{self._front.identity.peer_id} is draining")
         if spec.request_id in self._requests:
@@ -164,9 +177,14 @@ class DecodeService:
                 f"{len(spec.tokens)} prompt tokens and {spec.sampling.max_tokens} new ones in a context of {limit}",
                 field="prompt",
             )
-        if max(spec.tokens) >= self._around.engine.ready.vocab_size:
-            raise InvalidRequest(f"token ids go to {self._around.engine.ready.vocab_size - 1}", field="prompt")
+        if max(spec.tokens + spec.output) >= vocab_size:
+            raise InvalidRequest(f"token ids go to {vocab_size - 1}", field="prompt")
         spec.sampling.validate()
+        if len(spec.output) >= spec.sampling.max_tokens:
+            raise InvalidRequest(
+                f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",
+                field="max_tokens",
+            )
 
     async def _run(self, request: Request) -> None:
         try:
@@ -177,7 +195,14 @@ class DecodeService:
             if not self._requests:
                 self._idle.set()
 
-    async def _tick(self) -> None:
+    async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._peers.tick()
+            self.tick()
+
+
+def _say(link: Link, message: LinkMessage) -> None:
+    try:
+        link.send(message)
+    except Unavailable:
+        log.debug("%s is gone: its requests end with its link", link.peer.peer_id)

@@ -13,7 +13,6 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import deque
-from collections.abc import Callable
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import (
@@ -33,12 +32,12 @@ from pagewire.core.messages import (
 from pagewire.engine import frames
 from pagewire.engine.block_memory import BlockMemory
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.running_engine import OnStep
 
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 10.0  # the longest a running step may hold up the end of the process
 
-OnStep = Callable[[StepDone], None]
 _Answer = asyncio.Future[EngineMessage]
 
 

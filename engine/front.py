@@ -19,8 +19,8 @@ import grpc
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Load, Role, StepDone
-from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.running_engine import RunningEngine
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
@@ -64,7 +64,7 @@ class Service(Protocol):
 class Front:
     """One pod's front, with its engine running."""
 
-    def __init__(self, config: PodConfig, role: Role, engine: EngineClient, transports: tuple[str, ...]) -> None:
+    def __init__(self, config: PodConfig, role: Role, engine: RunningEngine, transports: tuple[str, ...]) -> None:
         self.config = config
         self.engine = engine
         self.lifecycle = Lifecycle()
@@ -81,6 +81,11 @@ class Front:
     def load(self) -> Load:
         """Return the engine's latest word on its load, and whether the pod drains."""
         return self._load if self.lifecycle.is_ready else _draining(self._load)
+
+    def note(self, step: StepDone) -> None:
+        """Take the engine's latest word on its load."""
+        if step.load is not None:
+            self._load = step.load
 
     async def run(self, service: Service, on_ready: Ready) -> None:
         """Serve until drained. Raises EngineFailed when the engine dies, OSError when a port is taken."""
@@ -136,6 +141,7 @@ class Front:
                 await _first_of(died, settled, timeout_s=self.config.drain_s)
                 settled.cancel()
             if died.done():
+                self.lifecycle.drain("the engine process died")
                 await server.serving(False)
                 error = EngineFailed("the engine process died")
                 await service.fail(error)
@@ -146,8 +152,7 @@ class Front:
 
     def _steps_to(self, service: Service, publisher: Publisher) -> Callable[[StepDone], None]:
         def on_step(step: StepDone) -> None:
-            if step.load is not None:
-                self._load = step.load
+            self.note(step)
             if step.stored or step.evicted:
                 publisher.publish(step.stored, step.evicted)
             service.on_step(step)
@@ -178,7 +183,8 @@ async def _first_of(*tasks: asyncio.Task[object], timeout_s: float | None = None
     for task in tasks:
         task.add_done_callback(lambda _task: done.set())
     try:
-        await asyncio.wait_for(done.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await done.wait()
     except TimeoutError:
         log.warning("not drained within %s s: the rest is cut off", timeout_s)
 

@@ -7,36 +7,21 @@ about blocks itself. Invariant: every `Run` is answered, every accepted prompt e
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import grpc
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import (
-    Draining,
-    EngineFailed,
-    InvalidRequest,
-    Overloaded,
-    PagewireError,
-    TransferFailed,
-    Unavailable,
-)
+from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, Overloaded, PagewireError, TransferFailed
 from pagewire.core.messages import (
-    Add,
     ChunkDone,
-    ChunkReady,
     ErrorInfo,
     Fence,
     Fenced,
-    FirstToken,
     Landed,
     LinkMessage,
-    PrefillFailed,
     Resend,
     Run,
     RunAccepted,
@@ -51,35 +36,19 @@ from pagewire.kvtransfer.lease import LeaseTable
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey, TicketLedger
 from pagewire.kvtransfer.transports.grpc_sender import GrpcSender
+from pagewire.prefill_service.prompt import Prompt, PromptKey, say
 from pagewire.serving.link import Link, LinkEvents, LinkServer
 
 log = logging.getLogger(__name__)
 
-LEASE_SWEEP_S = 0.5
-
-
-@dataclass(slots=True)
-class _Prompt:
-    """One accepted `Run`. `engine_id` names its sequence in the engine: a request may come back in a new generation."""
-
-    link: Link
-    run: Run
-    engine_id: str
-    shipment: OutgoingShipment
-    watch: Stopwatch
-    chunks: int = 0
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.run.spec.request_id, self.run.generation)
+TICK_S = 0.5
+RETRY_AFTER_S = 1.0
 
 
 class PrefillService:
     """Serves `Run` to every decode pod that links to it. `wall` is the wall clock, for tickets alone."""
 
-    def __init__(
-        self, front: Front, sender: GrpcSender, *, clock: Clock, wall: Callable[[], float]
-    ) -> None:
+    def __init__(self, front: Front, sender: GrpcSender, *, clock: Clock, wall: Callable[[], float]) -> None:
         self._front = front
         self._engine = front.engine
         self._sender = sender
@@ -87,19 +56,20 @@ class PrefillService:
         self._wall = wall
         self._tickets = TicketKey(front.identity.secret)
         self._ledger = TicketLedger()
-        self._prompts: dict[tuple[str, int], _Prompt] = {}
-        self._by_engine_id: dict[str, _Prompt] = {}
-        self._leases: LeaseTable[tuple[str, int]] = LeaseTable()
+        self._prompts: dict[PromptKey, Prompt] = {}
+        self._by_engine_id: dict[str, Prompt] = {}
+        self._leases: LeaseTable[PromptKey] = LeaseTable()
         self._counters: Counter[str] = Counter()
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._newest_link: dict[str, Link] = {}
         self._links = LinkServer(
             lambda: front.identity,
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
             load=front.load,
         )
-        self._sweeper = asyncio.create_task(self._sweep_leases())
+        self._ticker = asyncio.create_task(self._keep_ticking())
 
     # ---------------------------------------------------------------------------------------------- front.Service
 
@@ -135,23 +105,33 @@ class PrefillService:
     async def fail(self, error: EngineFailed) -> None:
         """The engine is gone: every decode pod is told, nothing is left to release."""
         for prompt in list(self._prompts.values()):
-            self._say(prompt, PrefillFailed(**_names(prompt), error=ErrorInfo.of(error)))
+            prompt.say_failed(ErrorInfo.of(error))
             self._forget(prompt)
 
     async def aclose(self) -> None:
-        """End the links and what was going on for them."""
-        self._sweeper.cancel()
+        """End the links, the streams, and what was going on for them."""
+        self._ticker.cancel()
         await self._links.aclose("the pod stops")
-        await asyncio.gather(self._sweeper, *self._tasks, return_exceptions=True)
+        self._sender.close("the pod stops")
+        await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
+
+    def tick(self) -> None:
+        """Look at the clock, as the service does by itself every `TICK_S`: leases end."""
+        for key in self._leases.expired(self._clock.now()):
+            log.warning("lease of %s expired", key[0])
+            self._act(self._prompts[key], self._prompts[key].shipment.lease_expired())
 
     # ------------------------------------------------------------------------------------------ from decode pods
 
     def _on_up(self, link: Link) -> None:
         log.info("%s linked", link.peer.peer_id)
+        self._newest_link[link.peer.peer_id] = link
 
     def _on_down(self, link: Link) -> None:
         # A broken link ends its shipments on both sides: the decode pod resumes from what landed.
-        self._sender.drop(link.peer.peer_id, "the link is down")
+        if self._newest_link.get(link.peer.peer_id) is link:  # a pod that dialled again has a new stream as well
+            del self._newest_link[link.peer.peer_id]
+            self._sender.drop(link.peer.peer_id, "the link is down")
         for prompt in [prompt for prompt in self._prompts.values() if prompt.link is link]:
             self._act(prompt, prompt.shipment.peer_lost())
 
@@ -164,7 +144,7 @@ class PrefillService:
         prompt = self._prompts.get((message.request_id, message.generation))
         if prompt is None or prompt.link is not link:
             if isinstance(message, Fence):  # ended already; the question still gets its answer
-                link.send(Fenced(request_id=message.request_id, generation=message.generation))
+                say(link, Fenced(request_id=message.request_id, generation=message.generation))
             return None
         match message:
             case Landed():
@@ -176,41 +156,34 @@ class PrefillService:
         return None
 
     def _on_run(self, link: Link, run: Run) -> None:
-        names: dict[str, Any] = {"request_id": run.spec.request_id, "generation": run.generation}
+        request_id, generation = run.spec.request_id, run.generation
         try:
             prompt = self._accept(link, run)
+            self._engine.add(prompt.command)
         except PagewireError as error:
             self._counters["refused"] += 1
-            log.info("run %s refused: %s", run.spec.request_id, error.message)
-            link.send(RunRefused(**names, error=ErrorInfo.of(error)))
+            log.info("run %s refused: %s", request_id, error.message)
+            say(link, RunRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
             return
         self._counters["accepted"] += 1
         self._idle.clear()
         self._prompts[prompt.key] = prompt
         self._by_engine_id[prompt.engine_id] = prompt
-        link.send(RunAccepted(**names))
-        spec = dataclasses.replace(run.spec, request_id=prompt.engine_id)
-        self._engine.add(Add(spec=spec, first_block=run.first_block))
+        self._leases.grant(prompt.key, link.peer.peer_id, run.lease_s, self._clock.now())
+        say(link, RunAccepted(request_id=request_id, generation=generation))
 
-    def _accept(self, link: Link, run: Run) -> _Prompt:
+    def _accept(self, link: Link, run: Run) -> Prompt:
+        """Return the prompt, with its ticket spent; raises why it is not taken. Holds nothing yet."""
+        key = (run.spec.request_id, run.generation)
         if not self._front.lifecycle.is_ready:
             raise Draining(f"{self._front.identity.peer_id} is draining")
         if len(self._prompts) >= self._front.config.max_num_waiting:
-            raise Overloaded(f"{len(self._prompts)} prompts are held already", retry_after_s=1.0)
-        key = (run.spec.request_id, run.generation)
+            raise Overloaded(f"{len(self._prompts)} prompts are held already", retry_after_s=RETRY_AFTER_S)
         if key in self._prompts:
             raise InvalidRequest(f"run {key} is here already", field="generation")
-        claims = TicketClaims(
-            request_id=run.spec.request_id,
-            source=self._front.identity.peer_id,
-            target=link.peer.peer_id,
-            shipment_id=run.shipment_id,
-            first_block=run.first_block,
-            generation=run.generation,
-        )
-        forget_at_s = self._tickets.verify(run.ticket, claims, self._wall())
-        self._ledger.spend(run.ticket, forget_at_s, self._wall())
-        self._leases.grant(key, link.peer.peer_id, run.lease_s, self._clock.now())
+        if not run.lease_s > 0:
+            raise InvalidRequest(f"a lease of {run.lease_s} s", field="lease_s")
+        self._spend_ticket(link, run)
         watch = Stopwatch(self._front.identity.peer_id)
         watch.stamp(Phase.RUN_RECEIVED, self._clock.now())
         shipment = OutgoingShipment(
@@ -221,58 +194,58 @@ class PrefillService:
             first_block=run.first_block,
             ships=run.ship,
         )
-        return _Prompt(link, run, f"{run.spec.request_id}/{link.peer.peer_id}/{run.generation}", shipment, watch)
+        engine_id = f"{run.spec.request_id}/{link.peer.peer_id}/{run.generation}"
+        return Prompt(link=link, run=run, engine_id=engine_id, shipment=shipment, watch=watch)
 
-    async def _sweep_leases(self) -> None:
+    def _spend_ticket(self, link: Link, run: Run) -> None:
+        claims = TicketClaims(
+            request_id=run.spec.request_id,
+            source=self._front.identity.peer_id,
+            target=link.peer.peer_id,
+            shipment_id=run.shipment_id,
+            first_block=run.first_block,
+            generation=run.generation,
+        )
+        forget_at_s = self._tickets.verify(run.ticket, claims, self._wall())
+        self._ledger.spend(run.ticket, forget_at_s, self._wall())
+
+    async def _keep_ticking(self) -> None:
         while True:
-            await asyncio.sleep(LEASE_SWEEP_S)
-            for key in self._leases.expired(self._clock.now()):
-                log.warning("lease of %s expired", key[0])
-                self._act(self._prompts[key], self._prompts[key].shipment.lease_expired())
+            await asyncio.sleep(TICK_S)
+            self.tick()
 
     # ------------------------------------------------------------------------------------------- from the engine
 
-    def _on_chunk(self, prompt: _Prompt, chunk: ChunkDone, record: TokenRecord | None) -> None:
+    def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, record: TokenRecord | None) -> None:
+        if prompt.shipment.state is not OutgoingState.SHIPPING:
+            return
         now_s = self._clock.now()
-        prompt.chunks += 1
+        prompt.num_chunks += 1
         prompt.watch.stamp(Phase.FIRST_CHUNK_COMPUTED, now_s)
         is_finished = False
         if chunk.is_last and record is not None:
             prompt.watch.stamp(Phase.LAST_CHUNK_COMPUTED, now_s)
             is_finished = record.finish_reason is not None or not prompt.run.ship
             end = chunk.first_block + len(chunk.block_ids)
-            self._say(
-                prompt,
-                FirstToken(
-                    **_names(prompt),
-                    record=dataclasses.replace(record, request_id=prompt.run.spec.request_id),
-                    num_blocks=0 if is_finished else end - prompt.run.first_block,
-                    chunks=prompt.chunks,
-                    cached_tokens=chunk.cached_tokens,
-                    computed_tokens=chunk.computed_tokens,
-                    timeline=prompt.watch.timeline(),
-                ),
-            )
+            prompt.say_first_token(chunk, record, 0 if is_finished else end - prompt.run.first_block)
         if not is_finished:
             self._act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
         if chunk.is_last:
             self._act(prompt, prompt.shipment.prompt_done(is_finished=is_finished))
 
-    def _fail(self, prompt: _Prompt, error: ErrorInfo) -> None:
-        self._counters["failed"] += 1
-        self._say(prompt, PrefillFailed(**_names(prompt), error=error))
-        self._act(prompt, prompt.shipment.failed())
+    def _fail(self, prompt: Prompt, error: ErrorInfo) -> None:
+        if prompt.shipment.state is OutgoingState.SHIPPING:
+            self._counters["failed"] += 1
+            prompt.say_failed(error)
+            self._act(prompt, prompt.shipment.failed())
 
     # -------------------------------------------------------------------------------------------------- effects
 
-    def _act(self, prompt: _Prompt, effects: fx.Effects) -> None:
+    def _act(self, prompt: Prompt, effects: fx.Effects) -> None:
         for effect in effects:
             match effect:
                 case fx.Announce():
-                    self._say(
-                        prompt,
-                        ChunkReady(**_names(prompt), first_block=effect.first_block, num_blocks=effect.num_blocks),
-                    )
+                    prompt.say_chunk_ready(effect.first_block, effect.num_blocks)
                 case fx.SendBlocks():
                     self._send(prompt, effect.blocks)
                 case fx.Purge():
@@ -280,37 +253,33 @@ class PrefillService:
                 case fx.Release():
                     self._spawn(self._release(prompt, effect))
                 case fx.SendFenced():
-                    self._say(prompt, Fenced(**_names(prompt)))
+                    prompt.say_fenced()
         if prompt.shipment.state is OutgoingState.CLOSED:
             self._forget(prompt)
 
-    def _send(self, prompt: _Prompt, blocks: tuple[tuple[int, int], ...]) -> None:
+    def _send(self, prompt: Prompt, blocks: tuple[tuple[int, int], ...]) -> None:
         shipment = prompt.shipment
         try:
             self._sender.send(shipment.peer_id, shipment.shipment_id, shipment.generation, list(blocks))
         except TransferFailed as error:
             self._fail(prompt, ErrorInfo.of(error))
 
-    async def _purge(self, prompt: _Prompt) -> None:
+    async def _purge(self, prompt: Prompt) -> None:
         shipment = prompt.shipment
         await self._sender.fence(shipment.peer_id, shipment.shipment_id, shipment.generation)
-        self._act(prompt, prompt.shipment.purged())
+        self._act(prompt, shipment.purged())
 
-    async def _release(self, prompt: _Prompt, effect: fx.Release) -> None:
-        if effect.is_computed:
-            self._engine.release(prompt.engine_id)
-        else:
-            await self._engine.abort(prompt.engine_id)
+    async def _release(self, prompt: Prompt, effect: fx.Release) -> None:
+        try:
+            if effect.is_computed:
+                self._engine.release(prompt.engine_id)
+            else:
+                await self._engine.abort(prompt.engine_id)
+        except EngineFailed as error:
+            log.info("%s: nothing to release: %s", prompt.key[0], error.message)
         self._act(prompt, prompt.shipment.freed())
 
-    def _say(self, prompt: _Prompt, message: LinkMessage) -> None:
-        try:
-            prompt.link.send(message)
-        except Unavailable:
-            # The link's end is an event of its own and settles the shipment.
-            log.debug("%s not said to %s", type(message).__name__, prompt.link.peer.peer_id)
-
-    def _forget(self, prompt: _Prompt) -> None:
+    def _forget(self, prompt: Prompt) -> None:
         self._leases.release(prompt.key)
         self._by_engine_id.pop(prompt.engine_id, None)
         self._prompts.pop(prompt.key, None)
@@ -321,7 +290,3 @@ class PrefillService:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _names(prompt: _Prompt) -> dict[str, Any]:
-    return {"request_id": prompt.run.spec.request_id, "generation": prompt.run.generation}

@@ -94,3 +94,6 @@ class FaultyChannel:
 
     def stream_stream(self, method: str) -> Callable[[], FaultyCall]:
         return lambda: FaultyCall(self._channel.stream_stream(method)(), self)
+
+    async def close(self) -> None:
+        await self._channel.close()

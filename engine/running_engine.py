@@ -1,0 +1,57 @@
+"""What a pod's front needs of a running engine, in whatever process it steps: commands in, steps out, the pool's bytes.
+
+`EngineClient` is the one of production. Commands are carried out in the order in which they were given. Invariant:
+every awaited command is answered, or fails with `EngineFailed` once the engine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from pagewire.core.messages import Add, Bind, Bound, EngineReady, Join, Reserve, Reserved, StepDone
+from pagewire.kvtransfer.transport import BlockMemory
+
+OnStep = Callable[[StepDone], None]
+
+
+class RunningEngine(Protocol):
+    """A loaded engine. `on_step` hears of each step, in order, on the event loop; `exited` is set when it is gone."""
+
+    ready: EngineReady
+    exited: asyncio.Event
+    on_step: OnStep
+
+    @property
+    def pool(self) -> BlockMemory:
+        """The bytes of the KV pool."""
+        ...
+
+    def add(self, command: Add) -> None:
+        """Run a sequence; all that follows comes in steps. Raises EngineFailed when the engine is gone."""
+        ...
+
+    async def reserve(self, command: Reserve) -> Reserved:
+        """Promise the blocks of a prompt; the answer says what is cached, or why not."""
+        ...
+
+    async def bind(self, command: Bind) -> Bound:
+        """Turn promised blocks into ids."""
+        ...
+
+    def join(self, command: Join) -> None:
+        """Let a reserved sequence run."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a sequence, known or not; returns when no step can touch its blocks any more."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """Give back the blocks of a sequence that was handed off."""
+        ...
+
+    async def close(self) -> None:
+        """End the engine and let go of its pool."""
+        ...

@@ -1,0 +1,211 @@
+"""What goes wrong between the pods costs time: the answer is the same, and what landed is not computed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faulty_channel import corrupt, duplicate, swallow
+from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until, wire_to
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Candidate
+
+LONG = prompt(1, 100)
+NOBODY = Candidate(pod_id="p9", address="127.0.0.1:1")
+
+
+async def warm(cluster: Pods) -> None:
+    """Have the decode pod meet its prefill pod, so that there is a stream to spoil."""
+    await cluster.ask("warm-up", prompt(8, 5), 2)
+
+
+def assert_resumed(asked: Asked, landed: int) -> None:
+    """The first `landed` blocks were kept, the rest was computed here."""
+    assert (asked.report.placement, asked.cause) == ("resumed", "")
+    assert asked.report.decode_computed_tokens == 100 - landed * BLOCK
+
+
+# ------------------------------------------------------------------------------------------------ nobody, or refused
+
+
+async def test_who_is_not_there_is_passed_over(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        asked = await cluster.ask("a", LONG, candidates=[NOBODY, cluster.p.candidate])
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.placement, asked.report.prefill_pod) == ("remote", "p0")
+
+
+async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        moved = Candidate(pod_id="p7", address=cluster.p.candidate.address)
+        asked = await cluster.ask("a", LONG, candidates=[moved])
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "local")
+        assert cluster.p.counter("prompts_refused") == 0
+
+
+@pytest.mark.parametrize("why", ["draining", "full", "ticket"])
+async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why: str) -> None:
+    async with pods(model, 2, p={"max_num_waiting": 1}) as cluster:
+        first, second = cluster.prefill
+        if why == "draining":
+            first.front.lifecycle.drain("the test says so")
+        if why == "full":
+            first.engine.allow(0)
+            holder = await cluster.submit("holder", prompt(2, 50), candidates=[first.candidate])
+            await until(lambda: first.counter("prompts_accepted") == 1)
+        if why == "ticket":
+            first.wall_s += 1000.0  # beyond any ticket's life
+        asked = await cluster.ask("a", LONG)
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.placement, asked.report.prefill_pod) == ("remote", second.pod_id)
+        assert first.counter("prompts_refused") == 1
+        alone = await cluster.ask("b", prompt(3, 100), candidates=[first.candidate])
+        assert alone.tokens == colocated.answer(prompt(3, 100))
+        assert (alone.report.placement, alone.report.prefill_pod) == ("local", "")
+        if why == "full":
+            first.engine.let_go()
+            assert (await cluster.end(holder)).tokens == colocated.answer(prompt(2, 50))
+
+
+# ----------------------------------------------------------------------------------------------------- spoilt bytes
+
+
+async def test_a_corrupt_block_is_asked_for_once_more(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        await warm(cluster)
+        cluster.d.bulk[0].plan = corrupt(cluster.d.bulk[0].num_messages + 2)
+        asked = await cluster.ask("a", LONG)
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "remote")
+        assert asked.report.decode_computed_tokens == 0
+        assert cluster.d.counter("kv_blocks_corrupt") == 1
+        assert cluster.p.counter("kv_blocks_sent") == cluster.d.counter("kv_blocks_received") == 1 + 7 + 1
+
+
+async def test_corrupt_twice_is_computed_here_from_what_landed(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        await warm(cluster)
+        channel = cluster.d.bulk[0]
+        channel.plan = corrupt(*range(channel.num_messages + 2, 100))
+        asked = await cluster.ask("a", LONG)
+        assert asked.tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=2)
+
+
+async def test_blocks_that_come_twice_are_placed_once(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        await warm(cluster)
+        cluster.d.bulk[0].plan = duplicate
+        asked = await cluster.ask("a", LONG)
+        assert (asked.tokens, asked.report.blocks_shipped) == (colocated.answer(LONG), 7)
+
+
+# ------------------------------------------------------------------------------------------------ streams and links
+
+
+async def test_a_bulk_stream_lost_on_the_way(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        await warm(cluster)
+        cluster.p.engine.allow(3)
+        asked = await cluster.submit("a", LONG)
+        await until(lambda: cluster.d.counter("kv_blocks_received") == 1 + 3)
+        cluster.p.sender.drop("d0", "the test says so")
+        await until(lambda: cluster.d.engine.num_steps > 1)  # it goes on by itself
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=3)
+        cluster.p.engine.let_go()
+        again = await cluster.ask("again", prompt(2, 50))
+        assert again.tokens == colocated.answer(prompt(2, 50))
+
+
+async def test_the_pod_is_cut_off_before_the_first_token(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster, wire_to(cluster.p) as (wire, candidate):
+        cluster.p.engine.allow(4)
+        asked = await cluster.submit("a", LONG, candidates=[candidate])
+        await until(lambda: cluster.d.counter("kv_blocks_received") == 4)
+        assert asked.tokens == []
+        wire.cut()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=4)
+        cluster.p.engine.let_go()
+
+
+async def test_the_pod_is_cut_off_after_the_first_token(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster, wire_to(cluster.p) as (wire, candidate):
+        await cluster.ask("warm-up", prompt(8, 5), 2, candidates=[candidate])
+        cluster.d.bulk[0].plan = swallow(*range(cluster.d.bulk[0].num_messages + 5, 100))
+        asked = await cluster.submit("a", LONG, candidates=[candidate])
+        await until(lambda: asked.tokens != [])
+        await until(lambda: cluster.d.bulk[0].num_messages == 1 + 7)
+        wire.cut()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert (asked.report.placement, asked.cause) == ("resumed", "")
+        # The first token stands: its logits are not computed again, but its KV, and what did not land.
+        assert asked.report.decode_computed_tokens == 100 - 5 * BLOCK
+        assert cluster.d.engine.loop.load().prompt_tokens_computed == asked.report.decode_computed_tokens
+
+
+async def test_a_silent_pod_is_waited_for_until_the_transfer_timeout(model: Path, colocated: Colocated) -> None:
+    async with pods(model, d={"transfer_timeout_s": 30.0}) as cluster, wire_to(cluster.p) as (wire, candidate):
+        await cluster.ask("warm-up", prompt(8, 5), 2, candidates=[candidate])
+        cluster.d.bulk[0].plan = swallow(*range(cluster.d.bulk[0].num_messages + 6, 100))
+        asked = await cluster.submit("a", LONG, candidates=[candidate])
+        await until(lambda: asked.tokens != [] and cluster.d.bulk[0].num_messages == 1 + 7)
+        wire.freeze()
+        cluster.d.advance(29.0)
+        assert cluster.d.open_shipments == ["shipping"]
+        cluster.d.advance(1.5)  # the bytes are late
+        assert cluster.d.open_shipments == ["fencing"]
+        cluster.d.advance(2.5)  # and the fence is not answered
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=6)
+        wire.cut()
+
+
+# --------------------------------------------------------------------------------------------------------- engines
+
+
+async def test_a_prefill_engine_that_dies_on_the_way(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        await warm(cluster)
+        cluster.p.engine.allow(3)
+        asked = await cluster.submit("a", LONG)
+        await until(lambda: cluster.d.counter("kv_blocks_received") == 1 + 3)
+        await cluster.p.die()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=3)
+
+
+async def test_a_prompt_that_breaks_the_prefill_pods_step_is_built_here(
+    model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pods(model) as cluster:
+
+        def broken(step: object) -> dict[str, int]:
+            raise EngineFailed("the test says so")
+
+        monkeypatch.setattr(cluster.p.engine.engine.loop, "_runner", type("Broken", (), {"run": staticmethod(broken)}))
+        asked = await cluster.ask("a", LONG)
+        assert asked.tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=0)
+        assert cluster.p.counter("prompts_failed") == 1
+
+
+# ------------------------------------------------------------------------------------------------------- prefill pods
+
+
+async def test_a_pod_that_stays_away_is_forgotten_and_met_again(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster, wire_to(cluster.p) as (wire, candidate):
+        await cluster.ask("a", LONG, candidates=[candidate])
+        wire.cut()
+        await until(lambda: not cluster.p.sender.is_connected("d0"))
+        peers = cluster.d.service._peers  # type: ignore[union-attr]
+        met = peers.at(candidate.pod_id, candidate.address)
+        await until(lambda: met._dialer.link is None)
+        cluster.d.advance(1.0)
+        cluster.d.advance(59.0)
+        assert peers.at(candidate.pod_id, candidate.address) is met
+        cluster.d.advance(1.0)
+        assert cluster.d.counter("kv_blocks_received") == 7  # what it counted stays
+        again = await cluster.ask("again", prompt(2, 50))
+        assert (again.tokens, again.report.placement) == (colocated.answer(prompt(2, 50)), "remote")

@@ -1,0 +1,411 @@
+"""Real prefill and decode pods in one process, over loopback links and bulk streams, and a router's end of the links.
+
+Services, shipments, transports, engines and models are the real ones; only processes, Redis and metrics are left out
+(tests/cluster has them). Tests own the pods' clocks, may stop an engine between two steps, spoil the bulk bytes, and
+put a pod behind a wire that freezes or breaks. `Asked` proves on the way that no token is lost, repeated or late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine_runs import assert_at_rest, engine, greedy, run_all, spec
+from faulty_channel import FaultyChannel
+from reference import NEAR_TIE, Reference
+from threaded_engine import ThreadedEngine
+
+from pagewire.core.clock import ManualClock
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import (
+    Cancel,
+    Candidate,
+    Ended,
+    LinkMessage,
+    Report,
+    Role,
+    SequenceSpec,
+    StepDone,
+    Submit,
+    Tokens,
+)
+from pagewire.core.sampling import FinishReason
+from pagewire.decode_service.prefill_peers import open_bulk_channel
+from pagewire.decode_service.service import DecodeService
+from pagewire.engine.front import Front
+from pagewire.kvtransfer.transports.grpc import GrpcSender
+from pagewire.prefill_service.service import PrefillService
+from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.handshake import Identity
+from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkTimes
+from pagewire.serving.pod_config import PodConfig
+
+SECRET = "the tests' secret"
+BLOCK = 16
+CHUNK = 16
+WAIT_S = 20.0
+TIMES = LinkTimes(heartbeat_s=0.2, silence_s=WAIT_S, reconnect_min_s=0.01, reconnect_max_s=0.05)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once `condition()` holds. It is looked at again and again: threads and gRPC tell nobody of a change."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@dataclass(slots=True)
+class Asked:
+    """One submitted request, and what its router was told of it; fails on a gap, a repeat, or a word after `Ended`."""
+
+    spec: SequenceSpec
+    tokens: list[int] = field(default_factory=list)
+    reason: FinishReason | None = None
+    ended: Ended | None = None
+
+    def hear_tokens(self, position: int, tokens: tuple[int, ...], reason: FinishReason | None) -> None:
+        """Take new tokens."""
+        assert self.ended is None, f"{tokens} after the end of {self.spec.request_id}"
+        assert self.reason is None, f"{tokens} after the last token of {self.spec.request_id}"
+        assert position == len(self.spec.output) + len(self.tokens), f"a gap or a repeat in {self.spec.request_id}"
+        self.tokens.extend(tokens)
+        self.reason = reason
+
+    def hear_end(self, ended: Ended) -> None:
+        """Take the end."""
+        assert self.ended is None, f"{self.spec.request_id} ended twice"
+        self.ended = ended
+
+    @property
+    def report(self) -> Report:
+        """What it cost."""
+        assert self.ended is not None
+        assert self.ended.report is not None
+        return self.ended.report
+
+    @property
+    def cause(self) -> str:
+        """The error's name, "" for a good end."""
+        assert self.ended is not None
+        return self.ended.error.cause if self.ended.error is not None else ""
+
+
+class Pod:
+    """One pod: engine, front, service, server."""
+
+    def __init__(self, pod_id: str, role: Role, model: Path, settings: dict[str, Any]) -> None:
+        engine_settings = {"kv_memory_bytes": 4 << 20, "chunk_size": CHUNK, "block_size": BLOCK}
+        engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
+        self.pod_id = pod_id
+        self.clock = ManualClock()
+        self.wall_s = 1_000_000.0
+        self.engine = ThreadedEngine(engine(model, role, **engine_settings))
+        config = PodConfig(model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **settings)
+        self.front = Front(config, role, self.engine, ("grpc",))
+        self.bulk: list[FaultyChannel] = []
+        self.service = self._prefill() if role is Role.PREFILL else self._decode()
+        self.server = GrpcServer("127.0.0.1", 0, self.service.handlers())
+        self.engine.on_step = self._on_step
+
+    def _prefill(self) -> PrefillService:
+        self.sender = GrpcSender(
+            pod_id=self.pod_id,
+            secret=SECRET.encode(),
+            memory=self.engine.pool,
+            on_lost=lambda peer_id, keys: None,
+            message_bytes=self.engine.pool.block_bytes,  # a message is a block: faults hit what they name
+        )
+        return PrefillService(self.front, self.sender, clock=self.clock, wall=lambda: self.wall_s)
+
+    def _decode(self) -> DecodeService:
+        def bulk_channel(address: str) -> Any:
+            self.bulk.append(FaultyChannel(open_bulk_channel(address), lambda number, message: [message]))
+            return self.bulk[-1]
+
+        return DecodeService(self.front, clock=self.clock, wall=lambda: self.wall_s, bulk_channel=bulk_channel)
+
+    def _on_step(self, step: StepDone) -> None:
+        self.front.note(step)
+        self.service.on_step(step)
+
+    @property
+    def candidate(self) -> Candidate:
+        """This pod as one that may run a prompt."""
+        return Candidate(pod_id=self.pod_id, address=self.server.address)
+
+    @property
+    def open_shipments(self) -> list[str]:
+        """The states of what is on its way to this decode pod."""
+        assert isinstance(self.service, DecodeService)
+        peers = self.service._peers._peers.values()
+        return [delivery.shipment.state.value for peer in peers for delivery in peer._deliveries.values()]
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests of this decode pod that have no blocks yet."""
+        assert isinstance(self.service, DecodeService)
+        return self.service._admission.num_waiting
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and the service look at the clock."""
+        self.clock.advance(seconds)
+        self.service.tick()
+
+    def counter(self, name: str) -> float:
+        """One of the service's counters."""
+        return self.service.counters()[name]
+
+    async def die(self) -> None:
+        """Lose the engine, as `Front` would tell it."""
+        self.engine.die()
+        self.front.lifecycle.drain("the engine died")
+        await self.service.fail(EngineFailed("the engine process died"))
+
+    async def start(self) -> None:
+        """Serve."""
+        await self.server.start()
+        self.front.lifecycle.ready()
+
+    async def aclose(self) -> None:
+        """Stop."""
+        self.engine.let_go()
+        await self.service.aclose()
+        await self.server.stop(0)
+        await self.engine.close()
+
+    async def assert_at_rest(self) -> None:
+        """Wait until all is settled; then every block is free or cached, and nothing is left behind anywhere."""
+        async with asyncio.timeout(WAIT_S):
+            await self.service.drained()
+        if self.engine.exited.is_set():
+            return
+        await until(lambda: self.engine.loop.load().blocks_held == 0)
+        assert_at_rest(self.engine.loop)
+        assert not self.engine.engine.scheduler.sequences
+        if isinstance(self.service, PrefillService):
+            assert len(self.service._leases) == 0
+            return
+        assert (self.num_waiting, self.open_shipments) == (0, [])
+        for peer in self.service._peers._peers.values():
+            assert peer.receiver._inbox.keys() == ()
+            assert peer.receiver._inbox.num_waiting == 0
+
+
+class RouterEnd:
+    """A router's links to decode pods."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Asked] = {}
+        self._identity = Identity(peer_id="router", incarnation="1", role=Role.ROUTER, secret=SECRET.encode())
+        self._dialers: dict[str, LinkDialer] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def link(self, pod: Pod) -> Link:
+        """Return the link to a pod, dialling it first where there is none."""
+        if pod.pod_id not in self._dialers:
+            events = LinkEvents(on_message=self._on_message, on_up=lambda link: None, on_down=lambda link: None)
+            dialer = LinkDialer(pod.server.address, lambda: self._identity, events, times=TIMES)
+            self._dialers[pod.pod_id] = dialer
+            self._tasks[pod.pod_id] = asyncio.create_task(dialer.run())
+        return await self._dialers[pod.pod_id].up(WAIT_S)
+
+    async def hang_up(self, pod: Pod) -> None:
+        """Lose the link to a pod for good."""
+        self._dialers.pop(pod.pod_id)
+        task = self._tasks.pop(pod.pod_id)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Hang up on all."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _on_message(self, _link: Link, message: LinkMessage) -> None:
+        match message:
+            case Tokens():
+                for record in message.records:
+                    self.asked[record.request_id].hear_tokens(record.position, record.tokens, record.finish_reason)
+            case Ended():
+                self.asked[message.request_id].hear_end(message)
+
+
+class Pods:
+    """xPyD, and what a test does to them."""
+
+    def __init__(self, prefill: Sequence[Pod], decode: Sequence[Pod]) -> None:
+        self.prefill = list(prefill)
+        self.decode = list(decode)
+        self.router = RouterEnd()
+
+    @property
+    def p(self) -> Pod:
+        """The first prefill pod."""
+        return self.prefill[0]
+
+    @property
+    def d(self) -> Pod:
+        """The first decode pod."""
+        return self.decode[0]
+
+    async def submit(
+        self,
+        name: str,
+        tokens: Sequence[int],
+        max_tokens: int = 8,
+        *,
+        on: Pod | None = None,
+        candidates: Sequence[Candidate] | None = None,
+        prefill: str = "remote",
+        deadline_s: float = 60.0,
+        output: tuple[int, ...] = (),
+        **sampling: Any,
+    ) -> Asked:
+        """Submit a request to a decode pod, with all prefill pods as candidates unless told otherwise."""
+        link = await self.router.link(on or self.d)
+        asked = Asked(spec(name, tokens, greedy(max_tokens, **sampling), output=output))
+        self.router.asked[name] = asked
+        chosen = tuple(pod.candidate for pod in self.prefill) if candidates is None else tuple(candidates)
+        link.send(Submit(spec=asked.spec, candidates=chosen, prefill=prefill, deadline_s=deadline_s))
+        return asked
+
+    async def ask(self, name: str, tokens: Sequence[int], max_tokens: int = 8, **options: Any) -> Asked:
+        """Submit a request and wait for its end."""
+        return await self.end(await self.submit(name, tokens, max_tokens, **options))
+
+    async def end(self, asked: Asked) -> Asked:
+        """Wait for the end of a request."""
+        await until(lambda: asked.ended is not None)
+        return asked
+
+    async def cancel(self, asked: Asked, reason: str = "client", on: Pod | None = None) -> None:
+        """Cancel a request."""
+        (await self.router.link(on or self.d)).send(Cancel(request_id=asked.spec.request_id, reason=reason))
+
+    async def assert_at_rest(self) -> None:
+        """Nothing is left behind, in any pod."""
+        for pod in (*self.decode, *self.prefill):
+            await pod.assert_at_rest()
+
+
+@contextlib.asynccontextmanager
+async def pods(
+    model: Path,
+    num_prefill: int = 1,
+    num_decode: int = 1,
+    *,
+    p: dict[str, Any] | None = None,
+    d: dict[str, Any] | None = None,
+) -> AsyncIterator[Pods]:
+    """Start pods, with settings `p` and `d`; at the end nothing may be left behind in them."""
+    prefill = [Pod(f"p{i}", Role.PREFILL, model, dict(p or {})) for i in range(num_prefill)]
+    decode = [Pod(f"d{i}", Role.DECODE, model, dict(d or {})) for i in range(num_decode)]
+    cluster = Pods(prefill, decode)
+    try:
+        for pod in (*prefill, *decode):
+            await pod.start()
+        yield cluster
+        await cluster.assert_at_rest()
+    finally:
+        await cluster.router.aclose()
+        for pod in (*decode, *prefill):
+            await pod.aclose()
+
+
+class Colocated:
+    """The answers of one engine that does everything itself: what every other way must come to.
+
+    A prompt whose greedy answer passes a near-tie proves nothing, as its steps' company may turn it: it is refused.
+    """
+
+    def __init__(self, model: Path) -> None:
+        self._loop = engine(model, kv_memory_bytes=8 << 20).loop
+        self._reference = Reference(model)
+        self._margins: dict[tuple[tuple[int, ...], int], float] = {}
+        self._num_asked = 0
+
+    def answer(self, tokens: Sequence[int], max_tokens: int = 8, **sampling: Any) -> list[int]:
+        """Return the answer to a prompt."""
+        key = (tuple(tokens), max_tokens)
+        if key not in self._margins:
+            self._margins[key] = min(self._reference.greedy([list(tokens)], max_tokens)[0].margins)
+        assert self._margins[key] > NEAR_TIE, f"take another prompt: a near-tie of {self._margins[key]}"
+        self._num_asked += 1
+        name = str(self._num_asked)
+        return run_all(self._loop, [spec(name, tokens, greedy(max_tokens, **sampling))]).tokens[name]
+
+
+class Wire:
+    """A TCP proxy in front of a pod: `freeze` stops all bytes and closes nothing, `cut` breaks every connection."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.address = ""
+        self._target = pod.server
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    def freeze(self) -> None:
+        """Let nothing through."""
+        self._flowing.clear()
+
+    def cut(self) -> None:
+        """Break what is connected, and refuse what comes."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def aclose(self) -> None:
+        """Stop."""
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
+        self._writers |= {writer, far_writer}
+        for source, target in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(self._copy(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                await self._flowing.wait()
+                target.write(data)
+                await target.drain()
+        except ConnectionError:
+            pass
+        finally:
+            target.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def wire_to(pod: Pod) -> AsyncIterator[tuple[Wire, Candidate]]:
+    """Put a wire in front of a prefill pod; the candidate goes through it."""
+    wire = Wire(pod)
+    await wire.start()
+    try:
+        yield wire, Candidate(pod_id=pod.pod_id, address=wire.address)
+    finally:
+        await wire.aclose()
+
+
+def prompt(seed: int, num_tokens: int) -> list[int]:
+    """Return byte tokens that no other seed begins with."""
+    return [(seed * 37 + i * i * 7 + i * (seed + 3)) % 256 for i in range(num_tokens)]
