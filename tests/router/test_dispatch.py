@@ -133,6 +133,7 @@ async def test_an_error_that_another_try_cannot_help_is_not_tried_again(start: S
 async def test_lost_or_repeated_tokens_are_an_error_never_an_answer(start: StartRouter, shift: int) -> None:
     pod = FakePod("d0")
     pod.shift = shift
+    pod.hold_at = 2  # so that it cannot be through before it is cancelled
     async with start(pod) as router:
         response = await ask(router)
         assert response.status_code == 500
