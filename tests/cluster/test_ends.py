@@ -89,8 +89,8 @@ def test_a_client_that_leaves_while_its_prompt_ships_frees_both_pods(cluster: Li
 def test_a_killed_client_frees_everything(cluster: LiveCluster) -> None:
     program = (
         "import sys, httpx\n"
-        "with httpx.stream('POST', sys.argv[1] + '/v1/completions', timeout=60, trust_env=False, json={'prompt': 'Once',"
-        " 'max_tokens': 400, 'stream': True, 'ignore_eos': True}) as response:\n"
+        "body = {'prompt': 'Once', 'max_tokens': 400, 'stream': True, 'ignore_eos': True}\n"
+        "with httpx.stream('POST', sys.argv[1] + '/v1/completions', json=body, timeout=60, trust_env=False) as response:\n"
         "    for line in response.iter_lines():\n"
         "        print(line, flush=True)\n"
     )
@@ -224,7 +224,9 @@ def test_the_sdk_streams_cancels_and_names_errors(cluster: LiveCluster) -> None:
         with client.stream(asked, max_tokens=24, temperature=0.0) as stream:
             text = "".join(chunk.text for chunk in stream)
         assert "Paris" in text
-        assert stream.result.transfer.decode_computed_tokens == 0
+        transfer = stream.result.transfer
+        assert transfer is not None
+        assert transfer.decode_computed_tokens == 0
         with client.stream("Count to a thousand:", max_tokens=400, ignore_eos=True) as stream:
             next(iter(stream))
         with pytest.raises(InvalidRequest) as refused:
@@ -255,7 +257,9 @@ def test_a_prefill_pod_killed_while_it_ships_costs_time_only(smollm2: Path) -> N
     landed = answer.report["blocks_shipped"] * 16
     assert landed >= 8 * 16
     assert answer.report["decode_computed_tokens"] <= 1500 - landed + 16
-    eventually(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, "the engine outlived its pod")
+    eventually(
+        lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, "the engine outlived its pod"
+    )
     cluster.assert_at_rest()
     # Nobody is left to prefill but the decode pod itself.
     assert cluster.complete(QUESTION, 4).report["placement"] in ("local", "resumed")

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import difflib
 import inspect
+import itertools
 import json
 import logging
 import statistics
@@ -108,7 +109,7 @@ def answers_of(cluster: LiveCluster, asked: list[list[int]]) -> list[Answer]:
     async def ask() -> list[Answer]:
         answers: list[Answer] = []
         bounds = [0, 2, 6, 14, len(asked)]
-        for concurrency, (start, end) in zip((1, 2, 4, 8), zip(bounds, bounds[1:], strict=False), strict=True):
+        for concurrency, (start, end) in zip((1, 2, 4, 8), itertools.pairwise(bounds), strict=True):
             answers += await cluster.complete_all(
                 asked[start:end], MAX_TOKENS, concurrency=concurrency, ignore_eos=True
             )

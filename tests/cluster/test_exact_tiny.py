@@ -1,4 +1,4 @@
-"""A random model of each architecture, through a whole disaggregated cluster, token for token as transformers says it."""
+"""A random model of each architecture through a disaggregated cluster, token for token as transformers says it."""
 
 from __future__ import annotations
 

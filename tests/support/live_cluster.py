@@ -1,4 +1,4 @@
-"""A real cluster of real processes, started by `pagewire up`, driven through its public doors, read through its metrics."""
+"""A real cluster of real processes: started by `pagewire up`, driven through its doors, read through its metrics."""
 
 from __future__ import annotations
 
