@@ -90,7 +90,7 @@ def test_a_killed_client_frees_everything(cluster: LiveCluster) -> None:
     program = (
         "import sys, httpx\n"
         "body = {'prompt': 'Once', 'max_tokens': 400, 'stream': True, 'ignore_eos': True}\n"
-        "with httpx.stream('POST', sys.argv[1] + '/v1/completions', json=body, timeout=60, trust_env=False) as response:\n"
+        "with httpx.stream('POST', sys.argv[1] + '/v1/completions', json=body, timeout=60) as response:\n"
         "    for line in response.iter_lines():\n"
         "        print(line, flush=True)\n"
     )
