@@ -224,7 +224,7 @@ async def reach(cluster: Pods, phase: str) -> Any:
     asked = await cluster.submit("a", prompt(1, 200), 20)
     match phase:
         case "shipping":
-            await until(lambda: d.counter("kv_blocks_received") == 3)
+            await until(lambda: d.num_landed == 3)
         case "landing":
             await until(lambda: asked.tokens != [])
         case "decoding":

@@ -31,7 +31,7 @@ async def test_prompts_of_two_decode_pods_share_a_step_and_nothing_else(model: P
 async def test_a_lease_ends_what_a_hanging_decode_pod_holds(model: Path, colocated: Colocated) -> None:
     async with pods(model, p={"lease_s": 10.0}) as cluster, wire_to(cluster.p) as (wire, candidate):
         asked = await ship_some(cluster, 3, candidates=[candidate])
-        await until(lambda: cluster.d.counter("kv_blocks_received") == 3)
+        await until(lambda: cluster.d.num_landed == 3)
         wire.freeze()  # nothing closes
         cluster.p.advance(10.5)  # the pod's hold outlasts the lease by a second
         assert cluster.p.engine.loop.load().blocks_held == 7

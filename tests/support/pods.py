@@ -37,6 +37,7 @@ from pagewire.core.sampling import FinishReason
 from pagewire.decode_service.prefill_peers import open_bulk_channel
 from pagewire.decode_service.service import DecodeService
 from pagewire.engine.front import Front
+from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.kvtransfer.transports.grpc import GrpcSender
 from pagewire.prefill_service.service import PrefillService
 from pagewire.serving.grpc_server import GrpcServer
@@ -138,11 +139,16 @@ class Pod:
         return Candidate(pod_id=self.pod_id, address=self.server.address)
 
     @property
-    def open_shipments(self) -> list[str]:
-        """The states of what is on its way to this decode pod."""
+    def open_shipments(self) -> list[IncomingShipment]:
+        """What is on its way to this decode pod."""
         assert isinstance(self.service, DecodeService)
         peers = self.service._peers._peers.values()
-        return [delivery.shipment.state.value for peer in peers for delivery in peer._deliveries.values()]
+        return [delivery.shipment for peer in peers for delivery in peer._deliveries.values()]
+
+    @property
+    def num_landed(self) -> int:
+        """Blocks of these that are in their places; more may have been received that wait for their ids."""
+        return sum(shipment.num_verified for shipment in self.open_shipments)
 
     @property
     def num_waiting(self) -> int:
