@@ -9,6 +9,7 @@ Invariant: health is SERVING only while the engine process lives and the pod adm
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -90,26 +91,31 @@ class Front:
     async def run(self, service: Service, on_ready: Ready) -> None:
         """Serve until drained. Raises EngineFailed when the engine dies, OSError when a port is taken."""
         config, identity = self.config, self.identity
-        server = GrpcServer(config.host, config.port, service.handlers())
-        await server.start()
-        metrics = serve(
-            LoadCollector(identity.peer_id, identity.role.value, self.load, service.counters),
-            config.host,
-            config.metrics_port,
-        )
-        registration = Registration(
-            pod_id=identity.peer_id,
-            incarnation=identity.incarnation,
-            role=identity.role,
-            address=server.address,
-            metrics=f"{config.host}:{metrics.server_port}",
-            fingerprint=self.engine.ready.fingerprint,
-        )
-        registry = Registry(config.redis_url, config.cluster)
-        publisher = Publisher(registry, lambda: registration)
-        self.engine.on_step = self._steps_to(service, publisher)
-        publishing = asyncio.create_task(publisher.run())
-        try:
+        async with contextlib.AsyncExitStack() as ends:  # whatever was begun is ended, the last thing first
+            ends.callback(self.lifecycle.stopped)
+            ends.push_async_callback(self.engine.close)
+            server = GrpcServer(config.host, config.port, service.handlers())
+            ends.push_async_callback(server.stop, grace_s=1.0)
+            ends.push_async_callback(service.aclose)
+            await server.start()
+            collector = LoadCollector(identity.peer_id, identity.role.value, self.load, service.counters)
+            metrics = serve(collector, config.host, config.metrics_port)
+            ends.callback(metrics.server_close)
+            ends.callback(metrics.shutdown)
+            registration = Registration(
+                pod_id=identity.peer_id,
+                incarnation=identity.incarnation,
+                role=identity.role,
+                address=server.address,
+                metrics=f"{config.host}:{metrics.server_port}",
+                fingerprint=self.engine.ready.fingerprint,
+            )
+            registry = Registry(config.redis_url, config.cluster)
+            ends.push_async_callback(registry.aclose)
+            publisher = Publisher(registry, lambda: registration)
+            self.engine.on_step = self._steps_to(service, publisher)
+            publishing = asyncio.create_task(publisher.run())
+            ends.push_async_callback(_stop, publishing)
             self.lifecycle.drain_on_signals()
             self.lifecycle.ready()
             await server.serving(True)
@@ -118,15 +124,6 @@ class Front:
                 "pid": os.getpid(), "role": identity.role.value,
             })  # fmt: skip
             await self._until_drained(server, service, publisher)
-        finally:
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
-            await service.aclose()
-            await server.stop(grace_s=1.0)
-            await registry.aclose()
-            metrics.shutdown()
-            await self.engine.close()
-            self.lifecycle.stopped()
 
     async def _until_drained(self, server: GrpcServer, service: Service, publisher: Publisher) -> None:
         died = asyncio.create_task(self.engine.exited.wait())
@@ -175,6 +172,11 @@ def engine_config(config: PodConfig) -> EngineConfig:
         threads=config.threads or len(os.sched_getaffinity(0)),
         device=config.device,
     )
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _first_of(*tasks: asyncio.Task[object], timeout_s: float | None = None) -> None:

@@ -42,6 +42,9 @@ class MetricsServer(Protocol):
     def shutdown(self) -> None:
         """Stop serving."""
 
+    def server_close(self) -> None:
+        """Let go of the port, after `shutdown`."""
+
 
 class LoadCollector:
     """Turns what `load` and `counters` return into metrics, with the pod's name and role as labels."""
