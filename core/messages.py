@@ -1,6 +1,6 @@
-"""Everything that processes say to one another, as plain values.
+"""Everything that processes say to one another over links, as plain values; front and engine have a file of their own.
 
-The wire form is `protos/*.proto`; `serving/codec.py` maps one to the other by field name, and a test holds the two
+The wire form is `protos/link.proto`; `serving/codec.py` maps one to the other by field name, and a test holds the two
 together. Nothing here knows how a message travels.
 
 Who says what to whom:
@@ -9,7 +9,6 @@ Who says what to whom:
     router -> decode Submit Cancel                       decode -> router  Tokens Ended
     decode -> prefill Run Landed Resend Fence            prefill -> decode RunAccepted RunRefused ChunkReady
                                                                            FirstToken PrefillFailed Fenced
-    front -> engine  Add Reserve Bind Join Abort Release engine -> front   EngineReady Reserved Bound StepDone Freed
 
 `request_id` inside the cluster names one attempt of one request and is never used twice. `generation` counts the
 shipments of a request: a frame or a byte of an earlier one is ignored.
@@ -23,7 +22,6 @@ from enum import StrEnum
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.errors import InvalidRequest, PagewireError, from_cause
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.kv_layout import KVLayout
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Timeline
 
@@ -344,146 +342,7 @@ class Fenced:
     generation: int
 
 
-# --------------------------------------------------------------------------------------------------- front <-> engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineReady:
-    """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory."""
-
-    layout: KVLayout
-    num_blocks: int
-    fingerprint: Fingerprint
-    eos_token_ids: tuple[int, ...]
-    vocab_size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Add:
-    """Run a sequence from its tokens. A prefill pod builds the KV, samples once, holds the blocks until `Release`.
-
-    `first_block`: chunks are reported from this block of the chain on.
-    """
-
-    spec: SequenceSpec
-    first_block: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """Pin what the cache holds of the prompt and promise the blocks for the rest, plus the room for one more token."""
-
-    spec: SequenceSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """The answer to `Reserve`: how many leading blocks are cached and pinned, or why not."""
-
-    request_id: str
-    hit_blocks: int = 0
-    error: ErrorInfo | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
-    """Turn promised blocks into ids: the sequence's block table grows to `num_blocks`."""
-
-    request_id: str
-    num_blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The answer to `Bind`: the ids of the whole block table, or empty when the sequence is gone."""
-
-    request_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
-    """A reserved sequence starts: its first `num_computed` tokens have their KV in its blocks, `output` is already out.
-
-    Whatever is missing is computed here, so this is both adoption after a landed shipment and local completion.
-    """
-
-    request_id: str
-    num_computed: int
-    output: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abort:
-    """End a sequence in whatever state; the answer is `Freed`, when no step can touch its blocks any more."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """The blocks of a sequence that was handed off go back to the cache."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freed:
-    """The sequence and its blocks are gone from the engine."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkDone:
-    """A step completed blocks of a prompt: `block_ids` are those of the chain from `first_block` on.
-
-    `cached_tokens` and `computed_tokens` are totals of this sequence so far. With `is_last` the token record of the
-    same step holds the first token.
-    """
-
-    request_id: str
-    first_block: int
-    block_ids: tuple[int, ...]
-    cached_tokens: int
-    computed_tokens: int
-    is_last: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedBlock:
-    """A block by its hash; `depth` is its place in the chain, from 0."""
-
-    block_hash: BlockHash
-    depth: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceEnd:
-    """A sequence finished or failed, and what the engine counted for it."""
-
-    request_id: str
-    cached_tokens: int
-    computed_tokens: int
-    error: ErrorInfo | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
-    """What one step, or one command between steps, brought about."""
-
-    records: tuple[TokenRecord, ...] = ()
-    chunks: tuple[ChunkDone, ...] = ()
-    ends: tuple[SequenceEnd, ...] = ()
-    stored: tuple[CachedBlock, ...] = ()
-    evicted: tuple[CachedBlock, ...] = ()
-    load: Load | None = None
-
-
 LinkMessage = (
     Hello | Welcome | Refused | Heartbeat | Submit | Cancel | Tokens | Ended | Run | RunAccepted | RunRefused
     | ChunkReady | FirstToken | PrefillFailed | Landed | Resend | Fence | Fenced
-)  # fmt: skip
-EngineMessage = (
-    EngineReady | Add | Reserve | Reserved | Bind | Bound | Join | Abort | Release | Freed | StepDone
 )  # fmt: skip

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from pagewire.core.engine_messages import Reserve, Reserved
 from pagewire.core.errors import Overloaded
-from pagewire.core.messages import Reserve, Reserved, SequenceSpec
+from pagewire.core.messages import SequenceSpec
 
 RETRY_AFTER_S = 1.0
 

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pagewire.core.clock import Clock
+from pagewire.core.engine_messages import Bind, Bound
 from pagewire.core.errors import EngineFailed, PagewireError, Unavailable
 from pagewire.core.messages import (
-    Bind,
-    Bound,
     ChunkReady,
     Fence,
     Fenced,

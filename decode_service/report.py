@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pagewire.core.engine_messages import SequenceEnd
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Report, SequenceEnd, SequenceSpec
+from pagewire.core.messages import Report, SequenceSpec
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.kvtransfer.effects import Outcome
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pagewire.core.engine_messages import Join, SequenceEnd
 from pagewire.core.errors import Cancelled, DeadlineExceeded, EngineFailed, PagewireError, Unavailable
 from pagewire.core.messages import (
     Candidate,
     Ended,
     ErrorInfo,
     FirstToken,
-    Join,
     LinkMessage,
-    SequenceEnd,
     Submit,
     Tokens,
 )

@@ -17,8 +17,17 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from pagewire.core.clock import Clock
+from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, Unavailable
-from pagewire.core.messages import Cancel, Ended, ErrorInfo, LinkMessage, StepDone, Submit, TokenRecord, Tokens
+from pagewire.core.messages import (
+    Cancel,
+    Ended,
+    ErrorInfo,
+    LinkMessage,
+    Submit,
+    TokenRecord,
+    Tokens,
+)
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.prefill_peers import BulkChannel, PrefillPeers, open_bulk_channel
 from pagewire.decode_service.request import Request

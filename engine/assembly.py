@@ -10,8 +10,8 @@ import torch
 
 from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
+from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import EngineReady
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import weights
 from pagewire.engine.block_pool import BlockPool

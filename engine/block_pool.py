@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.messages import CachedBlock
+from pagewire.core.engine_messages import CachedBlock
 from pagewire.engine.block import Block
 
 

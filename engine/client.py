@@ -14,8 +14,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import deque
 
-from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import (
+from pagewire.core.engine_messages import (
     Abort,
     Add,
     Bind,
@@ -28,7 +27,8 @@ from pagewire.core.messages import (
     Reserve,
     Reserved,
     StepDone,
-)  # fmt: skip
+)
+from pagewire.core.errors import EngineFailed
 from pagewire.engine import frames
 from pagewire.engine.block_memory import BlockMemory
 from pagewire.engine.config import EngineConfig

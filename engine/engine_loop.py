@@ -12,22 +12,20 @@ import threading
 from typing import Protocol
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import PagewireError, Poisoned
-from pagewire.core.messages import (
+from pagewire.core.engine_messages import (
     Add,
     Bind,
     Bound,
     ChunkDone,
-    ErrorInfo,
     Freed,
     Join,
-    Load,
     Reserve,
     Reserved,
     SequenceEnd,
     StepDone,
-    TokenRecord,
-)  # fmt: skip
+)
+from pagewire.core.errors import PagewireError, Poisoned
+from pagewire.core.messages import ErrorInfo, Load, TokenRecord
 from pagewire.engine import progress, reservation
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, State

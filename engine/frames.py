@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 
+from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch
-from pagewire.core.messages import EngineMessage
 from pagewire.serving.codec import ENGINE_CODEC
 
 HEADER_BYTES = 4

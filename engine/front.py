@@ -18,8 +18,9 @@ from typing import Protocol
 
 import grpc
 
+from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Load, Role, StepDone
+from pagewire.core.messages import Load, Role
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.serving.grpc_server import GrpcServer

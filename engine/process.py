@@ -16,8 +16,8 @@ import threading
 import torch
 
 from pagewire.core.clock import MonotonicClock
+from pagewire.core.engine_messages import Abort, Add, Bind, EngineMessage, Join, Release, Reserve
 from pagewire.core.errors import PeerMismatch
-from pagewire.core.messages import Abort, Add, Bind, EngineMessage, Join, Release, Reserve
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.config import EngineConfig

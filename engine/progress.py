@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagewire.core.messages import ChunkDone, SequenceEnd, TokenRecord
+from pagewire.core.engine_messages import ChunkDone, SequenceEnd
+from pagewire.core.messages import TokenRecord
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
 from pagewire.engine.step import Grant

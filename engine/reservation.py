@@ -6,8 +6,9 @@ its prompt, and what it was promised besides is in the pool's count until bound 
 
 from __future__ import annotations
 
+from pagewire.core.engine_messages import Join
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
-from pagewire.core.messages import Join, SequenceSpec
+from pagewire.core.messages import SequenceSpec
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, State
 

@@ -10,7 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pagewire.core.messages import Add, Bind, Bound, EngineReady, Join, Reserve, Reserved, StepDone
+from pagewire.core.engine_messages import (
+    Add,
+    Bind,
+    Bound,
+    EngineReady,
+    Join,
+    Reserve,
+    Reserved,
+    StepDone,
+)
 from pagewire.kvtransfer.transport import BlockMemory
 
 OnStep = Callable[[StepDone], None]

@@ -10,10 +10,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.engine_messages import Add, ChunkDone
 from pagewire.core.errors import Unavailable
 from pagewire.core.messages import (
-    Add,
-    ChunkDone,
     ChunkReady,
     ErrorInfo,
     Fenced,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine, Sequence
 import grpc
 
 from pagewire.core.clock import Clock
+from pagewire.core.engine_messages import ChunkDone, StepDone
 from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, Overloaded, PagewireError, TransferFailed
 from pagewire.core.messages import (
-    ChunkDone,
     ErrorInfo,
     Fence,
     Fenced,
@@ -26,7 +26,6 @@ from pagewire.core.messages import (
     Run,
     RunAccepted,
     RunRefused,
-    StepDone,
     TokenRecord,
 )
 from pagewire.core.timeline import Phase, Stopwatch

@@ -19,8 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from pagewire.core import messages
+from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch
+from pagewire.core.messages import LinkMessage
 from pagewire.protos import engine_pb2, link_pb2
 
 Value = Any  # a message dataclass, or one of the values inside it
@@ -174,5 +175,5 @@ class Codec(Generic[M]):
         return message
 
 
-LINK_CODEC: Codec[messages.LinkMessage] = Codec(link_pb2.Frame, typing.get_args(messages.LinkMessage))
-ENGINE_CODEC: Codec[messages.EngineMessage] = Codec(engine_pb2.Frame, typing.get_args(messages.EngineMessage))
+LINK_CODEC: Codec[LinkMessage] = Codec(link_pb2.Frame, typing.get_args(LinkMessage))
+ENGINE_CODEC: Codec[EngineMessage] = Codec(engine_pb2.Frame, typing.get_args(EngineMessage))

@@ -27,8 +27,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from pagewire.core.block_hash import HASH_BYTES, BlockHash, is_indexed
+from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import CachedBlock, Role
+from pagewire.core.messages import Role
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ PURE_FILES = (
     "core/fingerprint.py",
     "core/kv_layout.py",
     "core/messages.py",
+    "core/engine_messages.py",
     "core/sampling.py",
     "core/timeline.py",
     "core/units.py",

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.engine_messages import Reserve, Reserved
 from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError
-from pagewire.core.messages import ErrorInfo, Reserve, Reserved, SequenceSpec
+from pagewire.core.messages import ErrorInfo, SequenceSpec
 from pagewire.core.sampling import SamplingParams
 from pagewire.decode_service.admission import Admission
 

@@ -12,7 +12,8 @@ import pytest
 from engine_runs import Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
 
 from pagewire.core.clock import ManualClock
-from pagewire.core.messages import Add, Bind, Freed, Join, Reserve, Role
+from pagewire.core.engine_messages import Add, Bind, Freed, Join, Reserve
+from pagewire.core.messages import Role
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.role_policy import policy_of

@@ -14,8 +14,9 @@ from engine_runs import engine
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from threaded_engine import ThreadedEngine
 
+from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Role, StepDone
+from pagewire.core.messages import Role
 from pagewire.engine.front import Front
 from pagewire.serving.pod_config import PodConfig
 

@@ -12,8 +12,9 @@ import pytest
 from engine_runs import Heard, greedy, spec
 from reference import generate
 
+from pagewire.core.engine_messages import Add, Bind, Join, Reserve, StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Add, Bind, Join, Reserve, Role, StepDone
+from pagewire.core.messages import Role
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 

@@ -12,8 +12,9 @@ from engine_runs import spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagewire.core.engine_messages import Join
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
-from pagewire.core.messages import Join, Role
+from pagewire.core.messages import Role
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.engine import progress, reservation
 from pagewire.engine.block_pool import BlockPool

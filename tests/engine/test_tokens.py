@@ -16,7 +16,8 @@ import torch
 from engine_runs import assert_at_rest, engine, greedy, run_all, run_until_idle, spec
 from reference import generate
 
-from pagewire.core.messages import Add, Bind, Join, Reserve, Role
+from pagewire.core.engine_messages import Add, Bind, Join, Reserve
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 
 TinyModel = Callable[[str], Path]

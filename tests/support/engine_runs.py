@@ -9,7 +9,8 @@ from typing import Any
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.messages import Add, ChunkDone, Role, SequenceEnd, SequenceSpec, StepDone
+from pagewire.core.engine_messages import Add, ChunkDone, SequenceEnd, StepDone
+from pagewire.core.messages import Role, SequenceSpec
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig

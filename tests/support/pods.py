@@ -20,6 +20,7 @@ from reference import NEAR_TIE, Reference
 from threaded_engine import ThreadedEngine
 
 from pagewire.core.clock import ManualClock
+from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import (
     Cancel,
@@ -29,7 +30,6 @@ from pagewire.core.messages import (
     Report,
     Role,
     SequenceSpec,
-    StepDone,
     Submit,
     Tokens,
 )

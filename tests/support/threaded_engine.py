@@ -12,8 +12,18 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from pagewire.core.engine_messages import (
+    Add,
+    Bind,
+    Bound,
+    EngineMessage,
+    Freed,
+    Join,
+    Reserve,
+    Reserved,
+    StepDone,
+)
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Add, Bind, Bound, EngineMessage, Freed, Join, Reserve, Reserved, StepDone
 from pagewire.engine.assembly import Engine
 from pagewire.kvtransfer.memory import PoolMemory
 
