@@ -159,8 +159,8 @@ _BY_CAUSE = {error.cause: error for error in STATUS_OF}
 
 
 def status_of(error: PagewireError) -> Status:
-    """Return the row of the table for `error`."""
-    return STATUS_OF.get(type(error), STATUS_OF[EngineFailed])
+    """Return the row of the table for `error`: its class's, or that of the nearest class above."""
+    return next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), STATUS_OF[EngineFailed])
 
 
 def from_cause(cause: str, message: str, *, field: str = "", retry_after_s: float = 0.0) -> PagewireError:
