@@ -22,7 +22,7 @@ from pagewire.core.errors import InvalidRequest, PagewireError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.smollm2]
 
-FLAGS = ("--dtype", "float32", "--kv-memory", "512MiB", "--chunk-size", "64", "--threads", "2")
+FLAGS = ("--dtype", "float32", "--kv-memory", "512MiB", "--chunk-size", "64")
 QUESTION = "The capital of France is"
 LONG = list(range(1000, 3000))  # 2,000 token ids, 32 chunks: seconds of prefill
 
