@@ -1,7 +1,7 @@
 """What a pod's front and its engine process say to one another, as plain values.
 
-    front -> engine  Add Reserve Bind Join Abort Release
-    engine -> front  EngineReady Reserved Bound StepDone Freed
+    front -> engine  Add Reserve Bind Join Abort Release Ping
+    engine -> front  EngineReady Reserved Bound StepDone Freed Pong
 
 The wire form is `protos/engine.proto`. A sequence goes by the `request_id` of its spec; each is used once.
 """
@@ -97,6 +97,20 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Does the loop still turn? Answered between two steps, so that a step that never ends is no answer."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """The answer to `Ping`."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
     """The sequence and its blocks are gone from the engine."""
 
@@ -150,5 +164,5 @@ class StepDone:
 
 
 EngineMessage = (
-    EngineReady | Add | Reserve | Reserved | Bind | Bound | Join | Abort | Release | Freed | StepDone
+    EngineReady | Add | Reserve | Reserved | Bind | Bound | Join | Abort | Release | Freed | Ping | Pong | StepDone
 )  # fmt: skip

@@ -7,6 +7,7 @@ Knows frames and file descriptors; knows no torch. Invariant: every awaited comm
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -23,6 +24,8 @@ from pagewire.core.engine_messages import (
     EngineReady,
     Freed,
     Join,
+    Ping,
+    Pong,
     Release,
     Reserve,
     Reserved,
@@ -46,7 +49,7 @@ class EngineClient:
 
     def __init__(
         self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: EngineReady,
-        pool: BlockMemory,
+        pool: BlockMemory, stall_s: float,
     ) -> None:  # fmt: skip
         self.ready = ready
         self.pool = pool
@@ -57,6 +60,7 @@ class EngineClient:
         self.on_step: OnStep = _ignore  # nothing steps before the first command
         self._answers: dict[tuple[type[EngineMessage], str], deque[_Answer]] = {}
         self._listening = asyncio.create_task(self._listen(), name="engine-frames")
+        self._watching = asyncio.create_task(self._watch(stall_s), name="engine-watch")
 
     @classmethod
     async def start(cls, config: EngineConfig) -> EngineClient:
@@ -82,7 +86,7 @@ class EngineClient:
                     raise EngineFailed(f"the engine process ended with code {code} before it was ready")
                 return cls(
                     process, reader, writer, ready,
-                    BlockMemory(pool_fd, ready.num_blocks, ready.layout.block_bytes),
+                    BlockMemory(pool_fd, ready.num_blocks, ready.layout.block_bytes), config.stall_s,
                 )  # fmt: skip
             except BaseException:
                 await _end(process, writer)
@@ -130,8 +134,9 @@ class EngineClient:
 
     async def close(self) -> None:
         """End the process, by force if it does not go by itself, and unmap the pool."""
+        self._watching.cancel()
         await _end(self._process, self._writer)
-        await self._listening
+        await asyncio.gather(self._listening, self._watching, return_exceptions=True)
         self.pool.close()
 
     def _send(self, message: EngineMessage) -> None:
@@ -145,6 +150,20 @@ class EngineClient:
         self._send(command)
         self._answers.setdefault((kind, request_id), deque()).append(answer)
         return await answer
+
+    async def _watch(self, stall_s: float) -> None:
+        """End a process whose loop does not turn: no health over a dead engine, and its requests go on elsewhere."""
+        for nonce in itertools.count():
+            await asyncio.sleep(stall_s / 4)
+            try:
+                async with asyncio.timeout(stall_s):
+                    await self._ask(Ping(nonce=nonce), Pong, str(nonce))
+            except TimeoutError:
+                log.error("the engine has not finished a step for %s s and is ended", stall_s)
+                self._process.kill()
+                return
+            except EngineFailed:
+                return  # it ended, which is told already
 
     async def _listen(self) -> None:
         try:
@@ -166,15 +185,20 @@ class EngineClient:
             case StepDone():
                 self.on_step(message)
             case Reserved() | Bound() | Freed():
-                key = (type(message), message.request_id)
-                waiting = self._answers[key]
-                answer = waiting.popleft()
-                if not waiting:
-                    del self._answers[key]
-                if not answer.done():  # whoever asked may have been cancelled
-                    answer.set_result(message)
+                self._answer(message, message.request_id)
+            case Pong():
+                self._answer(message, str(message.nonce))
             case _:
                 raise EngineFailed(f"an engine does not send {type(message).__name__}")
+
+    def _answer(self, message: EngineMessage, name: str) -> None:
+        key = (type(message), name)
+        waiting = self._answers[key]
+        answer = waiting.popleft()
+        if not waiting:
+            del self._answers[key]
+        if not answer.done():  # whoever asked may have been cancelled
+            answer.set_result(message)
 
 
 def _ignore(_step: StepDone) -> None:

@@ -33,6 +33,7 @@ class EngineConfig:
     max_model_len: int = 0
     threads: int = 1
     device: str = "cpu"
+    stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -42,6 +43,8 @@ class EngineConfig:
         for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        if not self.stall_s > 0:
+            raise ValueError(f"stall_s must be positive, is {self.stall_s}")
         for name in ("max_model_len", "threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
@@ -61,6 +64,7 @@ class EngineConfig:
             max_model_len=pod.max_model_len,
             threads=pod.threads,
             device=pod.device,
+            stall_s=pod.engine_stall_s,
         )
 
     def to_json(self) -> str:

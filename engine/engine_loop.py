@@ -57,6 +57,7 @@ class EngineLoop:
         self._in_step: frozenset[str] = frozenset()
         self._aborted: set[str] = set()  # while in the running step
         self._freed: list[Freed] = []
+        self._pings: list[int] = []
         self._records: list[TokenRecord] = []
         self._chunks: list[ChunkDone] = []
         self._ends: list[SequenceEnd] = []
@@ -124,6 +125,12 @@ class EngineLoop:
                 self._scheduler.remove(sequence)
             self._wake()
 
+    def ping(self, nonce: int) -> None:
+        """Have `take_pings` return `nonce` once the running step is over."""
+        with self._changed:
+            self._pings.append(nonce)
+            self._wake()
+
     def close(self) -> None:
         """Make `wait_for_work` return False from now on."""
         with self._changed:
@@ -162,6 +169,12 @@ class EngineLoop:
         with self._changed:
             freed, self._freed = tuple(self._freed), []
             return freed
+
+    def take_pings(self) -> tuple[int, ...]:
+        """Return the pings that came up to now."""
+        with self._changed:
+            pings, self._pings = tuple(self._pings), []
+            return pings
 
     def load(self) -> Load:
         """Return what the engine holds and has to do, counted now."""

@@ -21,7 +21,6 @@ import grpc
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Load, Role
-from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
@@ -156,23 +155,6 @@ class Front:
             service.on_step(step)
 
         return on_step
-
-
-def engine_config(config: PodConfig) -> EngineConfig:
-    """Return what the engine of a pod is started with."""
-    return EngineConfig(
-        model=config.model,
-        role=config.role,
-        dtype=config.dtype,
-        block_size=config.block_size,
-        chunk_size=config.chunk_size,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-        kv_memory_bytes=config.kv_memory,
-        max_model_len=config.max_model_len,
-        threads=config.threads or len(os.sched_getaffinity(0)),
-        device=config.device,
-    )
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

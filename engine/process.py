@@ -16,7 +16,7 @@ import threading
 import torch
 
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.engine_messages import Abort, Add, Bind, EngineMessage, Join, Release, Reserve
+from pagewire.core.engine_messages import Abort, Add, Bind, EngineMessage, Join, Ping, Pong, Release, Reserve
 from pagewire.core.errors import PeerMismatch
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
@@ -24,6 +24,8 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 
 log = logging.getLogger(__name__)
+
+EXIT_CANNOT_START = 2
 
 
 class FrontConnection:
@@ -57,7 +59,10 @@ class FrontConnection:
     def _receive_exactly(self, num_bytes: int) -> bytes | None:
         data = bytearray()
         while len(data) < num_bytes:
-            part = self._socket.recv(num_bytes - len(data))
+            try:
+                part = self._socket.recv(num_bytes - len(data))
+            except ConnectionResetError:  # it closed with something of ours unread
+                return None
             if not part:
                 return None
             data += part
@@ -98,6 +103,8 @@ class CommandReader:
                     self._front.send(freed)
             case Release():
                 self._loop.release(message.request_id)
+            case Ping():
+                self._loop.ping(message.nonce)
             case _:
                 raise PeerMismatch(f"a front does not send {type(message).__name__}")
 
@@ -106,7 +113,11 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    engine = assemble(config, MonotonicClock(), pool_fd)
+    try:
+        engine = assemble(config, MonotonicClock(), pool_fd)
+    except (ValueError, OSError) as error:  # a model or a setting that cannot work: said, not traced
+        log.error("%s", error)
+        sys.exit(EXIT_CANNOT_START)
     warm_up(engine)
     front = FrontConnection(connection)
     front.send(engine.ready)
@@ -120,7 +131,9 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
                 front.send(done)
             for freed in engine.loop.take_freed():
                 front.send(freed)
-    except BrokenPipeError:
+            for nonce in engine.loop.take_pings():
+                front.send(Pong(nonce=nonce))
+    except (BrokenPipeError, ConnectionResetError):
         log.info("the front went away")
     finally:
         front.shut_down()

@@ -6,7 +6,8 @@ import time
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.engine.client import EngineClient
-from pagewire.engine.front import Front, Ready, engine_config
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.front import Front, Ready
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.grpc import GrpcSender
 from pagewire.prefill_service.service import PrefillService
@@ -17,7 +18,7 @@ from pagewire.serving.pod_config import PodConfig
 async def run(config: PodConfig, on_ready: Ready) -> None:
     """Serve until SIGTERM, then drain. Raises ValueError on a bad configuration, EngineFailed when the engine dies."""
     logs.configure(config.pod_id or config.role.value, config.log_level)
-    engine = await EngineClient.start(engine_config(config))
+    engine = await EngineClient.start(EngineConfig.of(config))
     front = Front(config, config.role, engine, ("grpc",))
     sender = GrpcSender(
         pod_id=front.identity.peer_id, secret=front.identity.secret, memory=engine.pool, on_lost=_stream_lost

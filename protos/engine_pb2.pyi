@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done")
+    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong")
     ENGINE_READY_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class Frame(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
     STEP_DONE_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
     engine_ready: EngineReady
     add: Add
     reserve: Reserve
@@ -31,7 +33,9 @@ class Frame(_message.Message):
     release: Release
     freed: Freed
     step_done: StepDone
-    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ...) -> None: ...
+    ping: Ping
+    pong: Pong
+    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
     __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size")
@@ -108,6 +112,18 @@ class Release(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: int
+    def __init__(self, nonce: _Optional[int] = ...) -> None: ...
+
+class Pong(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: int
+    def __init__(self, nonce: _Optional[int] = ...) -> None: ...
 
 class Freed(_message.Message):
     __slots__ = ("request_id",)

@@ -34,6 +34,7 @@ class PodConfig:
     max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
     max_num_waiting: int = setting(256, help="requests waiting in the pod at most", unit="requests")
     threads: int = setting(0, help="CPU threads of the engine, 0 for all cores", unit="threads")
+    engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
     drain_s: float = setting(30.0, help="time to finish running requests after SIGTERM", unit="s")

@@ -266,6 +266,19 @@ def test_a_prefill_pod_killed_while_it_ships_costs_time_only(smollm2: Path) -> N
     assert cluster.stop() == 0
 
 
+def test_a_prefill_engine_that_stands_still_costs_time_only(smollm2: Path) -> None:
+    cluster = LiveCluster(smollm2, *FLAGS, PAGEWIRE_ENGINE_STALL_S="2")
+    calm = cluster.complete(QUESTION, 8, ignore_eos=True, cache_salt="calm")
+    (prefill,) = cluster.said["prefill"]
+    cluster.engine_of(prefill).suspend()
+    answer = cluster.complete(QUESTION, 8, ignore_eos=True)
+    assert answer.tokens == calm.tokens
+    assert answer.report["decode_computed_tokens"] == answer.usage["prompt_tokens"]
+    eventually(lambda: not psutil.pid_exists(prefill["pid"]), "a pod outlived its engine")
+    cluster.assert_at_rest()
+    assert cluster.stop() == 0
+
+
 def test_a_decode_pod_killed_while_it_streams_is_continued_by_another(smollm2: Path) -> None:
     cluster = LiveCluster(smollm2, *FLAGS, "--decode", "2")
     calm = cluster.complete(QUESTION, 40, ignore_eos=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -130,6 +131,18 @@ async def test_a_killed_process_fails_what_waits_and_fires_exited(tiny: TinyMode
     assert client.exit_code == -signal.SIGKILL
     with pytest.raises(EngineFailed):
         client.add(Add(spec=spec("b", PROMPT, greedy(1))))
+    await client.close()
+
+
+async def test_an_engine_that_stands_still_is_ended(tiny: TinyModel) -> None:
+    client = await EngineClient.start(dataclasses.replace(config(tiny("llama"), Role.DECODE), stall_s=0.5))
+    await asyncio.sleep(1.0)  # pings are answered while there is nothing to do
+    assert not client.exited.is_set()
+    os.kill(client.pid, signal.SIGSTOP)
+    with pytest.raises(EngineFailed):
+        await client.reserve(Reserve(spec=spec("waits", PROMPT, greedy(4))))
+    assert client.exited.is_set()
+    assert client.exit_code == -signal.SIGKILL
     await client.close()
 
 
