@@ -70,7 +70,7 @@ class Front:
         self.engine = engine
         self.lifecycle = Lifecycle()
         self.identity = Identity(
-            peer_id=config.pod_id or f"{role.value}-{os.getpid()}",
+            peer_id=config.pod_id or f"{role.value}-{os.urandom(4).hex()}",
             incarnation=os.urandom(4).hex(),
             role=role,
             secret=config.cluster_secret.encode(),

@@ -169,6 +169,8 @@ class Link:
                 self._filled.clear()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             self.close(_why(error))
+        finally:
+            self.close("nothing can be written any more")  # whatever ended the writer, the link is no use without it
 
 
 def _why(error: BaseException) -> str:

