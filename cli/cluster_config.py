@@ -9,6 +9,8 @@ from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
 from pagewire.router.config import PolicyName, PrefillMode
 
+MAX_PORT = 65535
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
@@ -46,6 +48,9 @@ class ClusterConfig:
             raise ValueError("prefill, decode and colocated are counts: none may be negative")
         if self.colocated == 0 and self.decode < 1:
             raise ValueError("a cluster needs at least one decode or colocated pod")
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) <= MAX_PORT:
+                raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")
 
     @property
     def pods(self) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -18,6 +19,8 @@ from pagewire.core.config import ConfigError
 from pagewire.core.messages import Role
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
+
+log = logging.getLogger(__name__)
 
 Url = Annotated[str, typer.Option("--url", help="gRPC address of the router", metavar="HOST:PORT")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
@@ -100,14 +103,25 @@ def _serve(
     config: object,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
+    is_ready = False
+
+    def on_ready(ready: Mapping[str, object]) -> None:
+        nonlocal is_ready
+        is_ready = True
+        print(json.dumps(ready), flush=True)
+
     async def serve() -> None:
-        await run(config, on_ready=lambda ready: print(json.dumps(ready), flush=True))
+        await run(config, on_ready=on_ready)
 
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(serve())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    except (ValueError, OverflowError) as error:
+        if not is_ready:
+            raise ConfigError(str(error)) from error
+        # Nobody told a service that runs anything wrong: what broke it is for whoever repairs it.
+        log.exception("the service broke")
+        raise
 
 
 def chat(

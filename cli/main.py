@@ -22,8 +22,8 @@ def main() -> None:
     except ConfigError as error:
         say(f"pagewire: {error}")
         sys.exit(2)
-    except (PagewireError, OSError) as error:
-        say(f"pagewire: {error}")
+    except (PagewireError, OSError, OverflowError, ValueError) as error:
+        say(f"pagewire: {str(error) or type(error).__name__}")
         sys.exit(1)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pagewire.cli import doctor
 from pagewire.cli.doctor import Finding, Verdict
+from pagewire.cli.main import main
+from pagewire.core.errors import EngineFailed
+from pagewire.prefill_service import main as prefill_main
+from pagewire.serving.pod_config import PodConfig
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -49,6 +54,13 @@ def test_show_config_says_where_each_value_came_from(tmp_path: Path) -> None:
         (("decode", "--model", "m"), {"PAGEWIRE_CHUNK_SZE": "1"}, "did you mean 'PAGEWIRE_CHUNK_SIZE'"),
         (("up", "--prefill", "many"), {}, "prefill from --prefill is 'many': expected int"),
         (("up", "--decode", "0"), {}, "a cluster needs at least one decode or colocated pod"),
+        (("up", "--port", "65536"), {}, "port must be between 0 and 65535, is 65536"),
+        (("up", "--grpc-port", "-1"), {}, "grpc_port must be between 0 and 65535, is -1"),
+        (
+            ("prefill", "--model", "m", "--cluster-secret", "s", "--port", "65536"),
+            {},
+            "port must be between 0 and 65535",
+        ),
         (("decode", "--block-size", "17", "--model", "m", "--cluster-secret", "s"), {}, "block_size must be one of"),
     ],
 )
@@ -67,6 +79,50 @@ def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     assert "smollm2" in done.stderr
     done = pagewire("model", "list", "--json", PAGEWIRE_MODELS_DIR=str(tmp_path))
     assert json.loads(done.stdout) == [{"name": "smollm2", "path": None}]
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, OverflowError, EngineFailed])
+def test_what_fails_before_a_service_is_ready_is_one_line(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def fail(config: PodConfig, on_ready: object) -> None:
+        raise error(f"{config.role} cannot start")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(prefill_main, "run", fail)
+    monkeypatch.setattr(sys, "argv", ["pagewire", "prefill", "--model", str(tmp_path), "--cluster-secret", "s"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (1, 2)
+    assert capsys.readouterr() == ("", "pagewire: prefill cannot start\n")
+
+
+def test_what_breaks_a_running_service_is_traced_in_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    async def fail(_config: PodConfig, on_ready: Callable[[dict[str, object]], None]) -> None:
+        on_ready({"id": "prefill-0"})
+        raise ValueError("nobody thought of this")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(prefill_main, "run", fail)
+    monkeypatch.setattr(sys, "argv", ["pagewire", "prefill", "--model", str(tmp_path), "--cluster-secret", "s"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ('{"id": "prefill-0"}\n', "pagewire: nobody thought of this\n")
+    assert caplog.records[-1].exc_info is not None
+
+
+def test_an_unknown_architecture_is_named_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    done = pagewire("prefill", "--model", str(tmp_path), "--cluster-secret", "s", "--threads", "1")
+    assert done.returncode == 1
+    assert "architecture MambaForCausalLM is not supported; the known ones are LlamaForCausalLM" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_nobody_to_talk_to_is_an_error() -> None:
