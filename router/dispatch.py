@@ -28,6 +28,7 @@ from pagewire.core.errors import (
     Unavailable,
     status_of,
 )
+from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Ended, SequenceSpec, Submit
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission, RetryBudget
@@ -99,13 +100,16 @@ class Dispatcher:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
             limits = self._intake.check(ask)
+            fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
+            if fingerprint is None:
+                raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
             self._admission.enter()
             self._idle.clear()
             try:
                 request = await self._intake.accept(ask, limits)
                 watch.stamp(Phase.TOKENIZED, self._clock.now())
                 self._budget.earn()
-                async with aclosing(self._run(request, watch, start_s)) as events:
+                async with aclosing(self._run(request, fingerprint, watch, start_s)) as events:
                     async for event in events:
                         if isinstance(event, Finished):
                             outcome = ""
@@ -123,10 +127,9 @@ class Dispatcher:
             if outcome:
                 self._metrics.requests.labels(outcome).inc()
 
-    async def _run(self, request: Request, watch: Stopwatch, start_s: float) -> AsyncGenerator[Event, None]:
-        fingerprint = self._pool.fingerprint
-        if fingerprint is None:
-            raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
+    async def _run(
+        self, request: Request, fingerprint: Fingerprint, watch: Stopwatch, start_s: float
+    ) -> AsyncGenerator[Event, None]:
         life = Life(
             request=request,
             prefix=await self._placer.look_up(request, fingerprint),

@@ -37,11 +37,14 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """A prompt as the index knows it: where its chain starts, and pod id -> cached tokens."""
+    """A prompt as the index knows it: where its chain starts, and pod id -> cached tokens.
+
+    `fingerprint` is what it was hashed for: only pods that serve just that may ever have the request.
+    """
 
     root: BlockHash
     cached: Mapping[str, int]
-    block_size: int
+    fingerprint: Fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +102,24 @@ class Placer:
         found = held(asked, answers, self._pool.incarnations(), num_tokens, block_size)
         for entry in found.stale[: MAX_STALE - self._stale.qsize()]:
             self._stale.put_nowait(entry)
-        return Prefix(root=root, cached=found.tokens, block_size=block_size)
+        return Prefix(root=root, cached=found.tokens, fingerprint=fingerprint)
 
     def place(self, request: Request, prefix: Prefix, avoid: Set[str]) -> Placed | None:
         """Return pods for the request, None when no decode pod is in reach; `avoid` holds the keys that failed it."""
-        decode = {pod.pod_id: pod for pod in self._pool.usable(*DECODES) if pod.key not in avoid}
+        decode = {pod.pod_id: pod for pod in self._fitting(prefix, *DECODES) if pod.key not in avoid}
         if not decode:
             return None
         prefill: dict[str, Pod] = {}
         if self._mode is not PrefillMode.LOCAL:
-            prefill = {pod.pod_id: pod for pod in self._pool.usable(Role.PREFILL)}
+            prefill = {pod.pod_id: pod for pod in self._fitting(prefix, Role.PREFILL)}
         placement = self._policy.place(
-            Demand(num_tokens=len(request.prompt), block_size=prefix.block_size),
+            Demand(num_tokens=len(request.prompt), block_size=prefix.fingerprint.block_size),
             [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in decode.values()],
             [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in prefill.values()],
         )
         first = prefill.get(placement.candidates[0].pod_id) if placement.candidates else None
         chosen = decode[placement.decode]
         return Placed(placement=placement, decode=chosen, prefill=first, key=chosen.key)
+
+    def _fitting(self, prefix: Prefix, *roles: Role) -> list[Pod]:
+        return [pod for pod in self._pool.usable(*roles) if pod.registration.fingerprint == prefix.fingerprint]

@@ -3,7 +3,8 @@
 Knows nothing of prompts or policies. Redis bootstraps; from then on links tell the truth: a linked pod stays when
 Redis forgets it or goes away, and a pod is forgotten only when it is neither registered nor linked.
 
-Invariant: every inbox that was opened on a pod is settled when its link goes down.
+Invariants: every inbox that was opened on a pod is settled when its link goes down; all usable pods serve the same, by
+fingerprint, and a pod that serves anything else is refused by name for as long as one that fits is known.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class PodPool:
         self._pods: dict[str, Pod] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        self.fingerprint: Fingerprint | None = None
+        self._chosen: Fingerprint | None = None  # what a pod must serve to be used; None while no known one fits us
+        self.fingerprint: Fingerprint | None = None  # what the pods that were linked last serve
         self.discovery_failures = 0
 
     @property
@@ -196,11 +198,17 @@ class PodPool:
                 pod = self._pods[member] = Pod(registration)
                 dialer = LinkDialer(registration.address, self._who, self._events(pod), times=self._times)
                 self._tasks[member] = tasks.create_task(dialer.run())
+        self._choose()
+
+    def _choose(self) -> None:
+        """Settle what is served: what most known pods serve, ties to the first; it stays while one of them is known."""
+        known = (pod.registration.fingerprint for pod in self._pods.values())
+        fitting = [each for each in known if each.tokenizer_digest == self._tokenizer_digest]
+        if self._chosen not in fitting:
+            self._chosen = max(fitting, key=fitting.count, default=None)
 
     def _who(self) -> Identity:
-        # Before any pod is linked the router does not know what the cluster serves; afterwards misfits are refused.
-        is_linked = any(pod.link is not None and not pod.misfit for pod in self._pods.values())
-        return self._identity(self.fingerprint if is_linked else None)
+        return self._identity(self._chosen)
 
     def _events(self, pod: Pod) -> LinkEvents:
         def on_up(link: Link) -> None:
@@ -209,6 +217,10 @@ class PodPool:
             pod.misfit = self._misfit(pod, link)
             if pod.misfit:
                 log.error("pod %s is not used: %s", pod.pod_id, pod.misfit)
+                if self._chosen is not None:
+                    # What is served was settled while it was dialled. From now on it is refused at its door, and taken
+                    # once what is served has changed to what it serves.
+                    link.close(pod.misfit)
             else:
                 self.fingerprint = link.peer.fingerprint
                 log.info("linked to %s %s", pod.registration.role, pod.registration.member)
@@ -233,4 +245,6 @@ class PodPool:
             return f"{link.peer.peer_id}@{link.peer.incarnation} answers at the address of {pod.registration.member}"
         if fingerprint.tokenizer_digest != self._tokenizer_digest:
             return f"tokenizer_digest: {self._tokenizer_digest} / {fingerprint.tokenizer_digest}"
-        return ""
+        if diff := pod.registration.fingerprint.diff(fingerprint):
+            return f"it serves something else than it registered: {diff}"
+        return "" if self._chosen is None else self._chosen.diff(fingerprint)

@@ -188,6 +188,42 @@ async def test_a_misfit_is_never_used(start: StartRouter) -> None:
         await late.die()
 
 
+@pytest.mark.parametrize("change", [{"block_size": 32}, {"model_digest": "n"}])
+@pytest.mark.parametrize("names", [("d0",), ("d1", "d2")])
+async def test_of_pods_that_serve_different_things_one_group_is_used(
+    start: StartRouter, caplog: pytest.LogCaptureFixture, change: dict[str, object], names: tuple[str, ...]
+) -> None:
+    # The larger group wins, and of equal ones the first.
+    other = FakePod("d0" if len(names) > 1 else "d1", serves=fingerprint(**change))
+    async with start(*(FakePod(name) for name in names), misfits=(other,)) as router:
+        async with asyncio.timeout(10):
+            while not any(f"{other.pod_id} / router" in record.getMessage() for record in caplog.records):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        for _ in range(4):
+            assert tokens(await ask(router)) == answer(12)
+        assert other.submits == []
+        assert (await router.http.get("/health")).json()["pods"]["colocated"] == len(names)
+        assert any(next(iter(change)) in record.getMessage() for record in caplog.records)
+
+
+async def test_an_answer_is_continued_only_by_what_it_was_hashed_for(start: StartRouter) -> None:
+    first, other = FakePod("d0"), FakePod("d1", serves=fingerprint(block_size=32))
+    first.hold_at = 5
+    async with start(first, misfits=(other,), placement_wait_s=3.0) as router:
+        running = asyncio.create_task(ask(router))
+        await first.until(lambda: first.running == 1)
+        await router.registry.unregister(first.registration)
+        await first.die()
+        async with asyncio.timeout(10):
+            while not other.is_linked:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await router.has(1)
+        assert (await running).status_code == 503
+        assert other.submits == []
+        assert tokens(await ask(router)) == answer(12)
+        assert len(other.submits) == 1
+
+
 async def test_the_known_pods_survive_redis(model: Path) -> None:
     from_redis = ValkeyServer()
     from_redis.start()

@@ -99,6 +99,11 @@ class FakePod:
         """Requests that it works on."""
         return len(self._runs)
 
+    @property
+    def is_linked(self) -> bool:
+        """True while a router has a link to it."""
+        return bool(self._up)
+
     async def start(self) -> FakePod:
         """Serve on a port of its own; after `die`, on the same one."""
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS)

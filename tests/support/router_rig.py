@@ -64,8 +64,13 @@ StartRouter = Callable[..., contextlib.AbstractAsyncContextManager[RunningRouter
 
 
 @contextlib.asynccontextmanager
-async def running_router(redis: str, model: Path, *pods: FakePod, **settings: Any) -> AsyncIterator[RunningRouter]:
-    """Start `pods` and a router on free ports before them; see that all are gone afterwards."""
+async def running_router(
+    redis: str, model: Path, *pods: FakePod, misfits: tuple[FakePod, ...] = (), **settings: Any
+) -> AsyncIterator[RunningRouter]:
+    """Start pods and a router on free ports before them; see that all are gone afterwards.
+
+    All pods are registered before the router starts, and it is awaited that `pods` are usable, not the `misfits`.
+    """
     cluster = uuid.uuid4().hex
     config = RouterConfig(
         model=str(model),
@@ -81,8 +86,8 @@ async def running_router(redis: str, model: Path, *pods: FakePod, **settings: An
     async with contextlib.AsyncExitStack() as stack:
         registry = Registry(redis, cluster, timeout_s=1.0)
         stack.push_async_callback(registry.aclose)
-        await stack.enter_async_context(fake_pods(*pods))
-        for pod in pods:
+        await stack.enter_async_context(fake_pods(*pods, *misfits))
+        for pod in (*pods, *misfits):
             await registry.register(pod.registration)
         task = asyncio.create_task(run(config, on_ready=ready.set_result, lifecycle=lifecycle))
         stack.push_async_callback(_stop, task, lifecycle)
