@@ -22,16 +22,17 @@ MAX_READY_BYTES = 1 << 20
 
 
 class Child:
-    """One running process; `log` holds its stderr."""
+    """One running process: `role` is what it does, `log` holds its stderr."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, role: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
+        self.role = role
         self.log = log
         self._process = process
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Child:
+    async def start(cls, name: str, role: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Child:
         """Start `command` tied to this process. Raises OSError where it cannot be started."""
         tether = [sys.executable, "-m", "pagewire.cli.tether", str(os.getpid())]
         with log.open("ab") as stderr:
@@ -45,12 +46,17 @@ class Child:
                 start_new_session=True,
                 limit=MAX_READY_BYTES,
             )
-        return cls(name, process, log)
+        return cls(name, role, process, log)
 
     @property
     def pid(self) -> int:
         """The process id, which is its group's too."""
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, None while it runs."""
+        return self._process.returncode
 
     async def ready(self, timeout_s: float) -> dict[str, Any]:
         """Return the JSON object that says the process is up. Raises Unavailable with its log's tail otherwise."""

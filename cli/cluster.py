@@ -35,6 +35,9 @@ POD_SETTINGS = (
     "lease_s", "transfer_timeout_s",
 )  # fmt: skip
 ROUTER_SETTINGS = ("policy", "prefill_mode")
+ROUTER = "router"
+# The router first, so that nothing new comes in, and Valkey last.
+STOP_ORDER = ({ROUTER}, {"decode", "colocated"}, {"prefill"}, {valkey.ROLE})
 
 
 class Cluster:
@@ -48,6 +51,8 @@ class Cluster:
         program: Sequence[str] = (sys.executable, "-m", "pagewire.cli.main"),
     ) -> None:
         self._config = config
+        # Pods of two clusters on one Redis have the same names: what tells them apart is their cluster's.
+        self._name = config.cluster or f"up-{secrets.token_hex(4)}"
         self._program = program
         self._model = model
         # What was meant for this command must not reach a service by another meaning of the same name.
@@ -106,11 +111,12 @@ class Cluster:
         say(f"starting {', '.join(config.pods)} and a router on {self._model}; logs in {logs}")
         pods = [await self._start_pod(pod, role, redis, secret, logs) for pod, role in config.pods.items()]
         router = await self._start_router(redis, secret, logs)
-        answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": [], "redis": redis}
+        answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": []}
+        answer |= {"redis": redis, "cluster": self._name}
         *said, answer["router"] = await asyncio.gather(*(self._ready(child) for child in (*pods, router)))
         for role, pod in zip(config.pods.values(), said, strict=True):
             answer[role].append(pod)
-        await self._healthy(answer["router"]["http"], router)
+        await self._healthy(answer["router"]["http"])
         say(f"the router is ready on {answer['router']['http']} (HTTP) and {answer['router']['grpc']} (gRPC)")
         return answer
 
@@ -127,7 +133,7 @@ class Cluster:
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
         ]
         flags += _given(config, POD_SETTINGS)
-        return await self._spawn(name, [role, *flags], redis, secret, logs)
+        return await self._spawn(name, role, flags, redis, secret, logs)
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
         config = self._config
@@ -135,34 +141,44 @@ class Cluster:
         flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
         flags += ["--log-level", config.log_level]
         flags += _given(config, ROUTER_SETTINGS)
-        return await self._spawn("router", ["router", *flags], redis, secret, logs)
+        return await self._spawn("router", ROUTER, flags, redis, secret, logs)
 
-    async def _spawn(self, name: str, arguments: list[str], redis: str, secret: str, logs: Path) -> Child:
+    async def _spawn(self, name: str, role: str, flags: list[str], redis: str, secret: str, logs: Path) -> Child:
         # What is secret goes by the environment: a command line shows to everybody.
         environ = {**self._environ, "PAGEWIRE_CLUSTER_SECRET": secret, "PAGEWIRE_REDIS_URL": redis}
-        child = await Child.start(name, [*self._program, *arguments], environ, logs / f"{name}.log")
+        command = [*self._program, role, "--cluster", self._name, *flags]
+        child = await Child.start(name, role, command, environ, logs / f"{name}.log")
         self._children.append(child)
         return child
 
-    async def _healthy(self, url: str, router: Child) -> None:
-        """Wait until the router is linked to every pod: it is healthy before that, with fewer of them."""
+    async def _healthy(self, url: str) -> None:
+        """Wait until the router is linked to every pod: it is healthy before that, with fewer of them.
+
+        An answer that fails to come is no reason to give up; a process that ends is.
+        """
         expected = {role: [*self._config.pods.values()].count(role) for role in ("prefill", "decode", "colocated")}
         limit_s, last = self._config.start_timeout_s, "no answer"
         try:
             async with asyncio.timeout(limit_s), httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
                 while True:
-                    answer = await client.get(f"{url}/health")
-                    if answer.status_code == httpx.codes.OK and answer.json()["pods"] == expected:
-                        return
-                    last = f"{answer.status_code} {answer.text}"
+                    try:
+                        answer = await client.get(f"{url}/health")
+                        last = f"{answer.status_code} {answer.text}"
+                        if answer.status_code == httpx.codes.OK and answer.json()["pods"] == expected:
+                            return
+                    except httpx.TransportError as error:
+                        last = f"no answer ({str(error) or type(error).__name__})"
+                    for child in self._children:
+                        if child.exit_code is not None:
+                            raise Unavailable(f"{child.name} ended with exit code {child.exit_code}\n{child.tail()}")
                     await asyncio.sleep(HEALTH_POLL_S)
-        except (TimeoutError, httpx.TransportError) as error:
-            raise Unavailable(f"the router is not ready: {str(error) or last}\n{router.tail()}") from error
+        except TimeoutError:
+            raise Unavailable(f"the router is not ready: {last}\n{self._router().tail()}") from None
 
     async def _watch(self) -> None:
         """Report each process that ends; raises Unavailable when it is the router."""
-        *others, router = self._children
-        reports = [asyncio.create_task(self._report_end(child)) for child in others]
+        router = self._router()
+        reports = [asyncio.create_task(self._report_end(child)) for child in self._children if child is not router]
         try:
             code = await router.exited()
             raise Unavailable(f"the router ended with exit code {code}\n{router.tail()}")
@@ -170,19 +186,22 @@ class Cluster:
             for report in reports:
                 report.cancel()
 
+    def _router(self) -> Child:
+        (router,) = (child for child in self._children if child.role == ROUTER)
+        return router
+
     async def _report_end(self, child: Child) -> None:
         code = await child.exited()
         say(f"{child.name} ended with exit code {code}; the others go on\n{child.tail()}")
 
     async def _stop(self) -> None:
-        """Stop the router first, so that nothing new comes in, and Valkey last."""
         self._stopping.set()
         if self._children:
             say("stopping")
-        for group in (["router"], ["decode", "colocated"], ["prefill"], ["valkey"]):
+        for roles in STOP_ORDER:
             async with asyncio.TaskGroup() as stops:
                 for child in self._children:
-                    if child.name.split("-")[0] in group:
+                    if child.role in roles:
                         stops.create_task(child.stop(self._config.drain_s + KILL_MARGIN_S))
 
 

@@ -20,6 +20,7 @@ class ClusterConfig:
     prefill: int = setting(1, help="prefill pods", unit="pods")
     decode: int = setting(1, help="decode pods", unit="pods")
     colocated: int = setting(0, help="colocated pods; more than 0 stands in for prefill and decode pods", unit="pods")
+    cluster: str = setting("", help="name of the cluster; a random one when unset, so that many may share a Redis")
     host: str = setting("127.0.0.1", help="address that everything listens on")
     port: int = setting(8000, help="HTTP port of the router, 0 for a free one")
     grpc_port: int = setting(50050, help="gRPC port of the router, 0 for a free one")

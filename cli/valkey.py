@@ -10,6 +10,7 @@ from pathlib import Path
 from pagewire.cli.child import Child
 from pagewire.core.errors import Unavailable
 
+ROLE = "valkey"
 READY = "Ready to accept connections"
 MAX_TRIES = 5
 
@@ -47,7 +48,7 @@ async def start(folder: Path) -> tuple[Child, str]:
         # In a file that only we can read: a command line shows to everybody.
         config.touch(mode=0o600)
         config.write_text(CONFIG.format(port=port, password=password, folder=folder))
-        child = await Child.start("valkey", [str(program), str(config)], os.environ, folder / "valkey.log")
+        child = await Child.start("valkey", ROLE, [str(program), str(config)], os.environ, folder / "valkey.log")
         try:
             while READY not in await child.line(timeout_s=20.0):
                 pass

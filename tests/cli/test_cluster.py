@@ -122,6 +122,39 @@ def test_nothing_is_ready_while_the_router_lacks_a_pod(started: list[Running]) -
     assert 'the router is not ready: 200 {"status": "ready", "pods": {"prefill": 1,' in stderr
 
 
+def test_a_pod_that_dies_while_the_router_looks_for_it_ends_the_wait(started: list[Running]) -> None:
+    running = Running("prefill=2", pods=(1, 1, 0))
+    started.append(running)
+    assert running.process.stderr is not None
+    while "router is up" not in (line := running.process.stderr.readline()):
+        assert line, "up ended"
+    below = psutil.Process(running.process.pid).children(recursive=True)
+    (pod,) = [process for process in below if "prefill-1" in process.cmdline()]
+    pod.kill()
+    stdout, stderr = running.process.communicate(timeout=30)
+    assert (stdout, running.process.returncode) == ("", 1)
+    assert "prefill-1 ended with exit code -9" in stderr
+
+
+def test_each_cluster_has_a_name_of_its_own_unless_it_is_given_one(started: list[Running]) -> None:
+    first = Running(PAGEWIRE_CLUSTER="not-for-services")
+    started.append(first)
+    said = first.ready()
+    shared = f"redis={said['redis']}"
+    others = [Running(shared), Running(shared, "cluster=mine")]
+    started.extend(others)
+    told = [said, *(each.ready() for each in others)]
+    names = [each["cluster"] for each in told]
+    assert len(set(names)) == 3
+    assert names[2] == "mine"
+    for name, each in zip(names, told, strict=True):
+        parts = [*each["prefill"], *each["decode"], each["router"]]
+        assert [part["flags"]["--cluster"] for part in parts] == [name] * 3
+    for running in (*others, first):
+        assert running.end(signal.SIGTERM)[0] == 0
+        running.assert_all_gone()
+
+
 def test_a_pod_that_dies_later_leaves_the_others_alone(started: list[Running]) -> None:
     running = Running()
     started.append(running)

@@ -16,13 +16,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Health(BaseHTTPRequestHandler):
-    """Healthy at once, and linked to all of FAKE_PODS from the second question on, as a router is."""
+    """Hangs up on the first question; healthy then, and linked to all of FAKE_PODS from the third on, like a router."""
 
     asked = itertools.count()
 
     def do_GET(self) -> None:
         pods = json.loads(os.environ["FAKE_PODS"])
-        if next(self.asked) == 0:
+        asked = next(self.asked)
+        if asked == 0:
+            self.close_connection = True
+            return
+        if asked == 1:
             pods["prefill"] = 0
         self.send_response(200)
         self.end_headers()
