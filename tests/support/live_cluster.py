@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,10 @@ class Answer:
 
 
 class LiveCluster:
-    """`pagewire up` with these flags; `said` is its JSON line. Ends with `stop`."""
+    """`pagewire up` with these flags; `said` is its JSON line. Ends with `stop`.
+
+    `logs` is there until `stop` found nothing wrong; whatever was is said with the folder's name.
+    """
 
     def __init__(self, model: Path, *flags: str, **environ: str) -> None:
         self.logs = Path(tempfile.mkdtemp(prefix="pagewire-test-"))
@@ -52,7 +56,9 @@ class LiveCluster:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise AssertionError(f"the cluster did not start:\n{(self.logs / 'up.log').read_text()}")
+            self.process.wait()
+            self._close_streams()
+            raise AssertionError(f"the cluster did not start; logs in {self.logs}:\n{self.log('up')}")
         self.said: dict[str, Any] = json.loads(line)
         self.http: str = self.said["router"]["http"]
         self.grpc: str = self.said["router"]["grpc"]
@@ -142,22 +148,38 @@ class LiveCluster:
     def stop(self) -> int:
         """Interrupt `up`; return its exit code once it and everything that it started are gone.
 
-        Every pod that lived until then must have proved its pool: all blocks free or cached.
+        Every pod that lived until then must have proved its pool: all blocks free or cached. The logs go when
+        all that was right and `up` ended with 0.
         """
+        try:
+            code = self._stop()
+        except BaseException as error:
+            error.add_note(f"logs are kept in {self.logs}")
+            raise
+        if code == 0:
+            shutil.rmtree(self.logs)
+        else:
+            print(f"up ended with {code}; logs are kept in {self.logs}")
+        return code
+
+    def _stop(self) -> int:
         alive_until_now = [pod["id"] for pod in self.pods() if psutil.pid_exists(pod["pid"])]
         self.process.send_signal(signal.SIGINT)
         try:
             code = self.process.wait(timeout=60)
         finally:
             self.process.kill()
-            self._stderr.close()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
+            self._close_streams()
         _, alive = psutil.wait_procs(self.tree, timeout=10)
         assert alive == [], f"left behind: {alive}"
         for name in alive_until_now:
             assert AT_REST.search(self.log(name)), self.log(name)
         return code
+
+    def _close_streams(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._stderr.close()
 
     def log(self, name: str) -> str:
         """Return the log of one process."""
