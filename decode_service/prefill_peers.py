@@ -14,7 +14,16 @@ from collections.abc import Callable
 import grpc
 
 from pagewire.core.errors import PeerMismatch
-from pagewire.core.messages import ChunkReady, Fenced, FirstToken, LinkMessage, PrefillFailed, RunAccepted, RunRefused
+from pagewire.core.messages import (
+    ChunkReady,
+    Fenced,
+    FirstToken,
+    LinkMessage,
+    PrefillFailed,
+    RunAccepted,
+    RunRefused,
+    Welcome,
+)
 from pagewire.decode_service.delivery import Delivery
 from pagewire.kvtransfer.transport import ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.grpc import CHANNEL_OPTIONS, GrpcReceiver
@@ -24,6 +33,7 @@ from pagewire.serving.link import Link, LinkDialer, LinkEvents
 log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
+TRANSPORT = "grpc"
 FORGET_S = 60.0  # a pod that restarts in time is met again at once
 
 BulkChannel = Callable[[str], grpc.aio.Channel]
@@ -64,6 +74,8 @@ class PrefillPeer:
         link = await self._dialer.up(CONNECT_S)
         if link.peer.peer_id != self._pod_id:
             raise PeerMismatch(f"{self._dialer.address} is {link.peer.peer_id}, not {self._pod_id}")
+        if isinstance(link.peer, Welcome) and link.peer.transport != TRANSPORT:
+            raise PeerMismatch(f"{self._pod_id} ships by {link.peer.transport or 'no transport'}, not by {TRANSPORT}")
         await self.receiver.connected(CONNECT_S)
         return link
 

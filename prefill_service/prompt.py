@@ -34,13 +34,17 @@ PromptKey = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class Prompt:
-    """A prompt of `link`'s pod. `engine_id` names its sequence: a request may come back in a new generation."""
+    """A prompt of `link`'s pod. `engine_id` names its sequence: a request may come back in a new generation.
+
+    `deadline_s` is absolute, on this pod's clock: what remained of the request's time when it came.
+    """
 
     link: Link
     run: Run
     engine_id: str
     shipment: OutgoingShipment
     watch: Stopwatch
+    deadline_s: float
     num_chunks: int = 0
 
     @property

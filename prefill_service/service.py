@@ -15,7 +15,15 @@ import grpc
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import ChunkDone, StepDone
-from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, Overloaded, PagewireError, TransferFailed
+from pagewire.core.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    PagewireError,
+    TransferFailed,
+)
 from pagewire.core.messages import (
     ErrorInfo,
     Fence,
@@ -115,10 +123,14 @@ class PrefillService:
         await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
 
     def tick(self) -> None:
-        """Look at the clock, as the service does by itself every `TICK_S`: leases end."""
-        for key in self._leases.expired(self._clock.now()):
+        """Look at the clock, as the service does by itself every `TICK_S`: leases and deadlines end."""
+        now_s = self._clock.now()
+        for key in self._leases.expired(now_s):
             log.warning("lease of %s expired", key[0])
             self._act(self._prompts[key], self._prompts[key].shipment.lease_expired())
+        for prompt in [prompt for prompt in self._prompts.values() if prompt.deadline_s <= now_s]:
+            late = DeadlineExceeded(f"the prompt was not built and taken within {prompt.run.deadline_s} s")
+            self._fail(prompt, ErrorInfo.of(late))
 
     # ------------------------------------------------------------------------------------------ from decode pods
 
@@ -194,7 +206,14 @@ class PrefillService:
             ships=run.ship,
         )
         engine_id = f"{run.spec.request_id}/{link.peer.peer_id}/{run.generation}"
-        return Prompt(link=link, run=run, engine_id=engine_id, shipment=shipment, watch=watch)
+        return Prompt(
+            link=link,
+            run=run,
+            engine_id=engine_id,
+            shipment=shipment,
+            watch=watch,
+            deadline_s=self._clock.now() + run.deadline_s,
+        )
 
     def _spend_ticket(self, link: Link, run: Run) -> None:
         claims = TicketClaims(

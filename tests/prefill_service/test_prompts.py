@@ -42,6 +42,18 @@ async def test_a_lease_ends_what_a_hanging_decode_pod_holds(model: Path, colocat
         assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
 
 
+async def test_a_prompt_past_its_deadline_is_given_up(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        asked = await ship_some(cluster, 3, deadline_s=9.0)
+        await until(lambda: cluster.d.num_landed == 3)
+        cluster.p.advance(9.5)  # the lease would last for longer
+        await cluster.p.assert_at_rest()
+        cluster.p.engine.let_go()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert asked.report.placement == "resumed"
+        assert cluster.p.engine.loop.load().prompt_tokens_computed < len(LONG)
+
+
 async def test_a_sign_of_life_renews_the_lease(model: Path, colocated: Colocated) -> None:
     async with pods(model) as cluster:
         asked = await ship_some(cluster, 3)
