@@ -59,6 +59,9 @@ class RouterConfig:
     def __post_init__(self) -> None:
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
         for name in ("max_concurrent", "max_attempts", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")

@@ -1,7 +1,8 @@
 """The OpenAI API's shapes: what a body may hold, what it asks of us, and what we answer.
 
-Knows JSON and `Ask`; nothing of HTTP or pods. A field is honoured, harmless, known and refused by name, or unknown:
-then it is ignored and counted. Checks of values are in `validation.py`, the same for all front doors.
+Knows JSON and `Ask`; nothing of HTTP or pods. A field is honoured, ignored, known and refused by name, or unknown: then
+it is ignored and counted. Fields that hold many values are read in `long_fields.py`, the others by the schemas here,
+which see single values only. Checks of values are in `validation.py`, the same for all front doors.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router import long_fields
 from pagewire.router.request import Ask
-
-ROLES = ("system", "developer", "user", "assistant")
 
 # Fields that are about the caller's bookkeeping, or about our insides, which no caller may steer.
 IGNORED = frozenset(
@@ -25,8 +25,8 @@ IGNORED = frozenset(
         "service_tier", "priority", "parallel_tool_calls", "kv_transfer_params", "request_id", "verbosity",
     )
 )  # fmt: skip
-# Known and not honoured: any value but these is refused by name.
-HARMLESS: dict[str, tuple[object, ...]] = {
+# Known and not honoured: refused by name, but for the values that ask for nothing.
+REFUSED: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "frequency_penalty": (0,),
@@ -102,8 +102,8 @@ class _Body(_Schema):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: Any = None
+    stop_token_ids: Any = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -115,29 +115,13 @@ class _Body(_Schema):
 class CompletionBody(_Body):
     """Body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] | None = None
-
-
-class TextPart(_Schema):
-    """A part of a message's content."""
-
-    type: str
-    text: str | None = None
-
-
-class Message(_Schema):
-    """One message of a chat."""
-
-    role: str
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
+    prompt: Any = None
 
 
 class ChatBody(_Body):
     """Body of /v1/chat/completions."""
 
-    messages: list[Message] | None = None
+    messages: Any = None
     max_completion_tokens: int | None = None
 
 
@@ -157,10 +141,10 @@ class Call:
 def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = False) -> Call:
     """Read a body; raises InvalidRequest or UnsupportedField, which name the field."""
     raw = _json_object(data)
-    for name, harmless in HARMLESS.items():
+    for name, allowed in REFUSED.items():
         value = raw.get(name)
-        if value is not None and not any(_same(value, allowed) for allowed in harmless):
-            raise UnsupportedField(f"{name} is not supported: leave it out{_or(harmless)}", field=name)
+        if value is not None and not any(_same(value, each) for each in allowed):
+            raise UnsupportedField(f"{name} is not supported: leave it out{_or(allowed)}", field=name)
     try:
         body: ChatBody | CompletionBody = (
             ChatBody.model_validate(raw) if is_chat else CompletionBody.model_validate(raw)
@@ -181,7 +165,7 @@ def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = 
         with_usage=options is not None and bool(options.include_usage),
         with_token_ids=bool(body.return_token_ids),
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
-        unknown_fields=tuple(sorted(set(body.model_extra or ()) - IGNORED - set(HARMLESS))),
+        unknown_fields=tuple(sorted(set(body.model_extra or ()) - IGNORED - set(REFUSED))),
     )
 
 
@@ -208,12 +192,11 @@ def _same(value: object, allowed: object) -> bool:
     return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
-def _or(harmless: tuple[object, ...]) -> str:
-    return f", or set it to {json.dumps(harmless[0])}" if harmless else ""
+def _or(allowed: tuple[object, ...]) -> str:
+    return f", or set it to {json.dumps(allowed[0])}" if allowed else ""
 
 
 def _common(body: _Body) -> dict[str, Any]:
-    stop = body.stop
     return {
         "model": body.model or "",
         "temperature": body.temperature,
@@ -222,25 +205,21 @@ def _common(body: _Body) -> dict[str, Any]:
         "top_k": 0 if body.top_k == -1 else body.top_k,
         "min_p": body.min_p,
         "seed": body.seed,
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
-        "stop_token_ids": tuple(body.stop_token_ids or ()),
+        "stop": long_fields.stop(body.stop),
+        "stop_token_ids": long_fields.stop_token_ids(body.stop_token_ids),
         "ignore_eos": bool(body.ignore_eos),
         "cache_salt": body.cache_salt,
     }
 
 
 def _completion_ask(body: CompletionBody, request_id: str) -> Ask:
-    prompt = body.prompt
-    if isinstance(prompt, list) and len(prompt) != 1 and prompt and not isinstance(prompt[0], int):
-        raise UnsupportedField(f"prompt holds {len(prompt)} prompts, 1 per request is supported", field="prompt")
     if "messages" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got prompt and messages", field="messages")
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        prompt = prompt[0]
+    prompt = long_fields.prompt(body.prompt)
     return Ask(
         request_id=request_id,
         text=prompt if isinstance(prompt, str) else None,
-        token_ids=tuple(prompt) if isinstance(prompt, list) else None,  # type: ignore[arg-type]
+        token_ids=prompt if isinstance(prompt, tuple) else None,
         max_tokens=body.max_tokens,
         **_common(body),
     )
@@ -249,37 +228,9 @@ def _completion_ask(body: CompletionBody, request_id: str) -> Ask:
 def _chat_ask(body: ChatBody, request_id: str) -> Ask:
     if "prompt" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got messages and prompt", field="prompt")
-    if body.messages is None:
-        raise InvalidRequest("messages is missing", field="messages")
     return Ask(
         request_id=request_id,
-        messages=tuple(_message(i, message) for i, message in enumerate(body.messages)),
+        messages=long_fields.messages(body.messages),
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         **_common(body),
     )
-
-
-def _message(index: int, message: Message) -> dict[str, str]:
-    where = f"messages.{index}"
-    if message.role not in ROLES:
-        raise InvalidRequest(f"{where}.role is {message.role[:50]!r}, known are {', '.join(ROLES)}", field="messages")
-    for name in ("tool_calls", "function_call", "audio", "refusal"):
-        if (message.model_extra or {}).get(name):
-            raise UnsupportedField(f"{where}.{name} is not supported", field="messages")
-    content = message.content
-    if isinstance(content, list):
-        for part in content:
-            if part.type != "text" or part.text is None:
-                raise UnsupportedField(
-                    f"{where}.content: parts of type {part.type[:50]!r} are not supported", field="messages"
-                )
-        content = "\n".join(part.text or "" for part in content)
-    if content is None:
-        raise InvalidRequest(f"{where}.content is missing", field="messages")
-    named = {
-        "role": message.role,
-        "content": content,
-        "name": message.name,
-        "reasoning_content": message.reasoning_content,
-    }
-    return {key: value for key, value in named.items() if value is not None}

@@ -7,12 +7,15 @@ prompt's tokens are. Every refusal names the field and the bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnknownModel
 from pagewire.core.sampling import SamplingParams
 from pagewire.router.request import Ask, Request
 
+ROLES = ("system", "developer", "user", "assistant")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
@@ -48,9 +51,9 @@ def check(ask: Ask, limits: Limits) -> None:
     if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
         raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
     _check_prompt(ask, limits)
+    sampling(ask, 1 if ask.max_tokens is None else ask.max_tokens, seed=0).validate()
     for field, texts in (("cache_salt", (ask.cache_salt or "",)), ("stop", ask.stop), ("prompt", (ask.text or "",))):
         _check_encodable(field, texts)
-    sampling(ask, 1 if ask.max_tokens is None else ask.max_tokens, seed=0).validate()
     if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
         raise InvalidRequest(
             f"max_tokens {ask.max_tokens} leaves no room for a prompt in the model's context of "
@@ -135,6 +138,8 @@ def _check_prompt(ask: Ask, limits: Limits) -> None:
         )
     if len(forms[0]) == 0:
         raise InvalidRequest("the prompt is empty", field=prompt_field(ask))
+    if ask.messages is not None:
+        _check_messages(ask.messages, limits)
     if ask.token_ids is not None:
         if len(ask.token_ids) >= limits.max_model_len:
             raise too_long(len(ask.token_ids), limits, "prompt")
@@ -143,6 +148,17 @@ def _check_prompt(ask: Ask, limits: Limits) -> None:
             wrong = low if low < 0 else high
             raise InvalidRequest(
                 f"token ids are 0 to {limits.vocab_size - 1}, the prompt holds {wrong}", field="prompt"
+            )
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+    # Each one is a token at least, however a template writes it.
+    if len(messages) >= limits.max_model_len:
+        raise too_long(len(messages), limits, "messages", at_least=True)
+    for i, message in enumerate(messages):
+        if message["role"] not in ROLES:
+            raise InvalidRequest(
+                f"messages.{i}.role is {message['role'][:50]!r}, known are {', '.join(ROLES)}", field="messages"
             )
 
 

@@ -54,6 +54,7 @@ PURE_FILES = (
     "router/prefix_index.py",
     "router/request.py",
     "router/stop_strings.py",
+    "router/long_fields.py",
     "router/text_stream.py",
     "router/validation.py",
     "serving/codec.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import byte_tokenizer
@@ -74,6 +75,21 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, "tools", "not supported"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 5000}]}, "messages", "511"),
     ("chat/completions", {"messages": "hello"}, "messages", "list"),
+    ("chat/completions", {"messages": ["hello"]}, "messages", "messages.0 is a string"),
+    ("chat/completions", {"messages": [{"content": "a"}]}, "messages", "messages.0.role is missing"),
+    ("chat/completions", {"messages": [{"role": 1, "content": "a"}]}, "messages", "messages.0.role is a number"),
+    ("chat/completions", {"messages": [{"role": "user", "content": 1}]}, "messages", "messages.0.content is a number"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [1]}]}, "messages", "messages.0.content.0 is a"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}] * 512}, "messages", "511"),
+    ("chat/completions", {"messages": [{"role": "alien", "content": "a"}]}, "messages", "messages.0.role is 'alien'"),
+    ("completions", {"prompt": [1, True]}, "prompt", "prompt.1 is a boolean"),
+    ("completions", {"prompt": [1, "a"]}, "prompt", "prompt.1 is a string"),
+    ("completions", {"prompt": [[1, 1.5]]}, "prompt", "prompt.0.1 is a number"),
+    ("completions", {"prompt": [None]}, "prompt", "prompt.0 is null"),
+    ("completions", {"stop": 5}, "stop", "stop is a number"),
+    ("completions", {"stop": ["a", 5]}, "stop", "stop.1 is a number"),
+    ("completions", {"stop_token_ids": "5"}, "stop_token_ids", "a list"),
+    ("completions", {"stop_token_ids": [5, 1.5]}, "stop_token_ids", "stop_token_ids.1"),
 ]  # fmt: skip
 
 BODIES: list[tuple[bytes, str]] = [
@@ -122,6 +138,40 @@ async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
         await nothing_happened(router)
 
 
+# many values, each of them wrong or too many: (path, what goes before, what is repeated, what goes after, field)
+MANY: list[tuple[str, str, str, str, str]] = [
+    ("completions", '{"prompt": [', "1.5", "]}", "prompt"),
+    ("completions", '{"prompt": [[', "1.5", "]]}", "prompt"),
+    ("completions", '{"prompt": [', "1", "]}", "prompt"),
+    ("completions", '{"prompt": [', "[]", "]}", "prompt"),
+    ("completions", '{"prompt": "a", "stop": [', "1", "]}", "stop"),
+    ("completions", '{"prompt": "a", "stop": [', '"a"', "]}", "stop"),
+    ("completions", '{"prompt": "a", "stop_token_ids": [', "1.5", "]}", "stop_token_ids"),
+    ("completions", '{"prompt": "a", "stop_token_ids": [', "1", "]}", "stop_token_ids"),
+    ("chat/completions", '{"messages": [', "1", "]}", "messages"),
+    ("chat/completions", '{"messages": [', "{}", "]}", "messages"),
+    ("chat/completions", '{"messages": [', '{"role":"user","content":"a"}', "]}", "messages"),
+    ("chat/completions", '{"messages": [{"role": "user", "content": [', "1", "]}]}", "messages"),
+    ("chat/completions", '{"messages": [{"role": "user", "content": [', "{}", "]}]}", "messages"),
+]
+
+
+async def test_many_wrong_values_cost_no_more_than_one(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for path, before, value, after, field in MANY:
+            data = before + ",".join([value] * ((2 << 20) // (len(value) + 1))) + after
+            tracemalloc.start()
+            try:
+                answer = await router.http.post(f"/v1/{path}", content=data)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), (before, value, answer.text)
+            assert len(answer.content) < 500
+            assert peak < 100 << 20, (before, value, peak)
+        await nothing_happened(router)
+
+
 def message(fields: dict[str, Any]) -> pb.GenerateRequest:
     fields = {"prompt": "hello", **fields}
     prompt = fields.pop("prompt")
@@ -159,6 +209,10 @@ async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "prompt")
         code, _, named, _ = await refusal(router, pb.GenerateRequest(chat=pb.ChatPrompt()))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
+        alien = pb.ChatPrompt(messages=[pb.ChatMessage(role="alien", content="a")])
+        code, _, named, text = await refusal(router, pb.GenerateRequest(chat=alien))
+        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
+        assert "messages.0.role is 'alien'" in text
         code, _, named, _ = await refusal(router, pb.GenerateRequest(text="a", request_id="x" * 129))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "request_id")
         await nothing_happened(router)

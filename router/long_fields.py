@@ -1,0 +1,120 @@
+"""The fields of a body that may hold very many values: prompts, messages, stops; checked by hand.
+
+Pure; knows JSON values. A schema library tries every form of a field on every value and keeps each complaint, which
+costs seconds and gigabytes for a small hostile body. Here the first value decides the form, and the first wrong one is
+named. Invariant: the work is linear in the body, with a small factor, and no memory is taken per wrong value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+
+UNSUPPORTED_PARTS = ("tool_calls", "function_call", "audio", "refusal")
+
+
+def prompt(value: object) -> str | tuple[int, ...] | None:
+    """Return the one prompt of a completion, text or token ids; raises InvalidRequest or UnsupportedField."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise _wrong("prompt", "a text, a list of token ids, or a list of one of these", value)
+    if not value or type(value[0]) is int:
+        return _integers("prompt", value)
+    if len(value) > 1 and isinstance(value[0], (str, list)):
+        raise UnsupportedField(f"prompt holds {len(value)} prompts, 1 per request is supported", field="prompt")
+    if isinstance(value[0], list):
+        return _integers("prompt.0", value[0])
+    if not isinstance(value[0], str):
+        raise _wrong("prompt.0", "a text, a token id or a list of token ids", value[0])
+    return value[0]
+
+
+def stop(value: object) -> tuple[str, ...]:
+    """Return the stop strings; raises InvalidRequest."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    if not isinstance(value, list):
+        raise _wrong("stop", "a string or a list of strings", value)
+    _all("stop", value, str, "a string")
+    return tuple(value)
+
+
+def stop_token_ids(value: object) -> tuple[int, ...]:
+    """Return the ids of stop tokens; raises InvalidRequest."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _wrong("stop_token_ids", "a list of token ids", value)
+    return _integers("stop_token_ids", value)
+
+
+def messages(value: object) -> tuple[Mapping[str, str], ...]:
+    """Return the messages of a chat, contents joined to one text; raises InvalidRequest or UnsupportedField."""
+    if value is None:
+        raise InvalidRequest("messages is missing", field="messages")
+    if not isinstance(value, list):
+        raise _wrong("messages", "a list", value)
+    return tuple(_message(f"messages.{i}", message) for i, message in enumerate(value))
+
+
+def _message(where: str, message: object) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise _wrong(where, "an object", message)
+    for name in UNSUPPORTED_PARTS:
+        if message.get(name):
+            raise UnsupportedField(f"{where}.{name} is not supported", field="messages")
+    read: dict[str, Any] = {
+        "role": message.get("role"),
+        "content": _content(f"{where}.content", message.get("content")),
+    }
+    if read["role"] is None:
+        raise InvalidRequest(f"{where}.role is missing", field="messages")
+    read |= {name: message[name] for name in ("name", "reasoning_content") if message.get(name) is not None}
+    for name, text in read.items():
+        if not isinstance(text, str):
+            raise _wrong(f"{where}.{name}", "a string", text)
+    return read
+
+
+def _content(where: str, content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise InvalidRequest(f"{where} is missing", field="messages")
+    if not isinstance(content, list):
+        raise _wrong(where, "a string or a list of parts", content)
+    texts: list[str] = []
+    for i, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise _wrong(f"{where}.{i}", "an object", part)
+        kind, text = part.get("type"), part.get("text")
+        if not isinstance(kind, str):
+            raise _wrong(f"{where}.{i}.type", "a string", kind)
+        if kind != "text" or text is None:
+            raise UnsupportedField(f"{where}: parts of type {kind[:50]!r} are not supported", field="messages")
+        if not isinstance(text, str):
+            raise _wrong(f"{where}.{i}.text", "a string", text)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _integers(where: str, values: list[Any]) -> tuple[int, ...]:
+    _all(where, values, int, "an integer")
+    return tuple(values)
+
+
+def _all(where: str, values: list[Any], kind: type, wanted: str) -> None:
+    # The types first, without a loop in Python; True is no integer here.
+    if set(map(type, values)) <= {kind}:
+        return
+    i, wrong = next((i, value) for i, value in enumerate(values) if type(value) is not kind)
+    raise _wrong(f"{where}.{i}", wanted, wrong)
+
+
+def _wrong(where: str, wanted: str, value: object) -> InvalidRequest:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    got = names.get(type(value), "a number")
+    return InvalidRequest(f"{where} is {got}, must be {wanted}", field=where.partition(".")[0])
