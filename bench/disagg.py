@@ -1,0 +1,304 @@
+"""What prefilling in another pod costs one lonely request: 1P1D over colocated, on one machine, in one run.
+
+Each pod has one core and one engine thread: the prefill pod the first core, the decode pod and the colocated one the
+last. Requests come one at a time to systems that take turns, with prompts of random token ids that no cache has seen.
+At the client, which has no core of its own either: TTFT, from sending to the first token; the gap between token 0 and
+token 1; TPOT, the median of the later gaps. From the decode pod's report: how long bytes were on their way and how
+much of that decoding waited for. `--peer vllm=PYTHON` measures vLLM in the same way beside it, its pair over NIXL; its
+servers poll when idle, so they are paused while others are measured.
+
+    disaggregations-price   TTFT of the pair over that of its colocated pod, medians
+    hand-over-gap           token 0 -> token 1 over TPOT, median over the requests
+    overlap                 1 - exposed / transfer, over 1 - 1/chunks: the last chunk has nothing to hide behind
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).with_name("support")))
+
+import machine
+import pagewire_servers
+import vllm_servers
+from pagewire_servers import PagewireServers
+from token_stream import TokenStream
+from vllm_servers import VllmColocated, VllmPair
+
+TOKEN_IDS = range(1000, 40_000)
+PAUSE_S = 0.05  # between requests: what the last one leaves to be done is not the next one's
+FIRST_PORT = 18_300
+
+
+System = PagewireServers | VllmColocated | VllmPair
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a request, and what it is called."""
+
+    name: str
+    read: Callable[[TokenStream], float | None]
+
+
+def _report(name: str) -> Callable[[TokenStream], float | None]:
+    def read(found: TokenStream) -> float | None:
+        report = found.own.get("report") or {}
+        return float(report[name]) if report.get("blocks_shipped") else None
+
+    return read
+
+
+def _overlap(found: TokenStream) -> float | None:
+    transfer_s, exposed_s, chunks = (_report(name)(found) for name in ("transfer_s", "exposed_s", "chunks"))
+    if transfer_s is None or exposed_s is None or chunks is None or chunks < 2 or transfer_s == 0:
+        return None
+    return max(0.0, 1 - exposed_s / transfer_s) / (1 - 1 / chunks)
+
+
+MEASURES = (
+    Measure("ttft_s", lambda found: found.ttft_s),
+    Measure("gap_s", lambda found: found.first_gap_s),
+    Measure("tpot_s", lambda found: found.tpot_s),
+    Measure("hand-over-gap", lambda found: found.first_gap_s / found.tpot_s),
+    Measure("transfer_s", _report("transfer_s")),
+    Measure("exposed_s", _report("exposed_s")),
+    Measure("chunks", _report("chunks")),
+    Measure("bytes_shipped", _report("bytes_shipped")),
+    Measure("overlap", _overlap),
+)
+Runs = dict[str, dict[int, list[TokenStream]]]
+Figures = dict[str, dict[int, dict[str, dict[str, Any]]]]
+
+
+def measure(systems: Sequence[System], options: argparse.Namespace) -> Runs:
+    """Send every prompt length to every system `repeats` times, systems and lengths taking turns."""
+    generator = random.Random(options.seed)
+    found: Runs = {system.name: defaultdict(list) for system in systems}
+    for system in systems:
+        _pause(system)
+    for repeat in range(options.warmups + options.repeats):
+        for length in options.prompts:
+            first = repeat % len(systems)
+            for system in (*systems[first:], *systems[:first]):
+                prompt = [generator.choice(TOKEN_IDS) for _ in range(length)]
+                result = _run(system, prompt, options.output)
+                if repeat >= options.warmups:
+                    found[system.name][length].append(result)
+        print(f"round {repeat + 1} of {options.warmups} + {options.repeats}", file=sys.stderr)
+    return found
+
+
+def _run(system: System, prompt: Sequence[int], num_tokens: int) -> TokenStream:
+    for server in system.servers:
+        server.resume()
+    time.sleep(PAUSE_S)
+    try:
+        return system.run(prompt, num_tokens)
+    finally:
+        time.sleep(PAUSE_S)
+        _pause(system)
+
+
+def _pause(system: System) -> None:
+    for server in system.servers:
+        server.pause()
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return the median, the quartiles, the extremes and the values themselves."""
+    quartiles = statistics.quantiles([*values, *values[:1]] if len(values) == 1 else values, n=4, method="inclusive")
+    return {
+        "median": quartiles[1], "p25": quartiles[0], "p75": quartiles[2], "min": min(values), "max": max(values),
+        "values": [round(value, 6) for value in values],
+    }  # fmt: skip
+
+
+def figures_of(found: Runs) -> Figures:
+    """Return the spread of each measure by system and prompt length."""
+    figures: Figures = {}
+    for name, by_length in found.items():
+        figures[name] = {}
+        for length, results in by_length.items():
+            figures[name][length] = {}
+            for each in MEASURES:
+                values = [value for value in map(each.read, results) if value is not None]
+                if values:
+                    figures[name][length][each.name] = spread(values)
+    return figures
+
+
+def phases_of(found: Runs) -> dict[str, dict[int, dict[str, dict[str, float]]]]:
+    """Return, for each system, length and process, the median seconds from each stamp to the next."""
+    return {
+        name: {length: _phases(results) for length, results in by_length.items()}
+        for name, by_length in found.items()
+        if any(result.own for results in by_length.values() for result in results)
+    }
+
+
+def _phases(results: Sequence[TokenStream]) -> dict[str, dict[str, float]]:
+    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        for timeline in result.own["timelines"]:
+            stamps = sorted(timeline["stamps"], key=lambda stamp: float(stamp["at_s"]))
+            for before, after in pairwise(stamps):
+                step = f"{before['phase']} -> {after['phase']}"
+                times[timeline["process"]][step].append(after["at_s"] - before["at_s"])
+    return {
+        process: {step: round(statistics.median(values), 6) for step, values in steps.items()}
+        for process, steps in times.items()
+    }
+
+
+def transports_of(found: Runs) -> dict[str, list[str]]:
+    """Return what each system's reports say that bytes travelled by."""
+    said: dict[str, set[str]] = defaultdict(set)
+    for name, by_length in found.items():
+        for result in (result for results in by_length.values() for result in results):
+            transport = (result.own.get("report") or {}).get("transport")
+            if transport:
+                said[name].add(transport)
+    return {name: sorted(transports) for name, transports in said.items()}
+
+
+def targets_of(figures: Figures, baselines: dict[str, str]) -> dict[str, dict[str, dict[int, float]]]:
+    """Return the figures that targets are set for; `baselines` names the colocated system of each pair."""
+    targets: dict[str, dict[str, dict[int, float]]] = {"disaggregations-price": {}, "hand-over-gap": {}, "overlap": {}}
+    for name, by_length in figures.items():
+        if name in baselines:
+            base = figures[baselines[name]]
+            targets["disaggregations-price"][name] = {
+                length: found["ttft_s"]["median"] / base[length]["ttft_s"]["median"]
+                for length, found in by_length.items()
+            }
+        targets["hand-over-gap"][name] = {n: found["hand-over-gap"]["median"] for n, found in by_length.items()}
+        overlap = {n: found["overlap"]["median"] for n, found in by_length.items() if "overlap" in found}
+        if overlap:
+            targets["overlap"][name] = overlap
+    return targets
+
+
+def table(figures: Figures, targets: dict[str, dict[str, dict[int, float]]]) -> Iterator[str]:
+    """Return the lines for people: medians, quartiles in brackets, milliseconds."""
+    yield (
+        f"{'prompt':>6} {'system':22} {'TTFT ms':>24} {'price':>6} {'token 0 -> 1 ms':>22} {'TPOT ms':>8} {'gap':>5} "
+        f"{'transfer, exposed ms':>21} {'hidden':>7} {'overlap':>7}"
+    )
+    for length in next(iter(figures.values())):
+        for name, by_length in figures.items():
+            found = by_length[length]
+            price = targets["disaggregations-price"].get(name, {}).get(length)
+            moved, hidden = "-", "-"
+            if "transfer_s" in found:
+                transfer_s, exposed_s = found["transfer_s"]["median"], found["exposed_s"]["median"]
+                moved = f"{transfer_s * 1e3:.1f}, {exposed_s * 1e3:.1f}"
+                hidden = f"{1 - exposed_s / transfer_s:.0%}" if transfer_s else "-"
+            overlap = targets["overlap"].get(name, {}).get(length)
+            yield (
+                f"{length:6} {name:22} {_milliseconds(found['ttft_s']):>24} {_ratio(price):>6} "
+                f"{_milliseconds(found['gap_s']):>22} {found['tpot_s']['median'] * 1e3:8.1f} "
+                f"{_ratio(found['hand-over-gap']['median']):>5} {moved:>21} {hidden:>7} {_ratio(overlap):>7}"
+            )
+
+
+def _milliseconds(found: dict[str, Any]) -> str:
+    return f"{found['median'] * 1e3:.1f} [{found['p25'] * 1e3:.1f} .. {found['p75'] * 1e3:.1f}]"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def systems_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> tuple[list[System], dict[str, str]]:
+    """Start everything that is to be measured; return it, and the colocated system that each pair is compared with."""
+    cores = pagewire_servers.two_cores()
+    systems: list[System] = []
+    baselines: dict[str, str] = {}
+
+    def add(system: System, baseline: str = "") -> None:
+        stack.callback(system.stop)
+        systems.append(system)
+        if baseline:
+            baselines[system.name] = baseline
+
+    for name, python in options.peer:  # first: compiling takes both cores
+        if name != "vllm":
+            raise SystemExit(f"no peer {name!r} here, there is: vllm")
+        single, pair = vllm_servers.start(
+            python, _folder_of(options.model), cores, folder, port=FIRST_PORT, is_eager=options.peer_eager,
+            frees_helpers=not options.peer_bound,
+        )  # fmt: skip
+        add(single)
+        add(pair, single.name)
+    if not options.peer_only:
+        base = pagewire_servers.colocated(options.model, cores[1], folder)
+        add(base)
+        for transport, groups in product(options.transports, options.layer_groups):
+            add(pagewire_servers.disaggregated(options.model, cores, folder, transport, groups), base.name)
+    return systems, baselines
+
+
+def _folder_of(model: str) -> str:
+    """Return the folder of a model named as Pagewire names it, or the folder itself."""
+    named = Path.home() / ".cache" / "pagewire" / "models" / model
+    return str(named if named.is_dir() else model)
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, equals, python = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError("must be NAME=PYTHON")
+    return name, python
+
+
+def main() -> None:
+    """Start, measure, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2", help="name of a local model, or a Hugging Face folder")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512, 2048], help="prompt lengths in tokens")
+    parser.add_argument("--output", type=int, default=64, help="tokens to generate")
+    parser.add_argument("--repeats", type=int, default=11, help="measured requests of each length for each system")
+    parser.add_argument("--warmups", type=int, default=2, help="requests before those")
+    parser.add_argument("--transports", nargs="+", default=[""], help="a 1P1D of each; default: what the pods agree on")
+    parser.add_argument("--layer-groups", type=int, nargs="+", default=[1], help="a 1P1D of each, with each transport")
+    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=PYTHON", help="vllm=PYTHON")
+    parser.add_argument("--peer-eager", action="store_true", help="vLLM without compilation")
+    parser.add_argument("--peer-bound", action="store_true", help="vLLM's helping threads stay on its one core too")
+    parser.add_argument("--peer-only", action="store_true", help="without Pagewire")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder, ExitStack() as stack:
+        systems, baselines = systems_of(options, Path(folder), stack)
+        found = measure(systems, options)
+    figures = figures_of(found)
+    targets = targets_of(figures, baselines)
+    print("\n".join(table(figures, targets)))
+    if options.json:
+        versions = machine.versions("torch", "grpcio")
+        for _, python in options.peer:
+            versions |= vllm_servers.versions(python)
+        said = {
+            **targets, "figures": figures, "phases_s": phases_of(found), "machine": machine.machine(),
+            "transports": transports_of(found), "versions": versions,
+            "command": machine.command(["python", *sys.argv]),
+        }  # fmt: skip
+        options.json.write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

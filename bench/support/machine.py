@@ -1,0 +1,54 @@
+"""What figures must be read with: the machine, the versions and the command. No host names, no paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its cores and wide instructions, and memory in GiB."""
+    told: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        told.setdefault(key.strip(), value.strip())
+    flags = told.get("flags", "").split()
+    return {
+        "cpu": told.get("model name", platform.machine()),
+        "family-model": f"{told.get('cpu family', '?')}-{told.get('model', '?')}",
+        "cores": os.cpu_count(),
+        "instructions": [name for name in INSTRUCTIONS if name in flags],
+        "memory-gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of Python, of this tree and of `packages`."""
+    found = {"python": platform.python_version(), "pagewire": _commit()}
+    return found | {package: metadata.version(package) for package in packages}
+
+
+def command(arguments: Sequence[str]) -> str:
+    """Return a command line in which every path is its last part."""
+    return shlex.join(_last_part(argument) for argument in arguments)
+
+
+def _last_part(argument: str) -> str:
+    head, equals, tail = argument.rpartition("=")
+    return head + equals + (Path(tail).name if "/" in tail else tail)
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    said = subprocess.run(git, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or metadata.version("pagewire")

@@ -1,0 +1,77 @@
+"""Pagewire clusters of one kind of pod placement, started by `pagewire up`, each pod on a core of its own.
+
+Knows the JSON line of `up` and the reports of answers. A pod is its front and its engine: both are tied to the pod's
+core. Router and Valkey belong to no pod and run wherever a core is idle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from processes import ServerProcess, pin
+from token_stream import TokenStream, prompt_body, stream
+
+
+class PagewireServers:
+    """A running cluster behind its router."""
+
+    def __init__(
+        self, name: str, flags: Sequence[str], cores: Mapping[str, int], folder: Path, settings: Mapping[str, str] = {}
+    ) -> None:
+        self.name = name
+        logs = folder / name
+        logs.mkdir()
+        up = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--port", "0", "--grpc-port", "0"]
+        command = [*up, "--threads", "1", "--log-dir", str(logs), *flags]
+        environ = {"HF_HUB_OFFLINE": "1"} | {f"PAGEWIRE_{key}": value for key, value in settings.items()}
+        self._server = ServerProcess(command, folder / f"{name}.log", environ, reads_stdout=True)
+        assert self._server.process.stdout is not None
+        line = self._server.process.stdout.readline()
+        if not line:
+            self._server.stop()
+            raise RuntimeError(f"{name} did not start:\n{self._server.tail}")
+        said: dict[str, Any] = json.loads(line)
+        self._url: str = said["router"]["http"]
+        for role, core in cores.items():
+            for pod in said[role]:
+                pin(pod["pid"], [core])
+
+    def run(self, prompt: Sequence[int], max_tokens: int) -> TokenStream:
+        """Stream one completion; `own` of what comes back is the request's report and timelines."""
+        return stream(self._url, prompt_body("", prompt, max_tokens) | {"pagewire": {"timeline": True}})
+
+    @property
+    def servers(self) -> tuple[ServerProcess, ...]:
+        """None that has to be paused while others are measured: an idle cluster does not poll."""
+        return ()
+
+    def stop(self) -> None:
+        """End the cluster."""
+        self._server.stop()
+
+
+def colocated(model: str, core: int, folder: Path) -> PagewireServers:
+    """Start one colocated pod."""
+    flags = ["--model", model, "--colocated", "1"]
+    return PagewireServers("pagewire-colocated", flags, {"colocated": core}, folder)
+
+
+def disaggregated(
+    model: str, cores: tuple[int, int], folder: Path, transport: str, layer_groups: int
+) -> PagewireServers:
+    """Start one prefill and one decode pod that always ship; over `transport`, "" for what they agree on."""
+    flags = ["--model", model, "--prefill", "1", "--decode", "1", "--prefill-mode", "remote"]
+    name = f"pagewire-{transport or 'negotiated'}" + (f"-{layer_groups}" if layer_groups > 1 else "")
+    settings = {"LAYER_GROUPS": str(layer_groups)} | ({"TRANSPORTS": transport} if transport else {})
+    return PagewireServers(name, flags, {"prefill": cores[0], "decode": cores[1]}, folder, settings)
+
+
+def two_cores() -> tuple[int, int]:
+    """Return the cores of the prefill pod and of the decode pod."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[-1]

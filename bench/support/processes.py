@@ -1,0 +1,93 @@
+"""Processes of a benchmark: started in a group of their own, tied to cores, ended whole.
+
+Knows nothing of what they serve. Invariant: when `stop` returns, nothing of the group is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+STOP_S = 60.0
+
+
+class ServerProcess:
+    """One process with its children; `log` holds its stderr, and its stdout too unless that is read."""
+
+    def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str], *, reads_stdout: bool) -> None:
+        self.log = log
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if reads_stdout else stderr,
+                stderr=stderr,
+                env={**os.environ, **environ},
+                start_new_session=True,
+                text=True,
+            )
+
+    @property
+    def tail(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+    def pause(self) -> None:
+        """Let nothing of it run, so that what it polls for when idle costs the others nothing."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in (self.process.pid, *(child.pid for child in children_of(self.process.pid))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """Interrupt it, wait for its end, and kill what is left of it."""
+        self.resume()
+        tree = children_of(self.process.pid)
+        self.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for process in tree:  # those that have a group of their own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(tree, timeout=STOP_S)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """Return all that came from `pid` and still lives."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def pin(pid: int, cores: Iterable[int]) -> None:
+    """Let every thread of `pid` and of its children run on `cores` only; threads to come inherit it."""
+    chosen = set(cores)
+    for process in (pid, *(child.pid for child in children_of(pid))):
+        for thread in list(Path(f"/proc/{process}/task").iterdir()):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), chosen)
+
+
+def unpin_helpers(pid: int) -> None:
+    """Let every thread of `pid` and of its children run on any core, except for each process's first thread."""
+    for process in (pid, *(child.pid for child in children_of(pid))):
+        for thread in list(Path(f"/proc/{process}/task").iterdir()):
+            if int(thread.name) != process:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))

@@ -1,0 +1,198 @@
+"""One transport between two processes, and the raw limits beside it: each measured in turn, repeat by repeat.
+
+Payload is counted once. A time runs from the moment at which the source began to the moment at which the last block was
+verified, on the monotonic clock that both processes share. Raw limits have no checksums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import socket
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from transfer_source import HOST, SECRET, make_pool
+
+from pagewire.kvtransfer.effects import Claim, Verdict
+from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transports.offered import offered
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+
+GB = 1e9
+
+
+class PlacingSink:
+    """Gives block i the id i, or as many ids later, and says when all are there."""
+
+    def __init__(self, num_blocks: int, first_block_id: int = 0) -> None:
+        self._first_block_id = first_block_id
+        self._missing = num_blocks
+        self.done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+        """See `Sink`."""
+        return Claim(Verdict.PLACE, self._first_block_id + block_index)
+
+    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+        """See `Sink`."""
+        if not is_intact:
+            raise SystemExit(f"block {block_index} is corrupt")
+        self._missing -= 1
+        if not self._missing:
+            self.done.set_result(time.perf_counter())
+
+
+@dataclass(slots=True)
+class Figures:
+    """What repeats of one size gave."""
+
+    num_bytes: int
+    num_blocks: int
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_s: list[float] = field(default_factory=list)
+    messages: int = 0
+
+    def rate(self, way: str, *, best: bool = False) -> float:
+        """GB/s of the median repeat, or the best."""
+        seconds = self.seconds[way]
+        return self.num_bytes / (min(seconds) if best else statistics.median(seconds)) / GB
+
+
+class Bench:
+    """A taker, with its source in another process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, memory: PoolMemory, receiver: StreamReceiver) -> None:
+        self._process = process
+        self.memory = memory
+        self.receiver = receiver
+        self.connection: socket.socket | None = None
+        self._shipments = 0
+        self._gloo: Any = None
+        self._copied = memoryview(b"")
+
+    async def ask(self, *what: object) -> dict[str, float]:
+        """Have the source do something."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write((" ".join(map(str, what)) + "\n").encode())
+        answer: dict[str, float] = json.loads(await self._process.stdout.readline())
+        return answer
+
+    async def ship(self, num_blocks: int) -> float:
+        """Seconds of one shipment."""
+        self._shipments += 1
+        sink = PlacingSink(num_blocks)
+        self.receiver.register(self._shipments, 1, sink)
+        began = await self.ask("ship", self._shipments, num_blocks)
+        ended_s = await sink.done
+        self.receiver.unregister(self._shipments, 1)
+        return ended_s - began["began"]
+
+    async def tcp(self, num_blocks: int) -> float:
+        """Seconds of the same bytes through a socket, in pieces of 2 MiB."""
+        assert self.connection is not None
+        into = self.memory.view[: num_blocks * self.memory.block_bytes]
+        asked = asyncio.create_task(self.ask("tcp", num_blocks, 2 << 20))
+        await asyncio.to_thread(_receive, self.connection, into)
+        ended_s = time.perf_counter()
+        return ended_s - (await asked)["began"]
+
+    async def memcpy(self, num_blocks: int) -> float:
+        """Seconds of one copy of the same bytes within this process."""
+        num_bytes = num_blocks * self.memory.block_bytes
+        if self._copied.nbytes < num_bytes:
+            self._copied = memoryview(bytearray(self.memory.view))
+        start_s = time.perf_counter()
+        self.memory.view[:num_bytes] = self._copied[:num_bytes]
+        return time.perf_counter() - start_s
+
+    async def gloo(self, num_blocks: int) -> float:
+        """Seconds of the same bytes through a communicator, in pieces of 4 MiB."""
+        if self._gloo is None:
+            port = _free_port()
+            asked = asyncio.create_task(self.ask("gloo", port))
+            await asyncio.sleep(0)  # the question goes out before we wait for its answer in a thread
+            self._gloo = await asyncio.to_thread(importlib.import_module("gloo").GlooPair, port, 1)
+            await asked
+        whole = self.memory.view[: num_blocks * self.memory.block_bytes]
+        asking = asyncio.create_task(self.ask("send", num_blocks, 4 << 20))
+        ended_s: float = await asyncio.to_thread(self._gloo.receive, whole, 4 << 20)
+        return ended_s - (await asking)["began"]
+
+    async def measure(self, num_blocks: int, ways: tuple[str, ...], repeats: int) -> Figures:
+        """Repeat everything, one after another; the first repeat warms up."""
+        figures = Figures(num_blocks * self.memory.block_bytes, num_blocks)
+        for repeat in range(repeats + 1):
+            before, cpu_s = await self.ask("cpu"), time.process_time()
+            messages = self.receiver.counters.messages
+            seconds = await self.ship(num_blocks)
+            if repeat:
+                after = await self.ask("cpu")
+                figures.cpu_s.append(after["cpu"] - before["cpu"] + time.process_time() - cpu_s)
+                figures.messages = self.receiver.counters.messages - messages
+                figures.seconds.setdefault("ship", []).append(seconds)
+            for way in ways:
+                run: Callable[[int], Awaitable[float]] = getattr(self, way)
+                seconds = await run(num_blocks)
+                if repeat:
+                    figures.seconds.setdefault(way, []).append(seconds)
+        return figures
+
+
+@contextlib.asynccontextmanager
+async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterator[Bench]:
+    """Both ends, with the stream up by that very transport."""
+    here = Path(__file__).parent
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", str(here / "transfer_source.py"), transport, str(block_kib), str(num_blocks),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        memory = make_pool(block_kib << 10, num_blocks)
+        ports = json.loads(await process.stdout.readline())
+        with socket.create_connection((HOST, ports["tcp"])) as connection:
+            async with grpc.aio.insecure_channel(f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
+                receiver = StreamReceiver(
+                    channel, pod_id="D", source_id="P", secret=SECRET, memory=memory,
+                    carriers=offered(transport).carriers, on_lost=lambda _peer, _keys: None,
+                )  # fmt: skip
+                keeper = asyncio.create_task(receiver.run())
+                try:
+                    await receiver.connected(30)
+                    ends = Bench(process, memory, receiver)
+                    ends.connection = connection
+                    yield ends
+                finally:
+                    keeper.cancel()
+                    await asyncio.gather(keeper, return_exceptions=True)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _receive(connection: socket.socket, target: memoryview) -> None:
+    got = 0
+    while got < target.nbytes:
+        count = connection.recv_into(target[got:])
+        if not count:
+            raise EOFError("the source is gone")
+        got += count
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

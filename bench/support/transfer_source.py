@@ -1,0 +1,103 @@
+"""The source's process of bench/transfer.py: a pool of random bytes, shipped by a carrier, over a socket, or by gloo.
+
+    argv    transports, KiB of a block, blocks in the pool
+    stdout  a JSON line first: the ports; then one for each line of stdin
+    stdin   "ship ID BLOCKS" | "tcp BLOCKS PIECE" | "gloo PORT" | "send BLOCKS PIECE" | "cpu"
+
+Every answer carries the moment at which it began (the monotonic clock, which both processes share).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+import grpc
+
+from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transports.offered import offered
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
+
+HOST = "127.0.0.1"
+SECRET = b"bench"
+
+
+def make_pool(block_bytes: int, num_blocks: int) -> PoolMemory:
+    """A sealed pool in a memfd, as an engine's is, every page of it touched."""
+    fd = os.memfd_create("pagewire-bench", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, block_bytes * num_blocks)
+    memory = PoolMemory.map(fd, block_bytes=block_bytes, num_blocks=num_blocks)
+    os.close(fd)
+    for block_id in range(num_blocks):
+        memory.write(block_id, os.urandom(block_bytes))
+    memory.seal()
+    return memory
+
+
+def send_raw(connection: socket.socket, memory: PoolMemory, num_blocks: int, piece_bytes: int) -> None:
+    """Send blocks as they lie, in pieces of a message's size."""
+    whole = memory.view[: num_blocks * memory.block_bytes]
+    for start in range(0, whole.nbytes, piece_bytes):
+        connection.sendall(whole[start : start + piece_bytes])
+
+
+class Source:
+    """What the lines ask for."""
+
+    def __init__(self, sender: StreamSender, memory: PoolMemory, connection: socket.socket) -> None:
+        self._sender = sender
+        self._memory = memory
+        self._connection = connection
+        self._gloo: Any = None
+
+    async def do(self, what: str, *numbers: int) -> dict[str, float]:
+        """Carry out a line."""
+        began_s = time.perf_counter()
+        match what:
+            case "ship":
+                self._sender.send("D", numbers[0], 1, [(index, index) for index in range(numbers[1])])
+            case "tcp":
+                await asyncio.to_thread(send_raw, self._connection, self._memory, *numbers)
+            case "gloo":
+                gloo = importlib.import_module("gloo")  # torch, only where it is measured
+                self._gloo = await asyncio.to_thread(gloo.GlooPair, numbers[0], 0)
+            case "send":
+                whole = self._memory.view[: numbers[0] * self._memory.block_bytes]
+                await asyncio.to_thread(self._gloo.send, whole, numbers[1])
+        return {"began": began_s, "cpu": time.process_time()}
+
+
+async def main() -> None:
+    """Serve until stdin ends."""
+    block_kib, num_blocks = int(sys.argv[2]), int(sys.argv[3])
+    memory = make_pool(block_kib << 10, num_blocks)
+    sender = StreamSender(
+        pod_id="P", secret=SECRET, memory=memory, on_lost=lambda _peer, _keys: None,
+        carriers=offered(sys.argv[1]).carriers,
+    )  # fmt: skip
+    server = grpc.aio.server(options=CHANNEL_OPTIONS)
+    server.add_generic_rpc_handlers((sender.handler(),))
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    with socket.create_server((HOST, 0)) as raw:
+        sys.stdout.write(json.dumps({"grpc": port, "tcp": raw.getsockname()[1]}) + "\n")
+        sys.stdout.flush()
+        connection, _ = await asyncio.to_thread(raw.accept)
+        with connection:
+            source = Source(sender, memory, connection)
+            while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+                sys.stdout.write(json.dumps(await source.do(line[0], *map(int, line[1:]))) + "\n")
+                sys.stdout.flush()
+    sender.close("done")
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
