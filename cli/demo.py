@@ -85,12 +85,16 @@ def table(told: Told) -> list[str]:
         ("placement", f"{report['placement']}: {report['prefill_pod'] or '-'} -> {report['decode_pod']}"),
         ("prompt", f"{usage['prompt_tokens']} tokens, {usage['prompt_tokens_details']['cached_tokens']} cached"),
         ("chunks", str(report["chunks"])),
-        ("shipped", f"{report['blocks_shipped']} blocks, {format_bytes(report['bytes_shipped'])}"),
+        ("shipped", f"{report['blocks_shipped']} blocks, {format_bytes(report['bytes_shipped'])}{_by(report)}"),
         ("transfer hidden", _hidden(report)),
         ("TTFT", f"{ttft_s * 1e3:.1f} ms"),
         ("TPOT", f"{rest_s / later * 1e3:.1f} ms over {later} tokens" if later > 0 else "one token only"),
     ]
     return [f"  {name:<16} {value}" for name, value in rows] + [*_timeline_lines(told.timelines)]
+
+
+def _by(report: dict[str, Any]) -> str:
+    return f" by {report['transport']}" if report["transport"] else ""
 
 
 def _hidden(report: dict[str, Any]) -> str:

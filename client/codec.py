@@ -169,6 +169,12 @@ def _transfer(transfer: inference_pb2.Transfer) -> TransferReport:
         bytes_shipped=transfer.bytes_shipped,
         transfer_s=transfer.transfer_s,
         exposed_s=transfer.exposed_s,
+        transport=transfer.transport,
+        causes=tuple(transfer.causes),
+        prefill_fetched_tokens=transfer.prefill_fetched_tokens,
+        decode_fetched_tokens=transfer.decode_fetched_tokens,
+        predicted_local_s=transfer.predicted_local_s,
+        predicted_remote_s=transfer.predicted_remote_s,
     )
 
 
@@ -190,5 +196,5 @@ def _details(data: bytes) -> list[object]:
 
 def _cause_of(code: str) -> str:
     """Return the cause of a status without details, such as gRPC's own: the first row of the table that has it."""
-    rows = ((error, status) for error, status in STATUS_OF.items() if error is not TransferFailed)
+    rows = ((error, status) for error, status in STATUS_OF.items() if not issubclass(error, TransferFailed))
     return next((error.cause for error, status in rows if status.grpc == code), code.lower())

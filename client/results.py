@@ -43,7 +43,8 @@ class Usage:
 class TransferReport:
     """Where a request ran and what its KV cost to move.
 
-    `transfer_s` is how long bytes were on their way, `exposed_s` the part of it that decoding waited for.
+    `transfer_s` is how long bytes were on their way, `exposed_s` the part of it that decoding waited for. `causes` say
+    why shipments were lost, fetched tokens were copied from other pods' caches, predictions are of the first token.
     """
 
     placement: str
@@ -59,6 +60,12 @@ class TransferReport:
     bytes_shipped: int
     transfer_s: float
     exposed_s: float
+    transport: str = ""
+    causes: tuple[str, ...] = ()
+    prefill_fetched_tokens: int = 0
+    decode_fetched_tokens: int = 0
+    predicted_local_s: float = 0.0
+    predicted_remote_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

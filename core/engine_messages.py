@@ -1,7 +1,7 @@
 """What a pod's front and its engine process say to one another, as plain values.
 
-    front -> engine  Add Reserve Bind Join Abort Release Ping
-    engine -> front  EngineReady Reserved Bound StepDone Freed Pong
+    front -> engine  Add Reserve Bind Keep Join Abort Hold Release Ping
+    engine -> front  EngineReady CannotStart Reserved Bound StepDone Freed Held Pong
 
 The wire form is `protos/engine.proto`. A sequence goes by the `request_id` of its spec; each is used once.
 """
@@ -28,6 +28,13 @@ class EngineReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CannotStart:
+    """In place of `EngineReady`: a model or a setting that cannot work. The process ends with it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
     """Run a sequence from its tokens. A prefill pod builds the KV, samples once, holds the blocks until `Release`.
 
@@ -40,9 +47,13 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Pin what the cache holds of the prompt and promise the blocks for the rest, plus the room for one more token."""
+    """Pin what the cache holds of the prompt and promise the blocks for the rest, with the room to decode if it will.
+
+    `first_block` is that of `Add`, for a sequence that hands off.
+    """
 
     spec: SequenceSpec
+    first_block: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +94,36 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """The first `num_computed` tokens of a reserved sequence have their KV in its blocks: let the cache know them now.
+
+    Other pods can have them from then on, though the sequence has not joined.
+    """
+
+    request_id: str
+    num_computed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Pin the cached blocks of these hashes up to the first that is missing, until `Release` of the same id.
+
+    `request_id` names the hold as it would a sequence.
+    """
+
+    request_id: str
+    hashes: tuple[BlockHash, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The answer to `Hold`: the pinned blocks in the order of the hashes; empty: there are none, and all is over."""
+
+    request_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
     """End a sequence in whatever state; the answer is `Freed`, when no step can touch its blocks any more."""
 
@@ -91,7 +132,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The blocks of a sequence that was handed off go back to the cache."""
+    """The blocks of a sequence that was handed off, or of a hold, go back to the cache."""
 
     request_id: str
 
@@ -121,8 +162,12 @@ class Freed:
 class ChunkDone:
     """A step completed blocks of a prompt: `block_ids` are those of the chain from `first_block` on.
 
-    `cached_tokens` and `computed_tokens` are totals of this sequence so far. With `is_last` the token record of the
+    `cached_tokens`, `computed_tokens` and `fetched_tokens` are totals of this sequence so far: from this pod's cache,
+    computed here, and there when it joined besides. With `is_last` the token record of the
     same step holds the first token.
+
+    With a `group` the step still computes: of these blocks, the last ones of the prompt, only the KV of that group of
+    layers is final, and `is_last` is False. The whole of them is told of after the step, in any case.
     """
 
     request_id: str
@@ -131,14 +176,17 @@ class ChunkDone:
     cached_tokens: int
     computed_tokens: int
     is_last: bool
+    fetched_tokens: int = 0
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedBlock:
-    """A block by its hash; `depth` is its place in the chain, from 0."""
+    """A block by its hash; `depth` is its place in the chain, from 0, `tier` 0 for the pool and 1 for host memory."""
 
     block_hash: BlockHash
     depth: int
+    tier: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +197,13 @@ class SequenceEnd:
     cached_tokens: int
     computed_tokens: int
     error: ErrorInfo | None = None
+    fetched_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """What one step, or one command between steps, brought about."""
+    """What one step, or one command between steps, brought about; or what a step that still computes has done of its
+    chunks (then there is nothing else in it)."""
 
     records: tuple[TokenRecord, ...] = ()
     chunks: tuple[ChunkDone, ...] = ()
@@ -164,5 +214,6 @@ class StepDone:
 
 
 EngineMessage = (
-    EngineReady | Add | Reserve | Reserved | Bind | Bound | Join | Abort | Release | Freed | Ping | Pong | StepDone
+    EngineReady | CannotStart | Add | Reserve | Reserved | Bind | Bound | Keep | Join | Abort | Hold | Held | Release
+    | Freed | Ping | Pong | StepDone
 )  # fmt: skip

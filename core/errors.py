@@ -9,10 +9,17 @@
     |- Unavailable               nobody can serve it now
     |  |- Draining
     |  |- PodLost                a pod went away with the request
+    |  |- HandedOver             a pod gave the request to another, its KV is still there
     |- DeadlineExceeded
     |- Cancelled
     |- PeerMismatch              two processes that must not be paired
-    |- TransferFailed            KV did not arrive; never reaches a client, D completes locally
+    |- TransferFailed            KV did not arrive; never reaches a client, D completes what landed
+    |  |- PrefillLost            the pod that shipped is gone
+    |  |- StreamLost             the stream of its bytes broke
+    |  |- TransferTimeout        its time was over
+    |  |- LeaseExpired           the taker showed no sign of life
+    |  |- BlockCorrupt           a block arrived corrupt twice
+    |  |- ContractBroken         a peer said what no peer of ours says
     |- EngineFailed
        |- Poisoned               this request broke a step
 
@@ -93,6 +100,12 @@ class PodLost(Unavailable):
     cause = "pod_lost"
 
 
+class HandedOver(Unavailable):
+    """The pod goes away and stopped the request; its KV can be fetched there for a while."""
+
+    cause = "handed_over"
+
+
 class DeadlineExceeded(PagewireError):
     """The request's deadline passed."""
 
@@ -112,9 +125,45 @@ class PeerMismatch(PagewireError):
 
 
 class TransferFailed(PagewireError):
-    """A shipment did not arrive: lost peer, corrupt block, or its deadline."""
+    """A shipment did not arrive; the classes below say why."""
 
     cause = "transfer_failed"
+
+
+class PrefillLost(TransferFailed):
+    """The pod that shipped, or the link to it, is gone."""
+
+    cause = "prefill_lost"
+
+
+class StreamLost(TransferFailed):
+    """The stream of bytes broke while the link stood."""
+
+    cause = "stream_lost"
+
+
+class TransferTimeout(TransferFailed):
+    """The blocks were not all here in time."""
+
+    cause = "transfer_timeout"
+
+
+class LeaseExpired(TransferFailed):
+    """The pod that was to take the blocks showed no sign of life for the length of its lease."""
+
+    cause = "lease_expired"
+
+
+class BlockCorrupt(TransferFailed):
+    """A block arrived other than it was sent, and so did its second copy."""
+
+    cause = "block_corrupt"
+
+
+class ContractBroken(TransferFailed):
+    """The peer announced or sent what does not fit what was agreed."""
+
+    cause = "contract_broken"
 
 
 class EngineFailed(PagewireError):
@@ -147,15 +196,22 @@ STATUS_OF: dict[type[PagewireError], Status] = {
     Unavailable: Status("UNAVAILABLE", 503, True),
     Draining: Status("UNAVAILABLE", 503, True),
     PodLost: Status("UNAVAILABLE", 503, True),
+    HandedOver: Status("UNAVAILABLE", 503, True),
     DeadlineExceeded: Status("DEADLINE_EXCEEDED", 504, False),
     Cancelled: Status("CANCELLED", 499, False),
     PeerMismatch: Status("FAILED_PRECONDITION", 500, False),
     TransferFailed: Status("INTERNAL", 500, True),
+    PrefillLost: Status("INTERNAL", 500, True),
+    StreamLost: Status("INTERNAL", 500, True),
+    TransferTimeout: Status("INTERNAL", 500, True),
+    LeaseExpired: Status("INTERNAL", 500, True),
+    BlockCorrupt: Status("INTERNAL", 500, True),
+    ContractBroken: Status("INTERNAL", 500, True),
     EngineFailed: Status("INTERNAL", 500, False),
     Poisoned: Status("INTERNAL", 500, False),
 }
 
-_BY_CAUSE = {error.cause: error for error in STATUS_OF}
+BY_CAUSE = {error.cause: error for error in STATUS_OF}
 
 
 def status_of(error: PagewireError) -> Status:
@@ -165,7 +221,7 @@ def status_of(error: PagewireError) -> Status:
 
 def from_cause(cause: str, message: str, *, field: str = "", retry_after_s: float = 0.0) -> PagewireError:
     """Rebuild an error that crossed a process border."""
-    error = _BY_CAUSE.get(cause)
+    error = BY_CAUSE.get(cause)
     if error is None:
         return EngineFailed(f"{cause}: {message}")
     if issubclass(error, InvalidRequest):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """Model, tokenizer, KV layout and hash version. The wire version is negotiated apart, so that pods can be upgraded
     one at a time.
+
+    `kv_layout` is `kv_fingerprint` for people, with the order of the pool besides: no part of the comparison.
     """
 
     model_name: str
     model_digest: str
     tokenizer_digest: str
     kv_fingerprint: str
-    kv_layout: str
+    kv_layout: str = field(compare=False)
     block_size: int
     hash_version: int
     max_model_len: int
@@ -28,6 +30,7 @@ class Fingerprint:
             f"{f.name}: {getattr(self, f.name)} / {getattr(other, f.name)}"
             for f in dataclasses.fields(self)
             if getattr(self, f.name) != getattr(other, f.name)
+            and (f.compare or self.kv_fingerprint != other.kv_fingerprint)
         )
 
 

@@ -2,6 +2,7 @@
 
 Default order `layer_outer`: pool `[N, L, 2, Hk, B, D]`; one block is one contiguous span over all layers, so that
 moving a block is one copy. `head_outer` is `[N, Hk, L, 2, B, D]`: a head shard is one span (tensor parallelism).
+The order is each pool's own affair: what a block means does not depend on it, and blocks are translated on their way.
 Knows nothing of tensors, of who holds a block, or of what is in it.
 """
 
@@ -63,7 +64,7 @@ class KVLayout:
         return -(-num_tokens // self.block_size)
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that are equal exactly when two pools' blocks are interchangeable bytes."""
+        """Return 16 hex digits that are equal exactly when two pools' blocks mean the same, in whatever order."""
         text = "|".join(
             str(value)
             for value in (
@@ -72,7 +73,6 @@ class KVLayout:
                 self.head_dim,
                 self.block_size,
                 self.dtype,
-                self.order.value,
             )
         )
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -7,8 +7,11 @@ Who says what to whom:
 
     both ways        Hello Welcome Refused Heartbeat
     router -> decode Submit Cancel                       decode -> router  Tokens Ended
-    decode -> prefill Run Landed Resend Fence            prefill -> decode RunAccepted RunRefused ChunkReady
-                                                                           FirstToken PrefillFailed Fenced
+    taker -> source  Run Fetch Landed Resend Fence       source -> taker   RunAccepted ShipmentRefused ChunkReady
+                                                                           FirstToken FetchReady ShipmentFailed Fenced
+
+A shipment's taker dials its source. `Run` has a prompt built and shipped: its taker is a decode pod, its source a
+prefill pod. `Fetch` has cached blocks shipped: taker and source are pods of any role.
 
 `request_id` inside the cluster names one attempt of one request and is never used twice. `generation` counts the
 shipments of a request: a frame or a byte of an earlier one is ignored.
@@ -93,7 +96,8 @@ class Load:
     """What a pod holds and has to do, counted now.
 
     Blocks: total = free + cached + held + quarantined; `reserved` are promised and not yet bound. `orphaned` blocks are
-    held by no live request: always 0 in health. `prefill_s_per_token` and `step_s` are measured, 0 until they are.
+    held by no live request: always 0 in health. `host` counts cached blocks outside the pool, in host memory.
+    `prefill_s_per_token` and `step_s` are measured, 0 until they are.
     """
 
     num_running: int = 0
@@ -104,6 +108,7 @@ class Load:
     blocks_cached: int = 0
     blocks_held: int = 0
     blocks_reserved: int = 0
+    blocks_host: int = 0
     blocks_orphaned: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_cached: int = 0
@@ -119,12 +124,16 @@ class Report:
     """What a finished request cost and where: counted by the pods, never derived from what was asked."""
 
     placement: str  # "remote", "local", or "resumed" when a local completion followed a lost shipment
+    transport: str = ""  # what carried the last shipment
+    causes: tuple[str, ...] = ()  # of the shipments that were lost, in their order
     prefill_pod: str = ""
     decode_pod: str = ""
     prompt_tokens: int = 0
     prefill_cached_tokens: int = 0
     prefill_computed_tokens: int = 0
+    prefill_fetched_tokens: int = 0
     decode_cached_tokens: int = 0
+    decode_fetched_tokens: int = 0
     decode_computed_tokens: int = 0
     chunks: int = 0
     manifest_blocks: int = 0
@@ -132,6 +141,8 @@ class Report:
     bytes_shipped: int = 0
     transfer_s: float = 0.0
     exposed_s: float = 0.0
+    predicted_local_s: float = 0.0  # until the first token; 0 where nothing was compared
+    predicted_remote_s: float = 0.0
 
 
 # -------------------------------------------------------------------------------------------------------- handshake
@@ -160,7 +171,7 @@ class Hello:
 class Welcome:
     """The answer to `Hello`: the agreed wire version and who answers.
 
-    `proof` covers the hello's, so it cannot be replayed.
+    `transports` are those that both have, the best one first. `proof` covers the hello's, so it cannot be replayed.
     """
 
     wire_version: int
@@ -169,7 +180,7 @@ class Welcome:
     role: Role
     epoch: int
     fingerprint: Fingerprint | None = None
-    transport: str = ""
+    transports: tuple[str, ...] = ()
     proof: bytes = b""
 
 
@@ -188,6 +199,15 @@ class Heartbeat:
 
 
 # ------------------------------------------------------------------------------------------------- router <-> decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A pod of any role that probably holds the KV of the chain's first `num_tokens` tokens, to fetch it from."""
+
+    pod_id: str
+    address: str
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +231,7 @@ class Submit:
     candidates: tuple[Candidate, ...] = ()
     prefill: str = "remote"
     deadline_s: float = 600.0
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +266,8 @@ class Ended:
 class Run:
     """Build the KV of `spec.tokens`, ship the blocks from `first_block` on, and sample the first token.
 
-    `shipment_id` names the bytes on the transport. With `ship` False only the token is wanted.
+    `shipment_id` names the bytes on the transport. With `ship` False only the token is wanted. What the prefill pod's
+    own cache lacks it may fetch from `sources`.
     """
 
     spec: SequenceSpec
@@ -256,6 +278,33 @@ class Run:
     ticket: bytes
     lease_s: float
     deadline_s: float
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Ship what your cache holds of these blocks without a gap: `hashes[i]` names block `first_block + i` of the chain.
+
+    Whoever knows a hash knows the tokens and the tenant's salt behind it.
+    """
+
+    request_id: str
+    generation: int
+    shipment_id: int
+    first_block: int
+    hashes: tuple[BlockHash, ...]
+    ticket: bytes
+    lease_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchReady:
+    """The answer to `Fetch`: the manifest's length; its blocks are on their way. 0: nothing is held, all is over."""
+
+    request_id: str
+    generation: int
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +316,8 @@ class RunAccepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRefused:
-    """The prompt is not run, and nothing is held for it."""
+class ShipmentRefused:
+    """The answer to a `Run` or `Fetch` that is not taken: nothing is held for it."""
 
     request_id: str
     generation: int
@@ -277,12 +326,16 @@ class RunRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReady:
-    """Blocks `first_block` .. `first_block + num_blocks - 1` of the chain are final and on their way."""
+    """Blocks `first_block` .. `first_block + num_blocks - 1` of the chain are final and on their way.
+
+    With a `group` only the KV of that group of their layers is: their other parts are announced by themselves.
+    """
 
     request_id: str
     generation: int
     first_block: int
     num_blocks: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +350,12 @@ class FirstToken:
     cached_tokens: int
     computed_tokens: int
     timeline: Timeline
+    fetched_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillFailed:
-    """The prefill pod gives the request up after it was accepted; it sends nothing more of this generation."""
+class ShipmentFailed:
+    """The source gives the request up after it was accepted; it sends nothing more of this generation."""
 
     request_id: str
     generation: int
@@ -318,12 +372,13 @@ class Landed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """These blocks arrived corrupt: once more, please. Asked at most once per block."""
+    """These blocks, or one layer group of them, arrived corrupt: once more, please. Asked at most once of each."""
 
     request_id: str
     generation: int
     first_block: int
     num_blocks: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +398,6 @@ class Fenced:
 
 
 LinkMessage = (
-    Hello | Welcome | Refused | Heartbeat | Submit | Cancel | Tokens | Ended | Run | RunAccepted | RunRefused
-    | ChunkReady | FirstToken | PrefillFailed | Landed | Resend | Fence | Fenced
+    Hello | Welcome | Refused | Heartbeat | Submit | Cancel | Tokens | Ended | Run | RunAccepted | ShipmentRefused
+    | ChunkReady | FirstToken | ShipmentFailed | Landed | Resend | Fence | Fenced | Fetch | FetchReady
 )  # fmt: skip

@@ -23,6 +23,7 @@ class Phase(StrEnum):
     ACCEPTED = "accepted"
     RESERVED = "reserved"
     RUN_SENT = "run_sent"
+    PREFIX_FETCHED = "prefix_fetched"
     FIRST_CHUNK_READY = "first_chunk_ready"
     FIRST_TOKENS_RECEIVED = "first_tokens_received"
     LAST_BLOCK_VERIFIED = "last_block_verified"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.messages import Role
 from pagewire.decode_service.service import DecodeService
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.exchange.exchange import block_sender
 from pagewire.engine.front import Front, Ready
+from pagewire.kvtransfer.transports.offered import offered
 from pagewire.serving import logs
 from pagewire.serving.pod_config import PodConfig
 
@@ -15,7 +18,8 @@ from pagewire.serving.pod_config import PodConfig
 async def run(config: PodConfig, on_ready: Ready) -> None:
     """Serve until SIGTERM, then drain. Raises ValueError on a bad configuration, EngineFailed when the engine dies."""
     logs.configure(config.pod_id or config.role.value, config.log_level)
+    offers = offered(config.transports, config.shm_dir, config.host)
     engine = await EngineClient.start(EngineConfig.of(config))
-    transports = ("grpc",) if config.role is Role.DECODE else ()
-    front = Front(config, config.role, engine, transports)
-    await front.run(DecodeService(front, clock=MonotonicClock()), on_ready)
+    front = Front(config, config.role, engine, offers)
+    service = DecodeService(front, sender=block_sender(front), clock=MonotonicClock(), wall=time.time)
+    await front.run(service, on_ready)

@@ -1,26 +1,54 @@
 """Where to prefill: here or on a prefill pod. Pure; a comparison of predicted seconds, not a constant.
 
-    local  = (waiting + uncached) x c x (1 + running)      every running sequence stalls while a chunk computes here
-    remote = queue + uncached there x c                    its transfer hides behind its chunks but for the last
+    local  = waiting x c + prefix(here) x (1 + running)     every running sequence stalls while a chunk computes here
+    remote = queue + exchange + prefix(there)               its transfer hides behind its chunks but for the last
 
-c is this pod's measured prefill seconds per token: pods of one cluster run the same model.
+`prefix` is `plan_prefix`: what is cached, fetched, computed. c is measured by each pod's engine, the exchange by each
+link, and both predictions are corrected by how wrong the last ones were (`Calibration`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pagewire.core.messages import Candidate, Load
+from pagewire.engine.exchange.prefix_plan import PrefixPlan
+from pagewire.kvtransfer.link_cost import LinkCost
+
+WEIGHT = 0.1  # of the newest observation
+BOUND = 4.0  # a correction never goes further: a single stall must not turn all placements
 
 
-def prefers_local(num_tokens: int, cached_tokens: int, candidates: tuple[Candidate, ...], load: Load) -> bool:
-    """Return whether the prompt of `num_tokens`, of which `cached_tokens` are cached here, is ready sooner from here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Seconds until the first token, here and at the best candidate; 0 where that is no choice."""
 
-    Before the first measurement nothing is known, and the answer is no.
-    """
-    cost_s = load.prefill_s_per_token
-    if cost_s <= 0.0:
-        return False
-    local_s = (load.waiting_tokens + num_tokens - cached_tokens) * cost_s * (1 + load.num_running)
-    remote_s = min(
-        candidate.queue_s + (num_tokens - max(candidate.cached_tokens, 0)) * cost_s for candidate in candidates
-    )
-    return local_s <= remote_s
+    local_s: float = 0.0
+    remote_s: float = 0.0
+
+
+def local_s(prefix: PrefixPlan, load: Load, s_per_token: float) -> float:
+    """Return the predicted seconds until a prompt that is built here has its first token."""
+    return (load.waiting_tokens * s_per_token + prefix.seconds) * (1 + load.num_running)
+
+
+def remote_s(prefix: PrefixPlan, candidate: Candidate, load: Load | None, s_per_token: float, link: LinkCost) -> float:
+    """Return the same for a prompt that `candidate` builds; `load` is its own latest word, where it has spoken."""
+    waiting_tokens = load.waiting_tokens if load is not None else 0
+    return max(candidate.queue_s, waiting_tokens * s_per_token) + link.rtt_s + prefix.seconds
+
+
+class Calibration:
+    """How long things took over how long they were said to take, as a factor for the next prediction."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self.observations = 0
+
+    def observe(self, predicted_s: float, actual_s: float) -> None:
+        """What was predicted, corrections included, as `predicted_s` took `actual_s`."""
+        if predicted_s <= 0 or actual_s <= 0:
+            return
+        self.observations += 1
+        raw = self.factor * min(BOUND, max(1 / BOUND, actual_s / predicted_s))
+        self.factor = min(BOUND, max(1 / BOUND, (1 - WEIGHT) * self.factor + WEIGHT * raw))

@@ -1,30 +1,26 @@
-"""One request's prompt on prefill pods: tried one after another, each try a delivery of its own generation.
+"""How one request's prompt gets its KV onto this pod: built on prefill pods, fetched, or left to be computed here.
 
-Knows tries and what they brought; nothing of the engine's batch and of the client. Invariants: at most one delivery is
-open at a time; the first first token stands, whoever samples it again.
+Prefill pods are tried one after another, each try a shipment of its own generation. Knows tries and what they brought;
+nothing of the engine's batch and of the client. Invariants: at most one shipment is open at a time; the first first
+token stands, whoever samples it again; what landed is never shipped twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 
-from pagewire.core.errors import PagewireError, Unavailable
-from pagewire.core.messages import Candidate, FirstToken, Run, SequenceSpec
+from pagewire.core.block_hash import chain, max_hit_blocks
+from pagewire.core.engine_messages import Keep
+from pagewire.core.messages import Candidate, FirstToken, Run, SequenceSpec, Source
 from pagewire.core.timeline import Phase, Stopwatch
-from pagewire.decode_service.delivery import Delivery
 from pagewire.decode_service.surroundings import Surroundings
+from pagewire.engine.exchange.delivery import Delivery
+from pagewire.engine.exchange.taking import Taking
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.kvtransfer.ticket import TicketClaims
-from pagewire.kvtransfer.transport import Receiver
-from pagewire.serving.link import Link
 
 log = logging.getLogger(__name__)
-
-TICKET_GRACE_S = 60.0
 
 
 class RemotePrefill:
@@ -33,6 +29,7 @@ class RemotePrefill:
     def __init__(
         self,
         spec: SequenceSpec,
+        sources: tuple[Source, ...],
         around: Surroundings,
         *,
         deadline_s: float,
@@ -40,18 +37,30 @@ class RemotePrefill:
         on_first_token: Callable[[FirstToken], None],
     ) -> None:
         self.first_token: FirstToken | None = None
-        self.deliveries: list[Delivery] = []  # the tries that reached a pod, the last one last
+        self.fetched_blocks = 0
         self._spec = spec
+        self._sources = tuple(source for source in sources if source.pod_id != around.pod_id)
         self._around = around
-        self._deadline_s = deadline_s
         self._watch = watch
         self._on_first_token = on_first_token
         self._num_tokens = len(spec.tokens) + len(spec.output)
+        self._block_size = around.layout.block_size
+        self._taking: Taking = around.exchange.taking(spec.request_id, deadline_s, watch, self._take_first_token)
+
+    @property
+    def runs(self) -> list[Delivery]:
+        """The tries that reached a prefill pod, the last one last."""
+        return self._taking.runs
 
     @property
     def is_finished(self) -> bool:
         """True when the first token ended the sequence."""
         return self.first_token is not None and self.first_token.record.finish_reason is not None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Other pods that probably hold a beginning of the prompt."""
+        return self._sources
 
     async def sample(self, candidates: tuple[Candidate, ...]) -> None:
         """Have the first token sampled and nothing shipped, by the first candidate that does."""
@@ -63,91 +72,93 @@ class RemotePrefill:
     async def ship(self, candidates: tuple[Candidate, ...], hit_blocks: int) -> int:
         """Have the KV behind the `hit_blocks` cached ones brought here; return the tokens that need no computing.
 
-        A pod that is not there or refuses costs nothing, and the next one is asked. One that was lost on the way is
-        not made good by another, which would begin from nothing: what landed stays, and the rest is computed here.
+        A pod that is not there or refuses costs nothing, and the next one is asked. When one is lost on the way, what
+        landed stays: the next one fetches it from here and computes the rest, or we do, whichever is predicted to be
+        sooner. Once there is a first token little is missing, and it is computed here.
         """
         num_blocks = hit_blocks
         for candidate in candidates:
-            delivery = await self._run_on(candidate, first_block=hit_blocks, ship=True)
+            if self.has_lost and not self._is_sooner_on(candidate, num_blocks):
+                break
+            delivery = await self._run_on(candidate, first_block=num_blocks, ship=True)
             if delivery is None or delivery.outcome is Outcome.REFUSED:
                 continue
             if delivery.outcome is Outcome.LANDED:
                 return self._num_tokens
+            if delivery.outcome is not Outcome.LOST:
+                break
             num_blocks += delivery.kept_blocks
-            break
+            self._keep(num_blocks)
         # Without a first token the last prompt token is computed here, for its logits; a partial block never is kept.
-        block_size = self._around.layout.block_size
-        return min(num_blocks, (self._num_tokens - 1) // block_size) * block_size
+        return min(num_blocks, max_hit_blocks(self._num_tokens, self._block_size)) * self._block_size
+
+    async def fetch(self, hit_blocks: int) -> int:
+        """Bring what other pods hold behind the `hit_blocks` cached ones, where copying beats computing.
+
+        Returns how many blocks of the chain are here then.
+        """
+        plan = self._around.costs.prefix(self._num_tokens, hit_blocks, self._sources)
+        if plan.source is None:
+            return hit_blocks
+        tokens = self._spec.tokens + self._spec.output
+        hashes = chain(self._spec.root, tokens, self._block_size)[hit_blocks : plan.num_blocks]
+        self.fetched_blocks = await self._taking.fetch(plan.source, hit_blocks, hashes)
+        return hit_blocks + self.fetched_blocks
 
     async def settle(self) -> None:
         """End what is on its way; returns when nobody writes into the request's blocks any more."""
-        for delivery in self.deliveries:
-            delivery.cancel()
-            await delivery.handed_over
+        await self._taking.settle()
+
+    # ----------------------------------------------------------------------------------------------------------- a try
+
+    @property
+    def has_lost(self) -> bool:
+        """True when a prefill pod was lost on the way."""
+        return any(delivery.outcome is Outcome.LOST for delivery in self.runs)
+
+    def _is_sooner_on(self, candidate: Candidate, num_blocks: int) -> bool:
+        """Whether another prefill pod, fetching what landed, is predicted to be done before this pod is."""
+        if self.first_token is not None:
+            return False
+        costs, sources = self._around.costs, self._known_sources(num_blocks)
+        remote_s = costs.remote_s(self._num_tokens, candidate, sources)
+        return remote_s < costs.local_s(self._num_tokens, num_blocks, ())
+
+    def _keep(self, num_blocks: int) -> None:
+        """Let other pods fetch what landed here."""
+        num_computed = min(num_blocks * self._block_size, self._num_tokens)
+        self._around.engine.keep(Keep(request_id=self._spec.request_id, num_computed=num_computed))
+
+    def _known_sources(self, num_blocks: int) -> tuple[Source, ...]:
+        ours = Source(
+            pod_id=self._around.pod_id, address=self._around.address(), num_tokens=num_blocks * self._block_size
+        )
+        return (ours, *self._sources) if num_blocks else self._sources
 
     async def _run_on(self, candidate: Candidate, *, first_block: int, ship: bool) -> Delivery | None:
         """Run the prompt on one prefill pod and see it to its end; None when the pod cannot be reached."""
-        peer = self._around.peers.at(candidate.pod_id, candidate.address)
-        try:
-            link = await peer.link()
-            delivery = self._delivery(link, peer.receiver, first_block)
-        except PagewireError as error:
-            log.warning("%s: prefill pod %s not used: %s", self._spec.request_id, candidate.pod_id, error.message)
-            return None
-        self.deliveries.append(delivery)
-        peer.add(delivery)
-        self._watch.stamp(Phase.RUN_SENT, self._around.clock.now())
-        try:
-            link.send(self._run_message(delivery.shipment, candidate, ship))
-        except Unavailable:
-            delivery.peer_lost()
-        await asyncio.shield(delivery.handed_over)
-        if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
-            why = delivery.error.message if delivery.error else delivery.shipment.error or "the link is down"
-            log.warning("%s: %s by %s: %s", self._spec.request_id, delivery.outcome, candidate.pod_id, why)
-        return delivery
+        sources = tuple(each for each in self._known_sources(first_block) if each.pod_id != candidate.pod_id)
 
-    def _delivery(self, link: Link, receiver: Receiver, first_block: int) -> Delivery:
-        around = self._around
-        shipment = IncomingShipment(
-            request_id=self._spec.request_id,
-            generation=len(self.deliveries) + 1,
-            shipment_id=secrets.randbits(63),
+        def question(shipment: IncomingShipment, ticket: bytes) -> Run:
+            self._watch.stamp(Phase.RUN_SENT, self._around.clock.now())
+            return Run(
+                spec=self._spec,
+                generation=shipment.generation,
+                shipment_id=shipment.shipment_id,
+                first_block=shipment.first_block,
+                ship=ship,
+                ticket=ticket,
+                lease_s=self._around.lease_s,
+                deadline_s=self._taking.remaining_s,
+                sources=sources,
+            )
+
+        return await self._taking.run(
+            candidate.pod_id,
+            candidate.address,
             first_block=first_block,
-            max_blocks=around.layout.num_blocks(self._num_tokens) - first_block,
-            deadline_s=self._deadline_s,
-            landing_s=around.transfer_timeout_s,
-        )
-        return Delivery(
-            shipment,
-            link=link,
-            receiver=receiver,
-            memory=around.engine.pool,
-            bind=around.engine.bind,
-            clock=around.clock,
-            watch=self._watch,
-            on_first_token=self._take_first_token,
-        )
-
-    def _run_message(self, shipment: IncomingShipment, candidate: Candidate, ship: bool) -> Run:
-        around = self._around
-        claims = TicketClaims(
-            request_id=shipment.request_id,
-            source=candidate.pod_id,
-            target=around.pod_id,
-            shipment_id=shipment.shipment_id,
-            first_block=shipment.first_block,
-            generation=shipment.generation,
-        )
-        return Run(
-            spec=self._spec,
-            generation=shipment.generation,
-            shipment_id=shipment.shipment_id,
-            first_block=shipment.first_block,
-            ship=ship,
-            ticket=around.tickets.mint(claims, around.wall() + TICKET_GRACE_S),
-            lease_s=around.lease_s,
-            deadline_s=max(0.0, self._deadline_s - around.clock.now()),
+            max_blocks=self._around.layout.num_blocks(self._num_tokens) - first_block,
+            question=question,
         )
 
     def _take_first_token(self, message: FirstToken) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagewire.core.engine_messages import SequenceEnd
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Report, SequenceSpec
+from pagewire.decode_service.prefill_choice import Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.kvtransfer.effects import Outcome
 
@@ -17,10 +18,11 @@ def report_of(
     decode_pod: str,
     layout: KVLayout,
     hit_blocks: int,
+    prediction: Prediction,
 ) -> Report:
     """Return the report of a request, of which the cache here held `hit_blocks`; `end` is None before the engine's."""
     # A pod that refused has had no part in it.
-    tried = [delivery for delivery in remote.deliveries if delivery.outcome is not Outcome.REFUSED]
+    tried = [delivery for delivery in remote.runs if delivery.outcome is not Outcome.REFUSED]
     shipments = [delivery.shipment for delivery in tried]
     first = remote.first_token
     blocks_shipped = sum(shipment.num_verified for shipment in shipments)
@@ -31,7 +33,9 @@ def report_of(
         prompt_tokens=len(spec.tokens),
         prefill_cached_tokens=first.cached_tokens if first else 0,
         prefill_computed_tokens=first.computed_tokens if first else 0,
+        prefill_fetched_tokens=first.fetched_tokens if first else 0,
         decode_cached_tokens=hit_blocks * layout.block_size,
+        decode_fetched_tokens=remote.fetched_blocks * layout.block_size,
         decode_computed_tokens=end.computed_tokens if end else 0,
         chunks=first.chunks if first else 0,
         manifest_blocks=first.num_blocks if first else 0,
@@ -39,6 +43,10 @@ def report_of(
         bytes_shipped=blocks_shipped * layout.block_bytes,
         transfer_s=sum(shipment.transfer_s for shipment in shipments),
         exposed_s=max((shipment.exposed_s for shipment in shipments), default=0.0),
+        transport=tried[-1].transport if tried else "",
+        causes=tuple(cause for delivery in tried if (cause := delivery.cause)),
+        predicted_local_s=prediction.local_s,
+        predicted_remote_s=prediction.remote_s,
     )
 
 

@@ -13,7 +13,15 @@ import asyncio
 import logging
 
 from pagewire.core.engine_messages import Join, SequenceEnd
-from pagewire.core.errors import Cancelled, DeadlineExceeded, EngineFailed, PagewireError, Unavailable
+from pagewire.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EngineFailed,
+    HandedOver,
+    PagewireError,
+    PodLost,
+    Unavailable,
+)
 from pagewire.core.messages import (
     Candidate,
     Ended,
@@ -21,10 +29,11 @@ from pagewire.core.messages import (
     FirstToken,
     LinkMessage,
     Submit,
+    TokenRecord,
     Tokens,
 )
 from pagewire.core.timeline import Phase, Stopwatch, Timeline
-from pagewire.decode_service.prefill_choice import prefers_local
+from pagewire.decode_service.prefill_choice import Calibration, Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.decode_service.report import report_of
 from pagewire.decode_service.surroundings import Surroundings
@@ -44,6 +53,7 @@ class Request:
         self._watch = Stopwatch(around.pod_id)
         self._remote = RemotePrefill(
             submit.spec,
+            submit.sources,
             around,
             deadline_s=around.clock.now() + submit.deadline_s,
             watch=self._watch,
@@ -55,6 +65,9 @@ class Request:
         self._is_in_engine = False
         self._is_over = False
         self._hit_blocks = 0
+        self._sampled: list[int] = []  # here, behind what was out when it came
+        self._prediction = Prediction()
+        self._chosen_s = 0.0  # when it was decided where to build the prompt
 
     @property
     def request_id(self) -> str:
@@ -63,11 +76,16 @@ class Request:
 
     # -------------------------------------------------------------------------------------------------- from outside
 
-    def on_tokens(self) -> bool:
+    def on_tokens(self, record: TokenRecord) -> bool:
         """The engine sampled for it; False when nobody is to hear of it any more."""
-        if not self._is_over:
+        if self._is_over:
+            return False
+        if not self._sampled:
             self._watch.stamp(Phase.FIRST_STEP, self._around.clock.now())
-        return not self._is_over
+            if self._remote.first_token is None and not self._remote.runs:
+                self._learn(self._around.costs.here, self._prediction.local_s)
+        self._sampled.extend(record.tokens)
+        return True
 
     def on_end(self, end: SequenceEnd) -> None:
         """The engine is done with it."""
@@ -75,12 +93,12 @@ class Request:
             self._ended.set_result(end)
 
     def cancel(self, reason: str) -> None:
-        """End it now: "stop" is a normal end, anything else an error by that name."""
+        """End it now: "stop" is a normal end, "handover" leaves its blocks to be fetched, all else is an error."""
         self._cancelled = self._cancelled or reason
         if self._life is not None:
             self._life.cancel()
 
-    def fail(self, error: EngineFailed) -> None:
+    def fail(self, error: PodLost) -> None:
         """The engine is gone."""
         self.on_end(
             SequenceEnd(request_id=self.request_id, cached_tokens=0, computed_tokens=0, error=ErrorInfo.of(error))
@@ -97,6 +115,8 @@ class Request:
             self._life.cancel()
         (failure,) = await asyncio.gather(self._life, return_exceptions=True)
         error = self._error_of(failure)
+        if isinstance(error, HandedOver):
+            await self._around.handovers.hold(self._spec, self._output() + tuple(self._sampled))
         self._watch.stamp(Phase.FINISHED, self._around.clock.now())
         # The client first: its answer does not wait until nobody can touch the blocks any more.
         self._say_ended(error)
@@ -121,7 +141,7 @@ class Request:
     async def _is_only_sampled(self) -> bool:
         """Have the only token that is wanted sampled elsewhere, with no block held here; False when that failed."""
         if self._is_one_token:
-            await self._remote.sample(self._candidates(cached_tokens=0))
+            await self._remote.sample(self._candidates(0))
         return self._remote.first_token is not None
 
     async def _build_prompt(self) -> int:
@@ -129,27 +149,45 @@ class Request:
         self._is_in_engine = True  # from the question on: a grant that nobody waits for any more is given back, too
         self._hit_blocks = (await self._around.admission.reserve(self._spec)).hit_blocks
         self._watch.stamp(Phase.RESERVED, self._around.clock.now())
-        cached_tokens = self._hit_blocks * self._around.layout.block_size
         # For one token everybody who could was asked already.
-        candidates = () if self._is_one_token else self._candidates(cached_tokens)
-        return await self._remote.ship(candidates, self._hit_blocks)
+        candidates = () if self._is_one_token else self._candidates(self._hit_blocks)
+        num_blocks = self._hit_blocks if candidates else await self._remote.fetch(self._hit_blocks)
+        return await self._remote.ship(candidates, num_blocks)
 
     @property
     def _is_one_token(self) -> bool:
         return self._spec.sampling.max_tokens - len(self._spec.output) == 1
 
-    def _candidates(self, cached_tokens: int) -> tuple[Candidate, ...]:
-        """Return who is to be asked, nobody when the prompt is built here; `cached_tokens` of it are cached here."""
+    def _candidates(self, cached_blocks: int) -> tuple[Candidate, ...]:
+        """Return who is to be asked, the soonest first; nobody when the prompt is built here.
+
+        `cached_blocks` of its chain are cached here. Where the placement leaves it to us, predicted times decide.
+        """
         candidates, num_tokens = self._submit.candidates, len(self._spec.tokens) + len(self._spec.output)
-        match self._submit.prefill:
-            case "local":
-                return ()
-            case "auto" if candidates and prefers_local(num_tokens, cached_tokens, candidates, self._around.load()):
-                return ()
-            case _:
-                return candidates
+        if self._submit.prefill == "local" or not candidates:
+            return ()
+        costs, sources = self._around.costs, self._remote.sources
+        there = sorted((costs.remote_s(num_tokens, each, sources), at) for at, each in enumerate(candidates))
+        here_s = costs.local_s(num_tokens, cached_blocks, sources)
+        if costs.s_per_token > 0:  # predicted in either mode: how good predictions are is known before they decide
+            self._prediction = Prediction(local_s=here_s, remote_s=there[0][0])
+            self._chosen_s = self._around.clock.now()
+        if self._submit.prefill == "remote":
+            # What was handed over is fetched whole: nothing is left to be built elsewhere.
+            here, size = costs.prefix(num_tokens, cached_blocks, sources), self._around.layout.block_size
+            return () if here.source is not None and num_tokens - here.num_blocks * size <= size else candidates
+        if costs.s_per_token > 0 and here_s <= there[0][0]:
+            return ()
+        return tuple(candidates[at] for _, at in there)
+
+    def _learn(self, calibration: Calibration, predicted_s: float) -> None:
+        """Compare what was predicted with what it came to."""
+        if predicted_s > 0:
+            calibration.observe(predicted_s, self._around.clock.now() - self._chosen_s)
 
     def _on_first_token(self, message: FirstToken) -> None:
+        if not self._remote.has_lost:
+            self._learn(self._around.costs.there, self._prediction.remote_s)
         self._say(Tokens(records=(message.record,)))
 
     def _output(self) -> tuple[int, ...]:
@@ -169,6 +207,8 @@ class Request:
                     return None
                 case "deadline":
                     return self._too_late()
+                case "handover":
+                    return HandedOver(f"{self._around.pod_id} is going away", retry_after_s=0.0)
                 case reason:
                     return Cancelled(f"cancelled: {reason or 'the pod stops'}")
         if failure is None or isinstance(failure, PagewireError):
@@ -192,6 +232,7 @@ class Request:
             decode_pod=self._around.pod_id,
             layout=self._around.layout,
             hit_blocks=self._hit_blocks,
+            prediction=self._prediction,
         )
         info = ErrorInfo.of(error) if error is not None else None
         self._say(Ended(request_id=self.request_id, error=info, report=report, timelines=timelines))

@@ -12,13 +12,13 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
-from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, Unavailable
+from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, PodLost, Unavailable
 from pagewire.core.messages import (
     Cancel,
     Ended,
@@ -29,16 +29,21 @@ from pagewire.core.messages import (
     Tokens,
 )
 from pagewire.decode_service.admission import Admission
-from pagewire.decode_service.prefill_peers import BulkChannel, PrefillPeers, open_bulk_channel
+from pagewire.decode_service.handovers import Handovers
+from pagewire.decode_service.prefill_costs import PrefillCosts
 from pagewire.decode_service.request import Request
 from pagewire.decode_service.surroundings import Surroundings
+from pagewire.engine.exchange.exchange import Exchange
+from pagewire.engine.exchange.export import Export
+from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
 from pagewire.engine.front import Front
-from pagewire.kvtransfer.ticket import TicketKey
-from pagewire.serving.link import Link, LinkEvents, LinkServer
+from pagewire.kvtransfer.effects import Outcome
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
+from pagewire.serving.link import Link
+from pagewire.serving.metrics import Sample
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.2
 SETTLE_S = 5.0
 
 
@@ -51,6 +56,7 @@ class DecodeService:
         *,
         clock: Clock,
         wall: Callable[[], float] = time.time,
+        sender: StreamSender,
         bulk_channel: BulkChannel = open_bulk_channel,
     ) -> None:
         config, engine = front.config, front.engine
@@ -60,51 +66,51 @@ class DecodeService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._peers = PrefillPeers(front.identity, engine.ready.layout.block_bytes, bulk_channel)
         self._admission = Admission(engine.reserve, config.max_num_waiting)
+        self._handovers = Handovers(engine, clock)
+        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
+        self._costs = PrefillCosts(engine.ready.layout, front.load, self._exchange.peers)
         self._around = Surroundings(
             pod_id=front.identity.peer_id,
+            address=lambda: front.address,
             engine=engine,
             admission=self._admission,
-            peers=self._peers,
+            exchange=self._exchange,
+            costs=self._costs,
+            handovers=self._handovers,
             load=front.load,
-            tickets=TicketKey(front.identity.secret),
             clock=clock,
-            wall=wall,
             lease_s=config.lease_s,
-            transfer_timeout_s=config.transfer_timeout_s,
         )
-        self._links = LinkServer(
-            lambda: front.identity,
-            LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
-            load=front.load,
-        )
-        self._ticker = asyncio.create_task(self._keep_ticking())
 
     # ---------------------------------------------------------------------------------------------- front.Service
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
-        """Return the links."""
-        return (self._links.handler(),)
+        """Return the links and the bulk streams."""
+        return self._exchange.handlers()
 
     def counters(self) -> dict[str, float]:
         """Return totals since the start."""
-        received = self._peers.counters()
         return {
             "requests_submitted": float(self._counters["submitted"]),
             "requests_refused": float(self._counters["refused"]),
             "requests_ended": float(self._counters["ended"]),
-            "kv_blocks_received": float(received.blocks),
-            "kv_bytes_received": float(received.bytes),
-            "kv_blocks_corrupt": float(received.corrupt),
-            "kv_blocks_late": float(received.late),
+            "requests_handed_over": float(self._handovers.num_held),
+            "handovers_fetched": float(self._handovers.num_taken),
+            **self._exchange.counters(),
         }
+
+    def gauges(self) -> Iterator[Sample]:
+        """Yield what is known of links, and how far predictions are corrected."""
+        yield from self._exchange.gauges()
+        yield Sample("prefill_correction", {"where": "local"}, self._costs.here.factor)
+        yield Sample("prefill_correction", {"where": "remote"}, self._costs.there.factor)
 
     def on_step(self, step: StepDone) -> None:
         """Stream what a step sampled: one frame per router."""
         frames: defaultdict[Link, list[TokenRecord]] = defaultdict(list)
         for record in step.records:
-            if (request := self._requests.get(record.request_id)) and request.on_tokens():
+            if (request := self._requests.get(record.request_id)) and request.on_tokens(record):
                 frames[request.link].append(record)
         for link, records in frames.items():
             _say(link, Tokens(records=tuple(records)))
@@ -115,13 +121,22 @@ class DecodeService:
             self._admission.room()
 
     async def drained(self) -> None:
-        """Return when every request is settled."""
+        """Return when every request is settled, and what was handed over is fetched."""
         await self._idle.wait()
+        await self._handovers.wait_idle()
+        await self._exchange.exports.wait_idle()
+
+    def hand_over(self) -> None:
+        """Give up what still runs: each router goes on with it elsewhere, from the blocks that are held here."""
+        for request in list(self._requests.values()):
+            request.cancel("handover")
 
     async def fail(self, error: EngineFailed) -> None:
-        """The engine is gone: every request ends with `error`, and the routers hear it."""
+        """The engine is gone: every request ends here, and the routers hear that another pod may go on with it."""
+        lost = PodLost(f"{self._front.identity.peer_id}: {error.message}")
         for request in list(self._requests.values()):
-            request.fail(error)
+            request.fail(lost)
+        self._exchange.engine_failed(error)
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._idle.wait()
@@ -130,27 +145,19 @@ class DecodeService:
 
     async def aclose(self) -> None:
         """End links and streams."""
-        self._ticker.cancel()
-        await self._links.aclose("the pod stops")
+        closing = asyncio.create_task(self._exchange.aclose())
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
-        await self._peers.aclose()
+        await asyncio.gather(closing, *self._tasks, return_exceptions=True)
 
     def tick(self) -> None:
-        """Look at the clock, as the service does by itself every `TICK_S`."""
-        self._peers.tick(self._around.clock.now())
+        """Look at the clock, as the service does by itself."""
+        self._exchange.tick()
 
-    # ------------------------------------------------------------------------------------------------ from routers
+    # -------------------------------------------------------------------------------------------------- exchange.Job
 
-    def _on_up(self, link: Link) -> None:
-        log.info("%s linked", link.peer.peer_id)
-
-    def _on_down(self, link: Link) -> None:
-        for request in [request for request in self._requests.values() if request.link is link]:
-            request.cancel("client")
-
-    def _on_message(self, link: Link, message: LinkMessage) -> None:
+    def on_message(self, link: Link, message: LinkMessage) -> None:
+        """Take a router's frame."""
         match message:
             case Submit():
                 self._on_submit(link, message)
@@ -158,6 +165,20 @@ class DecodeService:
                 request = self._requests.get(message.request_id)
                 if request is not None and request.link is link:
                     request.cancel(message.reason)
+
+    def on_down(self, link: Link) -> None:
+        """A router is gone: nobody hears of its requests any more."""
+        for request in [request for request in self._requests.values() if request.link is link]:
+            request.cancel("client")
+
+    def on_export_end(self, export: Export) -> None:
+        """Another pod has fetched blocks, perhaps to go on with what we handed over."""
+        if export.shipment.outcome is Outcome.LANDED:
+            self._handovers.fetched(export.hashes)
+
+    def on_tick(self, now_s: float) -> None:
+        """Time has passed."""
+        self._handovers.tick(now_s)
 
     def _on_submit(self, link: Link, submit: Submit) -> None:
         try:
@@ -203,11 +224,6 @@ class DecodeService:
             del self._requests[request.request_id]
             if not self._requests:
                 self._idle.set()
-
-    async def _keep_ticking(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self.tick()
 
 
 def _say(link: Link, message: LinkMessage) -> None:

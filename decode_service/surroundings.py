@@ -9,25 +9,26 @@ from pagewire.core.clock import Clock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Load
 from pagewire.decode_service.admission import Admission
-from pagewire.decode_service.prefill_peers import PrefillPeers
+from pagewire.decode_service.handovers import Handovers
+from pagewire.decode_service.prefill_costs import PrefillCosts
+from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.running_engine import RunningEngine
-from pagewire.kvtransfer.ticket import TicketKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The pod around a request. `wall` is the wall clock, for tickets alone; `load` is the engine's latest word."""
+    """The pod around a request. `load` is the engine's latest word; `address` is where others dial this pod."""
 
     pod_id: str
+    address: Callable[[], str]
     engine: RunningEngine
     admission: Admission
-    peers: PrefillPeers
+    exchange: Exchange
+    costs: PrefillCosts
+    handovers: Handovers
     load: Callable[[], Load]
-    tickets: TicketKey
     clock: Clock
-    wall: Callable[[], float]
     lease_s: float
-    transfer_timeout_s: float
 
     @property
     def layout(self) -> KVLayout:

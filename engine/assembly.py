@@ -12,8 +12,10 @@ from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import weights
+from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
@@ -62,7 +64,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     family = family_of(folder.hf_config)
     decoder_config = family.decoder_config(folder.hf_config)
     dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
-    layout = decoder_config.kv_layout(config.block_size, dtype)
+    layout = decoder_config.kv_layout(config.block_size, dtype, BlockOrder(config.kv_order))
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
     max_model_len = _max_model_len(config, decoder_config, cache)
@@ -79,8 +81,9 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
     backend = TorchBackend()
-    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend)
-    scheduler = Scheduler(BlockPool(cache.num_blocks), limits, policy_of(config.role))
+    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend, config.layer_groups)
+    num_slots = config.host_kv_memory_bytes // layout.block_bytes
+    scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
     ready = EngineReady(
         layout=layout,
         num_blocks=cache.num_blocks,
@@ -88,7 +91,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=folder.eos_token_ids,
         vocab_size=decoder_config.vocab_size,
     )
-    loop = EngineLoop(scheduler, runner, clock)
+    mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
+    loop = EngineLoop(scheduler, runner, clock, mover)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner)
 
 
@@ -100,7 +104,7 @@ def warm_up(engine: Engine) -> None:
     for _ in range(WARM_UP_ROUNDS):
         for start, stop in ((0, length), (length - 1, length)):
             grant = Grant(request_id="warm-up", tokens=(0,) * (stop - start), start=start, block_ids=(0,), draw=draw)
-            engine.runner.run(Step(grants=(grant,)))
+            engine.runner.run(Step(grants=(grant,)), lambda step, group: None)
     engine.cache.pool[0].zero_()
 
 

@@ -1,7 +1,8 @@
 """The pool of KV blocks: who holds which, what is cached in the free ones, how many are promised.
 
-Knows ids and hashes; knows nothing of tensors, requests or time. Invariants, proved by `check()`: every block is in
-exactly one of {free, cached, held}; what the cache holds of a chain is always a prefix of it; the promised blocks can
+What leaves the cache may go to the host tier and come back from there. Knows ids and hashes; knows nothing of tensors,
+requests or time. Invariants, proved by `check()`: every block is in exactly one of {free, cached, held}; what the cache
+holds of a chain is always a prefix of it, which goes on in the host tier; nothing is in both; the promised blocks can
 be handed out at any moment, without touching what is held.
 """
 
@@ -13,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.engine.block import Block
+from pagewire.engine.host_tier import HostTier
+
+POOL, HOST = 0, 1  # tiers
 
 
 class OutOfBlocks(Exception):
@@ -22,14 +26,16 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """Reference-counted blocks with a prefix cache in the unreferenced ones, least recently used first out."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_host_slots: int = 0) -> None:
+        self.host = HostTier(num_host_slots)
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, registered; least recently used first
         self._by_hash: dict[BlockHash, int] = {}
         self._reserved = 0
         self._references = 0  # of all blocks together
-        self._events: dict[BlockHash, tuple[bool, int]] = {}  # hash -> (stored, depth): the net change since drained
+        # What changed since it was last told: hash -> (the tier that was told, None for none, and the depth).
+        self._events: dict[BlockHash, tuple[int | None, int]] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -70,6 +76,35 @@ class BlockPool:
                 break
             found.append(block_id)
         return found
+
+    def claim(self, hashes: Sequence[BlockHash]) -> list[int]:
+        """Hold what is cached of a chain; what the host tier has of it comes up. The caller saw to the room.
+
+        Raises OutOfBlocks when that would break a promise.
+        """
+        held = self.match(hashes)
+        self.share(held)
+        following = hashes[len(held) :]
+        self.host.touch(following)  # or making room for the first could cost the last
+        for block_hash in following:
+            if block_hash not in self.host:
+                break
+            held.append(self._bring_up(block_hash))
+        return held
+
+    def copy_up(self, hashes: Sequence[BlockHash]) -> list[int]:
+        """Hold copies of blocks that are in the host tier and stay there, up to the first that is not."""
+        self.host.touch(hashes)
+        held: list[int] = []
+        for block_hash in hashes:
+            if block_hash not in self.host or self.num_available < 1:
+                break
+            (block_id,) = self.allocate(1)
+            if not self.host.copy(block_hash, block_id):  # making room for it cost the block itself
+                self.release([block_id])
+                break
+            held.append(block_id)
+        return held
 
     def num_unreferenced(self, block_ids: Iterable[int]) -> int:
         """Return by how much `share` of these blocks would lower `num_available`."""
@@ -119,11 +154,15 @@ class BlockPool:
         parent = None if parent_hash is None else self._by_hash.get(parent_hash)
         if (parent_hash is not None and parent is None) or block.block_hash is not None:
             return False
+        if block_hash in self.host:  # it was computed once more
+            self._note(block_hash, depth, HOST)
+            self.host.discard(block_hash)
+        else:
+            self._note(block_hash, depth, None)
         block.block_hash, block.parent, block.depth = block_hash, parent, depth
         self._by_hash[block_hash] = block_id
         if parent is not None:
             self._blocks[parent].children.add(block_id)
-        self._note(block_hash, depth, stored=True)
         return True
 
     def release(self, block_ids: Sequence[int]) -> None:
@@ -137,16 +176,22 @@ class BlockPool:
                 self._put_back(block)
 
     def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
-        """Return (stored, evicted) since the last call; a block that was both is in neither."""
+        """Return (stored, evicted) since the last call: what is in another tier than was told, and what is in none."""
         events, self._events = self._events, {}
-        stored = tuple(CachedBlock(block_hash=h, depth=d) for h, (is_stored, d) in events.items() if is_stored)
-        evicted = tuple(CachedBlock(block_hash=h, depth=d) for h, (is_stored, d) in events.items() if not is_stored)
-        return stored, evicted
+        stored, evicted = [], []
+        for block_hash, (told, depth) in events.items():
+            tier = self._tier(block_hash)
+            if tier is None and told is not None:
+                evicted.append(CachedBlock(block_hash=block_hash, depth=depth, tier=told))
+            elif tier is not None and tier != told:
+                stored.append(CachedBlock(block_hash=block_hash, depth=depth, tier=tier))
+        return tuple(stored), tuple(evicted)
 
     def cached_chain(self) -> tuple[CachedBlock, ...]:
         """Return everything that the cache knows, parents before children."""
         known = (self._blocks[block_id] for block_id in self._by_hash.values())
-        found = (CachedBlock(block_hash=b.block_hash, depth=b.depth) for b in known if b.block_hash is not None)
+        found = [CachedBlock(block_hash=b.block_hash, depth=b.depth) for b in known if b.block_hash is not None]
+        found += [CachedBlock(block_hash=p.block_hash, depth=p.depth, tier=HOST) for p in self.host.parked()]
         return tuple(sorted(found, key=lambda block: block.depth))
 
     def num_orphaned(self, tables: Sequence[Sequence[int]]) -> int:
@@ -179,6 +224,11 @@ class BlockPool:
         assert len(self._by_hash) == sum(block.block_hash is not None for block in self._blocks)
         assert self._references == sum(block.references for block in self._blocks)
         assert 0 <= self._reserved <= len(free) + len(cached), "more is promised than there is"
+        self.host.check()
+        for parked in self.host.parked():
+            assert parked.block_hash not in self._by_hash, "a block is cached in both tiers"
+            parent = parked.parent_hash
+            assert parent is None or self._tier(parent) is not None, "the host tier has a chain without its beginning"
 
     def _take(self) -> int:
         if not self._free:
@@ -201,8 +251,25 @@ class BlockPool:
             block = self._blocks[child]
         self._forget(block)
 
+    def _bring_up(self, block_hash: BlockHash) -> int:
+        parked = self.host.lift(block_hash)
+        self._note(block_hash, parked.depth, HOST)
+        (block_id,) = self.allocate(1)
+        self.host.land(parked, block_id)
+        known = self.register(block_id, block_hash, parked.parent_hash, parked.depth)
+        assert known, "a chain comes up from its beginning"
+        return block_id
+
+    def _tier(self, block_hash: BlockHash) -> int | None:
+        if block_hash in self._by_hash:
+            return POOL
+        return HOST if block_hash in self.host else None
+
     def _forget(self, block: Block) -> None:
-        # What follows in the chain is forgotten with it, held blocks included: the cache holds prefixes only.
+        # The block itself may go to the host tier. What follows it in the pool is forgotten with it, held blocks
+        # included, and with those what follows them in the host tier: what is known of a chain is a prefix.
+        parks = self.host.capacity > 0
+        parent_hash = None if block.parent is None else self._blocks[block.parent].block_hash
         if block.parent is not None:
             self._blocks[block.parent].children.discard(block.block_id)
         pending = [block]
@@ -210,15 +277,20 @@ class BlockPool:
             gone = pending.pop()
             pending.extend(self._blocks[child] for child in gone.children)
             assert gone.block_hash is not None
+            self._note(gone.block_hash, gone.depth, POOL)
             del self._by_hash[gone.block_hash]
-            self._note(gone.block_hash, gone.depth, stored=False)
+            if gone is block and parks:
+                lost = self.host.park(gone.block_id, gone.block_hash, parent_hash, gone.depth)
+            else:
+                lost = self.host.drop_after(gone.block_hash)
+            for parked in lost:
+                self._note(parked.block_hash, parked.depth, HOST)
             gone.block_hash, gone.parent, gone.depth = None, None, 0
             gone.children.clear()
             if gone.references == 0:
                 del self._cached[gone.block_id]
                 self._free.append(gone.block_id)
 
-    def _note(self, block_hash: BlockHash, depth: int, *, stored: bool) -> None:
-        before = self._events.pop(block_hash, None)
-        if before is None or before[0] == stored:
-            self._events[block_hash] = (stored, depth)
+    def _note(self, block_hash: BlockHash, depth: int, before: int | None) -> None:
+        """Remember which tier a block was in before its first change since events were drained."""
+        self._events.setdefault(block_hash, (before, depth))

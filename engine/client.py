@@ -20,10 +20,14 @@ from pagewire.core.engine_messages import (
     Add,
     Bind,
     Bound,
+    CannotStart,
     EngineMessage,
     EngineReady,
     Freed,
+    Held,
+    Hold,
     Join,
+    Keep,
     Ping,
     Pong,
     Release,
@@ -33,9 +37,9 @@ from pagewire.core.engine_messages import (
 )
 from pagewire.core.errors import EngineFailed
 from pagewire.engine import frames
-from pagewire.engine.block_memory import BlockMemory
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import OnStep
+from pagewire.kvtransfer.memory import PoolMemory
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ class EngineClient:
 
     def __init__(
         self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: EngineReady,
-        pool: BlockMemory, stall_s: float,
+        pool: PoolMemory, stall_s: float,
     ) -> None:  # fmt: skip
         self.ready = ready
         self.pool = pool
@@ -66,10 +70,10 @@ class EngineClient:
     async def start(cls, config: EngineConfig) -> EngineClient:
         """Start an engine and wait until it is ready; set `on_step` to hear of each `StepDone`, in order.
 
-        Raises EngineFailed when the process ends before; what went wrong is on its stderr.
+        Raises EngineFailed when the process ends before: with what it said, or it is on its stderr.
         """
         near, far = socket.socketpair()
-        pool_fd = os.memfd_create("pagewire-kv")
+        pool_fd = os.memfd_create("pagewire-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with far:
                 # -P is PYTHONSAFEPATH: the working directory must not shadow installed packages.
@@ -81,13 +85,14 @@ class EngineClient:
             reader, writer = await asyncio.open_unix_connection(sock=near)
             try:
                 ready = await _receive(reader)
+                if isinstance(ready, CannotStart):
+                    raise EngineFailed(ready.reason)
                 if not isinstance(ready, EngineReady):
                     code = await process.wait()
                     raise EngineFailed(f"the engine process ended with code {code} before it was ready")
-                return cls(
-                    process, reader, writer, ready,
-                    BlockMemory(pool_fd, ready.num_blocks, ready.layout.block_bytes), config.stall_s,
-                )  # fmt: skip
+                pool = PoolMemory.map(pool_fd, block_bytes=ready.layout.block_bytes, num_blocks=ready.num_blocks)
+                pool.seal()  # engine and front have it mapped: nobody else may write it
+                return cls(process, reader, writer, ready, pool, config.stall_s)
             except BaseException:
                 await _end(process, writer)
                 raise
@@ -120,16 +125,26 @@ class EngineClient:
         assert isinstance(answer, Bound)
         return answer
 
+    async def hold(self, command: Hold) -> Held:
+        """Pin cached blocks for another pod."""
+        answer = await self._ask(command, Held, command.request_id)
+        assert isinstance(answer, Held)
+        return answer
+
+    def keep(self, command: Keep) -> None:
+        """Let the cache know what landed for a reserved sequence."""
+        self._send(command)
+
     def join(self, command: Join) -> None:
         """Let a reserved sequence run."""
         self._send(command)
 
     async def abort(self, request_id: str) -> None:
-        """End a sequence; returns when no step can touch its blocks any more."""
+        """End a sequence or a hold; returns when no step can touch its blocks any more."""
         await self._ask(Abort(request_id=request_id), Freed, request_id)
 
     def release(self, request_id: str) -> None:
-        """Give back the blocks of a sequence that was handed off."""
+        """Give back the blocks of a sequence that was handed off, or of a hold."""
         self._send(Release(request_id=request_id))
 
     async def close(self) -> None:
@@ -166,25 +181,29 @@ class EngineClient:
                 return  # it ended, which is told already
 
     async def _listen(self) -> None:
+        reason = ""
         try:
             while (message := await _receive(self._reader)) is not None:
                 self._deliver(message)
-        except Exception:
-            log.exception("the connection to the engine broke")
+        except Exception as error:
+            reason = f", because the front failed on its answer: {type(error).__name__}: {error}"
+            # What the message said of other requests is lost with it, and nobody would ever know which: this engine's
+            # requests go on elsewhere, as those of one that died.
+            log.critical("a bug: what the engine said could not be taken in; it is ended", exc_info=True)
             self._process.kill()
         code = await self._process.wait()
         self.exited.set()
         for waiting in self._answers.values():
             for answer in waiting:
                 if not answer.done():
-                    answer.set_exception(EngineFailed(f"the engine process ended with code {code}"))
+                    answer.set_exception(EngineFailed(f"the engine process ended with code {code}{reason}"))
         self._answers.clear()
 
     def _deliver(self, message: EngineMessage) -> None:
         match message:
             case StepDone():
                 self.on_step(message)
-            case Reserved() | Bound() | Freed():
+            case Reserved() | Bound() | Held() | Freed():
                 self._answer(message, message.request_id)
             case Pong():
                 self._answer(message, str(message.nonce))

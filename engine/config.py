@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from pagewire.core.kv_layout import BLOCK_SIZES
+from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
 from pagewire.serving.pod_config import PodConfig
 
@@ -18,7 +18,8 @@ class EngineConfig:
     """Settings of one engine.
 
     `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 has no fast path on CPUs.
-    `kv_memory_bytes` bounds the KV pool. `max_model_len` 0 is the model's own. `threads` 0 leaves torch's default.
+    `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
+    `max_model_len` 0 is the model's own. `threads` 0 leaves torch's default.
     """
 
     model: str
@@ -30,6 +31,9 @@ class EngineConfig:
     max_num_batched_tokens: int = 1024
     max_num_seqs: int = 32
     kv_memory_bytes: int = 1 << 30
+    kv_order: str = BlockOrder.LAYER_OUTER.value
+    layer_groups: int = 1
+    host_kv_memory_bytes: int = 0
     max_model_len: int = 0
     threads: int = 1
     device: str = "cpu"
@@ -40,12 +44,14 @@ class EngineConfig:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
-        for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
+        if self.kv_order not in list(BlockOrder):
+            raise ValueError(f"kv_order {self.kv_order!r} is not one of {', '.join(BlockOrder)}")
+        for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes", "layer_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
-        for name in ("max_model_len", "threads"):
+        for name in ("max_model_len", "threads", "host_kv_memory_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
 
@@ -61,6 +67,9 @@ class EngineConfig:
             max_num_batched_tokens=pod.max_num_batched_tokens,
             max_num_seqs=pod.max_num_seqs,
             kv_memory_bytes=pod.kv_memory,
+            kv_order=pod.kv_order,
+            layer_groups=pod.layer_groups,
+            host_kv_memory_bytes=pod.host_kv_memory,
             max_model_len=pod.max_model_len,
             threads=pod.threads,
             device=pod.device,

@@ -7,8 +7,8 @@ sequence that was accepted ends exactly once, in a `SequenceEnd`, a release or a
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pagewire.core.clock import Clock
@@ -18,7 +18,10 @@ from pagewire.core.engine_messages import (
     Bound,
     ChunkDone,
     Freed,
+    Held,
+    Hold,
     Join,
+    Keep,
     Reserve,
     Reserved,
     SequenceEnd,
@@ -26,30 +29,33 @@ from pagewire.core.engine_messages import (
 )
 from pagewire.core.errors import PagewireError, Poisoned
 from pagewire.core.messages import ErrorInfo, Load, TokenRecord
-from pagewire.engine import progress, reservation
+from pagewire.engine import hold, progress, reservation
+from pagewire.engine.host_tier import Move
+from pagewire.engine.runner import Runner, compute
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.sequence import Sequence, State
+from pagewire.engine.sequence import Sequence as EngineSequence
+from pagewire.engine.sequence import State
 from pagewire.engine.step import Step
 from pagewire.engine.step_meter import StepMeter
 
-log = logging.getLogger(__name__)
 
+class Mover(Protocol):
+    """What copies blocks between the pool and the host tier."""
 
-class Runner(Protocol):
-    """What computes a step."""
-
-    def run(self, step: Step) -> dict[str, int]:
-        """Return the token of each grant that draws; running a step again writes the same KV to the same places."""
+    def move(self, moves: Sequence[Move]) -> None:
+        """Make the copies, in their order."""
         ...
 
 
 class EngineLoop:
     """One engine's sequences; `step` is for one thread, everything else for any."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, mover: Mover | None = None) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
+        self._mover = mover  # needed where the pool has a host tier
+        self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
         self._work = False
         self._closed = False
@@ -80,7 +86,7 @@ class EngineLoop:
         request_id = command.spec.request_id
         with self._changed:
             try:
-                hit_blocks = reservation.reserve(self._scheduler, command.spec)
+                hit_blocks = reservation.reserve(self._scheduler, command.spec, command.first_block)
             except PagewireError as error:
                 return Reserved(request_id=request_id, error=ErrorInfo.of(error))
             self._wake()
@@ -92,6 +98,21 @@ class EngineLoop:
             block_ids = reservation.bind(self._scheduler, command.request_id, command.num_blocks)
             self._wake()  # binding may have evicted
             return Bound(request_id=command.request_id, block_ids=block_ids)
+
+    def keep(self, command: Keep) -> None:
+        """Let the cache know what landed for a reserved sequence; one that is gone is ignored."""
+        with self._changed:
+            sequence = reservation.keep(self._scheduler, command)
+            if sequence is not None:
+                progress.register_full_blocks(self._scheduler, sequence)
+            self._wake()
+
+    def hold(self, command: Hold) -> Held:
+        """Pin cached blocks for another pod."""
+        with self._changed:
+            block_ids = hold.hold(self._scheduler, command.request_id, command.hashes)
+            self._wake()
+            return Held(request_id=command.request_id, block_ids=block_ids)
 
     def join(self, command: Join) -> None:
         """Let a reserved sequence run; one that is gone is ignored, its abort was answered."""
@@ -106,7 +127,7 @@ class EngineLoop:
             self._wake()
 
     def abort(self, request_id: str) -> Freed | None:
-        """End a sequence in any state; None when a step computes it: `take_freed` has the answer after that step."""
+        """End a sequence in any state, or a hold; None when a step computes it: `take_freed` answers after it."""
         with self._changed:
             if request_id in self._in_step:
                 self._aborted.add(request_id)
@@ -114,15 +135,18 @@ class EngineLoop:
             sequence = self._scheduler.sequences.get(request_id)
             if sequence is not None:
                 self._scheduler.remove(sequence)
+            else:
+                hold.release(self._scheduler, request_id)
             self._wake()
             return Freed(request_id=request_id)
 
     def release(self, request_id: str) -> None:
-        """Give the blocks of a handed-off sequence back; anything else is left alone."""
+        """Give the blocks of a handed-off sequence or of a hold back; anything else is left alone."""
         with self._changed:
             sequence = self._scheduler.sequences.get(request_id)
             if sequence is not None and sequence.state is State.HANDED_OFF:
                 self._scheduler.remove(sequence)
+            hold.release(self._scheduler, request_id)
             self._wake()
 
     def ping(self, nonce: int) -> None:
@@ -150,11 +174,12 @@ class EngineLoop:
         with self._changed:
             self._work = False
             step = self._scheduler.schedule()
+            self._move()
             if step is None:
                 return self._drain()
             self._in_step = frozenset(grant.request_id for grant in step.grants)
         started_s = self._clock.now()
-        tokens, errors = self._run(step)
+        tokens, errors = compute(self._runner, step, self._group_done)
         elapsed_s = self._clock.now() - started_s
         with self._changed:
             self._commit(step, tokens, errors)
@@ -163,6 +188,16 @@ class EngineLoop:
             self._in_step = frozenset()
             self._work = True  # whatever follows from this step
             return self._drain()
+
+    def _group_done(self, step: Step, group: int) -> None:
+        with self._changed:
+            chunks = tuple(
+                progress.group_done(self._scheduler.sequences[grant.request_id], grant, group)
+                for grant in step.grants
+                if grant.seal and grant.request_id not in self._aborted
+            )
+        if chunks:
+            self.on_group(StepDone(chunks=chunks))
 
     def take_freed(self) -> tuple[Freed, ...]:
         """Return the answers to aborts that had to wait for a step."""
@@ -188,7 +223,15 @@ class EngineLoop:
 
     # ----------------------------------------------------------------------------------- inside, with the lock held
 
+    def _move(self) -> None:
+        # Before the lock is let go: whoever learns an id finds what belongs there, and may write to it.
+        moves = self._scheduler.pool.host.take_moves()
+        if moves:
+            assert self._mover is not None, "a pool with a host tier needs somebody to move its blocks"
+            self._mover.move(moves)
+
     def _wake(self) -> None:
+        self._move()
         self._work = True
         self._changed.notify_all()
 
@@ -218,14 +261,8 @@ class EngineLoop:
                 self._ends.append(done.end)
         self._aborted.clear()
 
-    def _poison(self, sequence: Sequence, message: str) -> None:
-        end = SequenceEnd(
-            request_id=sequence.request_id,
-            cached_tokens=sequence.cached_tokens or 0,
-            computed_tokens=sequence.computed_tokens,
-            error=ErrorInfo.of(Poisoned(message)),
-        )
-        self._ends.append(end)
+    def _poison(self, sequence: EngineSequence, message: str) -> None:
+        self._ends.append(progress.end_of(sequence, ErrorInfo.of(Poisoned(message))))
         self._scheduler.remove(sequence)
 
     def _measure(self, step: Step, elapsed_s: float) -> None:
@@ -254,7 +291,8 @@ class EngineLoop:
             blocks_cached=pool.num_cached,
             blocks_held=pool.num_held,
             blocks_reserved=pool.num_reserved,
-            blocks_orphaned=pool.num_orphaned([s.block_table for s in scheduler.sequences.values()]),
+            blocks_host=pool.host.num_parked,
+            blocks_orphaned=pool.num_orphaned(scheduler.tables()),
             prompt_tokens_computed=self._computed,
             prompt_tokens_cached=scheduler.num_cached_tokens,
             output_tokens=self._output,
@@ -263,20 +301,6 @@ class EngineLoop:
             step_s=self._meter.step_s,
         )
 
-    # ---------------------------------------------------------------------------------------- inside, without the lock
 
-    def _run(self, step: Step) -> tuple[dict[str, int], dict[str, str]]:
-        """Compute a step; return the tokens, and the message of each sequence that cannot be computed."""
-        try:
-            return self._runner.run(step), {}
-        except Exception as error:  # whatever a model may raise ends a sequence, not the engine
-            log.exception("a step of %d sequences failed", len(step.grants))
-            if len(step.grants) == 1:
-                return {}, {step.grants[0].request_id: f"{type(error).__name__}: {error}"}
-        tokens: dict[str, int] = {}
-        errors: dict[str, str] = {}
-        for grant in step.grants:
-            one_tokens, one_errors = self._run(Step(grants=(grant,)))
-            tokens.update(one_tokens)
-            errors.update(one_errors)
-        return tokens, errors
+def _ignore(_step: StepDone) -> None:
+    return

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import grpc
@@ -22,10 +22,11 @@ from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Load, Role
 from pagewire.engine.running_engine import RunningEngine
+from pagewire.kvtransfer.offers import Offers
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
-from pagewire.serving.metrics import LoadCollector, serve
+from pagewire.serving.metrics import LoadCollector, Sample, serve
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.registry import Publisher, Registration, Registry
 
@@ -49,8 +50,16 @@ class Service(Protocol):
         """Return totals since the start, by metric name."""
         ...
 
+    def gauges(self) -> Iterator[Sample]:
+        """Yield what is measured now beside the engine's load."""
+        ...
+
     async def drained(self) -> None:
         """Return when every admitted request is settled."""
+        ...
+
+    def hand_over(self) -> None:
+        """The time to finish by itself is over: let other pods go on with what still runs; `drained` follows."""
         ...
 
     async def fail(self, error: EngineFailed) -> None:
@@ -65,9 +74,10 @@ class Service(Protocol):
 class Front:
     """One pod's front, with its engine running."""
 
-    def __init__(self, config: PodConfig, role: Role, engine: RunningEngine, transports: tuple[str, ...]) -> None:
+    def __init__(self, config: PodConfig, role: Role, engine: RunningEngine, offers: Offers) -> None:
         self.config = config
         self.engine = engine
+        self.offers = offers
         self.lifecycle = Lifecycle()
         self.identity = Identity(
             peer_id=config.pod_id or f"{role.value}-{os.urandom(4).hex()}",
@@ -75,8 +85,9 @@ class Front:
             role=role,
             secret=config.cluster_secret.encode(),
             fingerprint=engine.ready.fingerprint,
-            transports=transports,
+            transports=offers.texts,
         )
+        self.address = ""  # where peers dial it, once it serves
         self._load = Load(blocks_total=engine.ready.num_blocks, blocks_free=engine.ready.num_blocks)
 
     def load(self) -> Load:
@@ -98,7 +109,10 @@ class Front:
             ends.push_async_callback(server.stop, grace_s=1.0)
             ends.push_async_callback(service.aclose)
             await server.start()
-            collector = LoadCollector(identity.peer_id, identity.role.value, self.load, service.counters)
+            self.address = server.address
+            collector = LoadCollector(
+                identity.peer_id, identity.role.value, self.load, service.counters, service.gauges
+            )
             metrics = serve(collector, config.host, config.metrics_port)
             ends.callback(metrics.server_close)
             ends.callback(metrics.shutdown)
@@ -136,6 +150,12 @@ class Front:
                 await publisher.withdraw()
                 settled = asyncio.create_task(service.drained())
                 await _first_of(died, settled, timeout_s=self.config.drain_s)
+                if not (died.done() or settled.done()):
+                    log.info("what runs after %s s is handed over", self.config.drain_s)
+                    service.hand_over()
+                    await _first_of(died, settled, timeout_s=self.config.handover_s)
+                    if not settled.done():
+                        log.warning("not handed over within %s s: the rest is cut off", self.config.handover_s)
                 settled.cancel()
             if died.done():
                 self.lifecycle.drain("the engine process died")
@@ -167,11 +187,9 @@ async def _first_of(*tasks: asyncio.Task[object], timeout_s: float | None = None
     done = asyncio.Event()
     for task in tasks:
         task.add_done_callback(lambda _task: done.set())
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await done.wait()
-    except TimeoutError:
-        log.warning("not drained within %s s: the rest is cut off", timeout_s)
 
 
 def _draining(load: Load) -> Load:

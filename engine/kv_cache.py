@@ -6,20 +6,22 @@ The tensor lies over memory that may be shared with another process through a fi
 
 from __future__ import annotations
 
+import collections
 import mmap
 import os
 from dataclasses import dataclass
 
 import torch
 
-from pagewire.core.kv_layout import KVLayout
+from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.kvtransfer.prefault import prefault
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
-    """A mapped pool: `pool` is `[N, L, 2, Hk, B, D]` over `memory`."""
+    """A mapped pool: `pool` is `[N, L, 2, Hk, B, D]` over `memory`, strided where the layout's order is another."""
 
     layout: KVLayout
     num_blocks: int
@@ -39,7 +41,10 @@ class KVCache:
         if fd >= 0:
             os.ftruncate(fd, num_bytes)
         memory = mmap.mmap(fd, num_bytes)
+        collections.deque(prefault(memory, writable=True), maxlen=0)  # no step shall wait for a page
         pool = torch.frombuffer(memory, dtype=TORCH_DTYPES[layout.dtype]).view(layout.shape(num_blocks))
+        if layout.order is BlockOrder.HEAD_OUTER:
+            pool = pool.permute(0, 2, 3, 1, 4, 5)  # [N, Hk, L, 2, B, D] -> [N, L, 2, Hk, B, D]
         return cls(layout=layout, num_blocks=num_blocks, memory=memory, pool=pool)
 
     @property

@@ -8,35 +8,54 @@ from __future__ import annotations
 
 import torch
 
+from pagewire.core.kv_layout import BlockOrder
 from pagewire.engine.batch import Batch
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.runner import OnGroup
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.step import Grant, Step
 from pagewire.kernels.backend import Backend
 
 
 class ModelRunner:
-    """Step -> Batch -> forward -> sampled tokens."""
+    """Step -> Batch -> forward -> sampled tokens. Layers are told of in `num_groups` groups; 1: not before the end.
 
-    def __init__(self, decoder: Decoder, cache: KVCache, backend: Backend) -> None:
+    Raises ValueError where a group of layers is not one span of a block.
+    """
+
+    def __init__(self, decoder: Decoder, cache: KVCache, backend: Backend, num_groups: int = 1) -> None:
+        layout = cache.layout
+        if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
+            raise ValueError(
+                f"layer_groups {num_groups}: {layout.num_layers} layers in blocks that are {layout.order} do not "
+                "fall into that many equal spans"
+            )
+        self._layers_per_group = layout.num_layers // num_groups
         self._decoder = decoder
         self._cache = cache
         self._backend = backend
         self._sampler = Sampler(backend)
 
     @torch.inference_mode()
-    def run(self, step: Step) -> dict[str, int]:
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, int]:
         """Compute a step; return the token of each grant that draws, by request id."""
+        sealed = [grant for grant in step.grants if grant.seal]
+
+        def wrote(layer: int) -> None:
+            group, rest = divmod(layer + 1, self._layers_per_group)
+            if rest == 0:
+                for grant in sealed:
+                    self._seal(grant, slice(layer + 1 - self._layers_per_group, layer + 1))
+                if self._layers_per_group < self._cache.layout.num_layers:
+                    on_group(step, group - 1)
+
         batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device)
-        logits = self._decoder.forward(batch, self._cache.pool)  # [n, V]
-        for grant in step.grants:
-            if grant.seal:
-                self._seal(grant)
+        logits = self._decoder.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
         return self._sampler.draw(logits, batch) if batch.drawing else {}
 
-    def _seal(self, grant: Grant) -> None:
+    def _seal(self, grant: Grant, layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.
         used = (grant.start + len(grant.tokens)) % self._cache.layout.block_size
         if used:
-            self._backend.zero_slots(self._cache.pool, grant.block_ids[-1], used)
+            self._backend.zero_slots(self._cache.pool[:, layers], grant.block_ids[-1], used)

@@ -7,6 +7,7 @@ code.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -16,7 +17,20 @@ import threading
 import torch
 
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.engine_messages import Abort, Add, Bind, EngineMessage, Join, Ping, Pong, Release, Reserve
+from pagewire.core.engine_messages import (
+    Abort,
+    Add,
+    Bind,
+    CannotStart,
+    EngineMessage,
+    Hold,
+    Join,
+    Keep,
+    Ping,
+    Pong,
+    Release,
+    Reserve,
+)
 from pagewire.core.errors import PeerMismatch
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
@@ -40,6 +54,11 @@ class FrontConnection:
         data = frames.pack(message)
         with self._sending:
             self._socket.sendall(data)
+
+    def send_early(self, message: EngineMessage) -> None:
+        """Send from within a step, which is not to fail when the front is gone: that is noticed after it."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send(message)
 
     def receive(self) -> EngineMessage | None:
         """Return the next message, None once the front has closed."""
@@ -95,6 +114,10 @@ class CommandReader:
                 self._front.send(self._loop.reserve(message))
             case Bind():
                 self._front.send(self._loop.bind(message))
+            case Hold():
+                self._front.send(self._loop.hold(message))
+            case Keep():
+                self._loop.keep(message)
             case Join():
                 self._loop.join(message)
             case Abort():
@@ -113,14 +136,15 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
     if config.threads:
         torch.set_num_threads(config.threads)
+    front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)
-    except (ValueError, OSError) as error:  # a model or a setting that cannot work: said, not traced
-        log.error("%s", error)
+    except (ValueError, OSError) as error:  # a model or a setting that cannot work: the front says it, in one line
+        front.send(CannotStart(reason=str(error)))
         sys.exit(EXIT_CANNOT_START)
     warm_up(engine)
-    front = FrontConnection(connection)
     front.send(engine.ready)
+    engine.loop.on_group = front.send_early
     reader = CommandReader(front, engine.loop)
     thread = threading.Thread(target=reader.run, name="commands")
     thread.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
-from pagewire.core.messages import TokenRecord
+from pagewire.core.messages import ErrorInfo, TokenRecord
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
 from pagewire.engine.step import Grant
@@ -28,7 +28,7 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, token: int | 
     """Account for a computed grant and the token that it sampled, None without a draw."""
     limits, hands_off = scheduler.limits, scheduler.policy.hands_off
     stop = grant.start + len(grant.tokens)
-    sequence.computed_tokens += max(0, min(stop, sequence.num_prompt) - grant.start)
+    sequence.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
     if token is None:
@@ -55,12 +55,29 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, token: int | 
     return Progress(record=record, chunk=chunk, end=end)
 
 
-def end_of(sequence: Sequence) -> SequenceEnd:
-    """Return the end of a sequence that ran without an error."""
+def group_done(sequence: Sequence, grant: Grant, group: int) -> ChunkDone:
+    """Return what is told of a sealed grant that still computes: one group of layers of its sequence's last blocks."""
+    first = sequence.reported_blocks
+    return ChunkDone(
+        request_id=sequence.request_id,
+        first_block=first,
+        block_ids=grant.block_ids[first:],
+        cached_tokens=sequence.cached_tokens or 0,
+        computed_tokens=sequence.computed_tokens,
+        fetched_tokens=sequence.fetched_tokens,
+        is_last=False,
+        group=group,
+    )
+
+
+def end_of(sequence: Sequence, error: ErrorInfo | None = None) -> SequenceEnd:
+    """Return the end of a sequence that ran, `error` where that was what ended it."""
     return SequenceEnd(
         request_id=sequence.request_id,
         cached_tokens=sequence.cached_tokens or 0,
         computed_tokens=sequence.computed_tokens,
+        fetched_tokens=sequence.fetched_tokens,
+        error=error,
     )
 
 
@@ -69,12 +86,19 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
     num_full = sequence.num_computed // scheduler.limits.block_size
     if num_full == sequence.num_registered:
         return
-    hashes = sequence.chain(num_full)
-    for depth in range(sequence.num_registered, num_full):
+    if not _register(scheduler, sequence, sequence.num_registered, num_full):
+        # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it.
+        _register(scheduler, sequence, 0, num_full)
+
+
+def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
+    hashes = sequence.chain(end)
+    for depth in range(first, end):
         parent = hashes[depth - 1] if depth else None
         if not scheduler.pool.register(sequence.block_table[depth], hashes[depth], parent, depth):
-            return  # the chain's beginning left the cache: what follows would not be a prefix of anything held
+            return False
         sequence.num_registered = depth + 1
+    return True
 
 
 def _chunk(scheduler: Scheduler, sequence: Sequence, *, is_last: bool, ships: bool) -> ChunkDone | None:
@@ -90,5 +114,6 @@ def _chunk(scheduler: Scheduler, sequence: Sequence, *, is_last: bool, ships: bo
         block_ids=block_ids,
         cached_tokens=sequence.cached_tokens or 0,
         computed_tokens=sequence.computed_tokens,
+        fetched_tokens=sequence.fetched_tokens,
         is_last=is_last,
     )

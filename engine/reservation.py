@@ -6,7 +6,7 @@ its prompt, and what it was promised besides is in the pool's count until bound 
 
 from __future__ import annotations
 
-from pagewire.core.engine_messages import Join
+from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
 from pagewire.core.messages import SequenceSpec
 from pagewire.engine.scheduler import Scheduler
@@ -15,15 +15,15 @@ from pagewire.engine.sequence import Sequence, State
 RETRY_AFTER_S = 1.0  # a guess: a running sequence ends, or a cached block falls free, about that often
 
 
-def reserve(scheduler: Scheduler, spec: SequenceSpec) -> int:
-    """Pin what the cache holds of the prompt and promise the rest and one block more; return the cached blocks.
+def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0) -> int:
+    """Pin what the cache holds of the prompt and promise the rest; return the cached blocks.
+
+    One block more is promised to a sequence that will decode here; one that hands off reports from `first_block` on.
 
     Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
     """
     pool, limits = scheduler.pool, scheduler.limits
-    if not scheduler.policy.reserves:
-        raise InvalidRequest("this pod's role takes no reservations", field="request_id")
-    total = limits.num_blocks(len(spec.tokens) + len(spec.output)) + 1
+    total = limits.num_blocks(len(spec.tokens) + len(spec.output)) + (0 if scheduler.policy.hands_off else 1)
     if total > pool.num_blocks:
         raise InvalidRequest(f"the prompt needs {total} blocks; the KV pool has {pool.num_blocks}", field="prompt")
     sequence = scheduler.admit_spec(spec)
@@ -34,10 +34,12 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec) -> int:
         raise Overloaded(
             f"the prompt needs {promised} more blocks; {pool.num_available} are available", retry_after_s=RETRY_AFTER_S
         )
-    pool.share(hits)
+    hits = pool.claim(sequence.hit_chain())  # and what the host tier has besides
+    promised = total - len(hits)
     pool.reserve(promised)
     sequence.state = State.RESERVED
     sequence.promised = promised
+    sequence.reported_blocks = first_block
     sequence.block_table = hits
     sequence.num_registered = len(hits)
     sequence.num_computed = sequence.cached_tokens = len(hits) * limits.block_size
@@ -53,6 +55,15 @@ def bind(scheduler: Scheduler, request_id: str, num_blocks: int) -> tuple[int, .
     return tuple(sequence.block_table)
 
 
+def keep(scheduler: Scheduler, keep: Keep) -> Sequence | None:
+    """Account for KV that is in the blocks of a reserved sequence, no more than are bound; None when it is gone."""
+    sequence = scheduler.sequences.get(keep.request_id)
+    if sequence is None or sequence.state is not State.RESERVED:
+        return None
+    _land(sequence, min(keep.num_computed, len(sequence.block_table) * scheduler.limits.block_size))
+    return sequence
+
+
 def join(scheduler: Scheduler, join: Join) -> Sequence | None:
     """Let a reserved sequence run on from what landed; return it, None when it is gone.
 
@@ -63,23 +74,28 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
         return None
     landed, size = join.num_computed, scheduler.limits.block_size
     most = min(sequence.num_tokens, len(sequence.block_table) * size)
-    if not sequence.num_computed <= landed <= most:
-        cached = sequence.num_computed
+    cached = sequence.cached_tokens or 0
+    if not cached <= landed <= most:
         scheduler.remove(sequence)
         raise EngineFailed(f"{landed} tokens are said to have landed; between {cached} and {most} can have")
     known = tuple(sequence.output)
     if join.output[: len(known)] != known:
         scheduler.remove(sequence)
         raise EngineFailed(f"the output {join.output} does not begin with {known}, which was out at the reservation")
-    scheduler.num_cached_tokens += sequence.num_computed
+    scheduler.num_cached_tokens += cached
     sequence.output = list(join.output)
     _bind(scheduler, sequence, scheduler.limits.num_blocks(sequence.num_tokens))
     scheduler.pool.unreserve(sequence.promised)
     sequence.promised = 0
-    # The last token is always computed here: its logits choose the next one.
-    sequence.num_computed = min(landed, sequence.num_tokens - 1)
+    _land(sequence, landed)
+    sequence.fetched_tokens = sequence.num_computed - cached
     scheduler.enqueue_joined(sequence)
     return sequence
+
+
+def _land(sequence: Sequence, num_computed: int) -> None:
+    # The last token is always computed here: its logits choose the next one. What was kept before stays so.
+    sequence.num_computed = max(sequence.num_computed, min(num_computed, sequence.num_tokens - 1))
 
 
 def _bind(scheduler: Scheduler, sequence: Sequence, num_blocks: int) -> None:

@@ -9,18 +9,15 @@ from pagewire.core.messages import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolePolicy:
-    """`hands_off`: a sequence leaves with its first token, its blocks stay held until released. `reserves`: blocks may
-    be promised to a prompt whose KV another pod computes.
-    """
+    """`hands_off`: a sequence leaves with its first token, its blocks stay held until released."""
 
     hands_off: bool
-    reserves: bool
 
 
 _POLICIES = {
-    Role.PREFILL: RolePolicy(hands_off=True, reserves=False),
-    Role.DECODE: RolePolicy(hands_off=False, reserves=True),
-    Role.COLOCATED: RolePolicy(hands_off=False, reserves=True),
+    Role.PREFILL: RolePolicy(hands_off=True),
+    Role.DECODE: RolePolicy(hands_off=False),
+    Role.COLOCATED: RolePolicy(hands_off=False),
 }
 
 

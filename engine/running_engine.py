@@ -15,7 +15,10 @@ from pagewire.core.engine_messages import (
     Bind,
     Bound,
     EngineReady,
+    Held,
+    Hold,
     Join,
+    Keep,
     Reserve,
     Reserved,
     StepDone,
@@ -26,7 +29,10 @@ OnStep = Callable[[StepDone], None]
 
 
 class RunningEngine(Protocol):
-    """A loaded engine. `on_step` hears of each step, in order, on the event loop; `exited` is set when it is gone."""
+    """A loaded engine. `on_step` hears of each step, in order, on the event loop; `exited` is set when it is gone.
+
+    An `on_step` that raises has lost tokens of requests that nobody can tell: the engine is ended.
+    """
 
     ready: EngineReady
     exited: asyncio.Event
@@ -49,16 +55,24 @@ class RunningEngine(Protocol):
         """Turn promised blocks into ids."""
         ...
 
+    async def hold(self, command: Hold) -> Held:
+        """Pin cached blocks for another pod until `release` of the same id; the answer says which."""
+        ...
+
+    def keep(self, command: Keep) -> None:
+        """Let the cache know what landed for a reserved sequence, so that other pods can have it."""
+        ...
+
     def join(self, command: Join) -> None:
         """Let a reserved sequence run."""
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a sequence, known or not; returns when no step can touch its blocks any more."""
+        """End a sequence or a hold, known or not; returns when no step can touch its blocks any more."""
         ...
 
     def release(self, request_id: str) -> None:
-        """Give back the blocks of a sequence that was handed off."""
+        """Give back the blocks of a sequence that was handed off, or of a hold."""
         ...
 
     async def close(self) -> None:

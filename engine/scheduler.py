@@ -58,6 +58,7 @@ class Scheduler:
         self.limits = limits
         self.policy = policy
         self.sequences: dict[str, Sequence] = {}
+        self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id
         self.running: list[Sequence] = []  # oldest first, like the next two
         self.joined: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -100,6 +101,10 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         self.pool.unreserve(sequence.promised)
         sequence.block_table, sequence.promised = [], 0
+
+    def tables(self) -> list[list[int]]:
+        """Return the blocks that each sequence and each hold keeps."""
+        return [sequence.block_table for sequence in self.sequences.values()] + list(self.holds.values())
 
     def num_waiting_tokens(self) -> int:
         """Return the tokens that queued and running prompts have yet to compute."""
@@ -171,10 +176,10 @@ class Scheduler:
         spare = 0 if self.policy.hands_off else len(self.running) + len(self.joined)
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
             return False
-        self.pool.share(hits)
-        sequence.block_table = hits + self.pool.allocate(fresh)
-        sequence.num_computed = len(hits) * self.limits.block_size
-        sequence.num_registered = len(hits)
+        table = self.pool.claim(sequence.hit_chain())  # and what the host tier has besides, in some of the fresh ones
+        sequence.num_computed = len(table) * self.limits.block_size
+        sequence.num_registered = len(table)
+        sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
             self.num_cached_tokens += sequence.num_computed
@@ -198,7 +203,7 @@ class Scheduler:
     def _validate(self, spec: SequenceSpec) -> None:
         spec.sampling.validate()
         limits, length = self.limits, len(spec.tokens) + len(spec.output)
-        if spec.request_id in self.sequences:
+        if spec.request_id in self.sequences or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
         if not spec.tokens:
             raise InvalidRequest("the prompt has no tokens; it needs at least 1", field="prompt")

@@ -2,7 +2,7 @@
 
     waiting -> running -> finished              a local run; preempted: running -> waiting
     waiting -> running -> handed_off -> gone    a prefill pod's: the blocks are held until released
-    reserved -> joined -> running -> finished   a shipment's: joined waits for a place in the batch
+    reserved -> joined -> running -> ...        a shipment's: joined waits for a place in the batch, then as above
 
 Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run; the KV of its
 first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`.
@@ -34,8 +34,9 @@ class Sequence:
     """A sequence; only the scheduler changes it.
 
     `arrival` orders sequences by age. `promised` blocks are reserved in the pool for it. `reported_blocks` of the
-    chain were announced in `ChunkDone`. `cached_tokens` came from the prefix cache when it was first admitted;
-    `computed_tokens` counts prompt tokens computed here, those of a recompute after preemption included.
+    chain were announced in `ChunkDone`. Of the tokens that it was given, `cached_tokens` came from the prefix cache
+    when it was first admitted, `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed
+    here, those of a recompute after preemption included.
     """
 
     spec: SequenceSpec
@@ -50,6 +51,7 @@ class Sequence:
     num_registered: int = 0
     reported_blocks: int = 0
     cached_tokens: int | None = None
+    fetched_tokens: int = 0
     computed_tokens: int = 0
 
     @property
@@ -61,6 +63,11 @@ class Sequence:
     def num_prompt(self) -> int:
         """Tokens of the prompt."""
         return len(self.spec.tokens)
+
+    @property
+    def num_given(self) -> int:
+        """Tokens that it came with: the prompt, and the output that was out before."""
+        return len(self.spec.tokens) + len(self.spec.output)
 
     @property
     def num_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 A backend is a value without state. Shapes: `T` rows, `S` sequences, `Hq`/`Hk` query and KV heads, `D` head dim, `B`
 block size, `N` blocks, `L` layers. The KV pool is `[N, L, 2, Hk, B, D]`; slot `i` is slot `i % B` of block `i // B`.
+It may be a strided view, heads outermost in memory: only the last two axes are sure to be contiguous.
 Every index into the pool is 64-bit. Slots that hold no token may hold anything, NaN included, and never reach a result.
 """
 

@@ -76,7 +76,7 @@ class TorchBackend:
 
     def gather_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
         """Return a contiguous copy of the blocks."""
-        return pool[block_ids]
+        return pool.index_select(0, block_ids)  # contiguous, however the pool is strided
 
     def scatter_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor, blocks: torch.Tensor) -> None:
         """Write blocks into the pool."""

@@ -20,13 +20,12 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What to do with a block that arrived."""
+    """What to do with a block that is ready."""
 
-    PLACE = "place"  # write it into its block now
+    PLACE = "place"  # write it into its block: a claim, open until it is settled
     WAIT = "wait"  # its block id is not bound yet: keep it and offer it again
-    DUPLICATE = "duplicate"
+    DUPLICATE = "duplicate"  # it is here, or on its way into its block
     LATE = "late"  # the shipment has ended
-    CORRUPT = "corrupt"
     DROP = "drop"  # not of this shipment
 
 
@@ -42,15 +41,16 @@ class AskBind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskResend:
-    """Ask the prefill pod once more for these blocks."""
+    """Ask the prefill pod once more for these blocks, or for one layer group of them."""
 
     first_block: int
     num_blocks: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """Unregister from the transport, at once: afterwards no byte of this shipment is placed."""
+    """Unregister from the transport, at once: afterwards nothing of this shipment is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,18 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBlocks:
-    """Queue these (index in the chain, block id) on the transport."""
+    """Queue these parts, as (index in the chain, id in the pool), on the transport; see `parts`."""
 
     blocks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """Tell the decode pod that these blocks are final and on their way."""
+    """Tell the decode pod that these blocks, or one layer group of them, are final and on their way."""
 
     first_block: int
     num_blocks: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,9 @@ Effect = (
 Effects = tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """The answer to a block: with PLACE, write it into `block_id` first, then carry out `effects`."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a part that is ready. PLACE: it is written into `block_id`, and then settled, exactly once."""
 
     verdict: Verdict
     block_id: int = -1
-    effects: Effects = ()

@@ -1,46 +1,65 @@
-"""Where a receiver's messages go: to the sink of their key, kept for later, or dropped; and what credit that frees.
+"""Where a taker's messages go: to the sink of their key, kept for later, or dropped; and what credit that frees.
 
-A message's bytes are credited once, when the last of its blocks is disposed of, so what is kept is bounded by the
-sender's window. Knows nothing of streams and clocks. Invariants: a sink hears only of a key that is registered now;
-every accepted byte is credited exactly once, or forgotten with the stream.
+A message is worked on in its turn: `claims` asks the sink block by block, `settle` tells it what came of each that it
+claimed. A message's bytes are credited once, when the last of its blocks is disposed of, so what is kept is bounded by
+the source's window. Knows nothing of streams, clocks and memory. Invariants: a sink is asked only about a key that is
+registered now; every claim is settled exactly once; every accepted byte is credited once, or forgotten with the stream.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagewire.kvtransfer.effects import Verdict
 from pagewire.kvtransfer.transport import ShipmentKey, Sink, TransferCounters
-from pagewire.kvtransfer.wire import Blocks, Credit
+from pagewire.kvtransfer.wire import Credit, Ready
 
 
 @dataclass(slots=True)
-class _Parcel:
-    """A message of which some blocks are not disposed of."""
+class Parcel:
+    """A message, and how many of its blocks are not disposed of."""
 
-    key: ShipmentKey
-    num_bytes: int
+    ready: Ready
     num_open: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A block whose id is not bound; it was intact."""
+class Claimed:
+    """A block that its sink claimed: until it is settled it may be written."""
 
-    index: int
-    data: memoryview
-    parcel: _Parcel
+    parcel: Parcel
+    position: int
+    block_id: int
+    sink: Sink
+
+
+@dataclass(slots=True)
+class Work:
+    """Blocks of one message whose turn has come, by position."""
+
+    parcel: Parcel
+    positions: deque[int]
 
 
 class Inbox:
-    """The registrations of one stream and the blocks that wait. `on_credit` is called when bytes were disposed of."""
+    """The registrations of one stream, and the blocks that wait. `on_disposed` hears of each message that is over."""
 
-    def __init__(self, counters: TransferCounters, on_credit: Callable[[Credit], None]) -> None:
+    def __init__(
+        self,
+        block_bytes: int,
+        counters: TransferCounters,
+        on_credit: Callable[[Credit], None],
+        on_disposed: Callable[[Ready], None] = lambda ready: None,
+    ) -> None:
+        self._block_bytes = block_bytes
         self._counters = counters
         self._on_credit = on_credit
+        self._on_disposed = on_disposed
         self._sinks: dict[ShipmentKey, Sink] = {}
-        self._waiting: dict[ShipmentKey, list[_Waiting]] = {}
+        self._work: deque[Work] = deque()
+        self._waiting: dict[ShipmentKey, list[Work]] = {}
 
     def keys(self) -> tuple[ShipmentKey, ...]:
         """Return what is registered."""
@@ -49,7 +68,7 @@ class Inbox:
     @property
     def num_waiting(self) -> int:
         """How many blocks wait for their ids."""
-        return sum(len(waiting) for waiting in self._waiting.values())
+        return sum(len(work.positions) for waiting in self._waiting.values() for work in waiting)
 
     def register(self, key: ShipmentKey, sink: Sink) -> None:
         """Take blocks of `key`. Raises ValueError when it is taken."""
@@ -58,62 +77,94 @@ class Inbox:
         self._sinks[key] = sink
 
     def unregister(self, key: ShipmentKey) -> None:
-        """Drop what waits and what comes."""
+        """Drop what waits and what comes; what is claimed is settled as if nothing had happened."""
         self._sinks.pop(key, None)
         self.drop_waiting(key)
 
     def drop_waiting(self, key: ShipmentKey) -> None:
         """Drop what waits; its key stays registered."""
-        for waiting in self._waiting.pop(key, ()):
-            self._counters.dropped += 1
-            self._dispose(waiting.parcel)
+        for work in self._waiting.pop(key, ()):
+            self._counters.dropped += len(work.positions)
+            self._dispose(work.parcel, len(work.positions))
 
     def retry(self, key: ShipmentKey) -> None:
-        """Offer what waits again."""
-        for waiting in self._waiting.pop(key, ()):
-            self._offer(waiting.index, waiting.data, True, waiting.parcel)
+        """What waits has its turn again, behind what came before."""
+        self._work.extend(self._waiting.pop(key, ()))
 
-    def accept(self, message: Blocks) -> None:
-        """Hand a message's blocks out."""
-        num_bytes = sum(payload.nbytes for payload in message.payloads)
+    def accept(self, ready: Ready) -> None:
+        """A message came: its turn comes behind the others."""
         self._counters.messages += 1
-        self._counters.blocks += len(message.payloads)
-        self._counters.bytes += num_bytes
-        parcel = _Parcel(message.key, num_bytes, len(message.payloads))
-        for position, data in enumerate(message.payloads):
-            # The checksum of a block that nobody wants is not worth the time.
-            is_intact = message.key in self._sinks and message.is_intact(position)
-            self._offer(message.first_block + position, data, is_intact, parcel)
+        self._counters.blocks += len(ready)
+        self._counters.bytes += len(ready) * self._block_bytes
+        self._work.append(Work(Parcel(ready, len(ready)), deque(range(len(ready)))))
+
+    def claims(self, max_blocks: int) -> list[Claimed]:
+        """Return the next blocks to place, `max_blocks` at most and all of one message; empty when there is nothing."""
+        while self._work:
+            work = self._work[0]
+            claimed: list[Claimed] = []
+            while work.positions and len(claimed) < max_blocks:
+                if block := self._claim(work.parcel, work.positions.popleft()):
+                    claimed.append(block)
+            if not work.positions:
+                self._work.popleft()
+            if claimed:
+                return claimed
+        return []
+
+    def settle(self, block: Claimed, is_intact: bool) -> None:
+        """Nothing writes that block any more."""
+        key, index = block.parcel.ready.key, block.parcel.ready.indices[block.position]
+        if not is_intact:
+            self._counters.corrupt += 1
+        block.sink.settle(*key, index, is_intact)
+        self._dispose(block.parcel, 1)
+
+    def give_up(self, block: Claimed) -> None:
+        """Nothing writes that block any more, and its stream is lost: neither counted nor credited."""
+        key, index = block.parcel.ready.key, block.parcel.ready.indices[block.position]
+        block.sink.settle(*key, index, False)
 
     def clear(self) -> tuple[ShipmentKey, ...]:
         """Forget everything with the stream, without credit; returns the keys that were registered."""
         keys = tuple(self._sinks)
         self._sinks.clear()
+        self._work.clear()
         self._waiting.clear()
         return keys
 
-    def _offer(self, index: int, data: memoryview, is_intact: bool, parcel: _Parcel) -> None:
-        sink = self._sinks.get(parcel.key)
+    def _claim(self, parcel: Parcel, position: int) -> Claimed | None:
+        key = parcel.ready.key
+        sink = self._sinks.get(key)
         verdict = Verdict.DROP
         if sink is not None:
-            verdict = sink.deliver(*parcel.key, index, data, is_intact)
-        if verdict is Verdict.WAIT and parcel.key in self._sinks:
-            self._waiting.setdefault(parcel.key, []).append(_Waiting(index, data, parcel))
-            return
+            claim = sink.claim(*key, parcel.ready.indices[position])
+            verdict = claim.verdict
+            if verdict is Verdict.PLACE:
+                return Claimed(parcel, position, claim.block_id, sink)
+            if verdict is Verdict.WAIT:
+                self._wait(key, parcel, position)
+                return None
         self._count(verdict)
-        self._dispose(parcel)
+        self._dispose(parcel, 1)
+        return None
+
+    def _wait(self, key: ShipmentKey, parcel: Parcel, position: int) -> None:
+        waiting = self._waiting.setdefault(key, [])
+        if not waiting or waiting[-1].parcel is not parcel:
+            waiting.append(Work(parcel, deque()))
+        waiting[-1].positions.append(position)
 
     def _count(self, verdict: Verdict) -> None:
         if verdict is Verdict.LATE:
             self._counters.late += 1
         elif verdict is Verdict.DUPLICATE:
             self._counters.duplicate += 1
-        elif verdict is Verdict.CORRUPT:
-            self._counters.corrupt += 1
-        elif verdict is not Verdict.PLACE:
+        else:
             self._counters.dropped += 1
 
-    def _dispose(self, parcel: _Parcel) -> None:
-        parcel.num_open -= 1
+    def _dispose(self, parcel: Parcel, num_blocks: int) -> None:
+        parcel.num_open -= num_blocks
         if not parcel.num_open:
-            self._on_credit(Credit(parcel.key, parcel.num_bytes))
+            self._on_disposed(parcel.ready)
+            self._on_credit(Credit(parcel.ready.key, len(parcel.ready) * self._block_bytes))

@@ -18,11 +18,17 @@ MAX_FENCED_KEYS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The blocks of the next message: indices run from `first_block` on."""
+    """The blocks of the next message: indices run from `first_block` on, `stride` apart."""
 
     key: ShipmentKey
     first_block: int
     block_ids: tuple[int, ...]
+    stride: int = 1
+
+    @property
+    def indices(self) -> range:
+        """Those of the blocks, in their order."""
+        return range(self.first_block, self.first_block + len(self.block_ids) * self.stride, self.stride)
 
 
 class Outbox:
@@ -41,6 +47,10 @@ class Outbox:
     def in_flight_bytes(self) -> int:
         """Bytes that were taken and not credited yet."""
         return self._in_flight_bytes
+
+    def in_flight(self, key: ShipmentKey) -> int:
+        """Return how many bytes of `key` were taken and not credited yet."""
+        return self._in_flight.get(key, 0)
 
     @property
     def num_queued(self) -> int:
@@ -81,7 +91,8 @@ class Outbox:
                 self._queues[key] = queue  # behind the others: its turn is over
             self._in_flight[key] = self._in_flight.get(key, 0) + len(run) * self._block_bytes
             self._in_flight_bytes += len(run) * self._block_bytes
-            return Batch(key, run[0][0], tuple(block_id for _, block_id in run))
+            stride = run[1][0] - run[0][0] if len(run) > 1 else 1
+            return Batch(key, run[0][0], tuple(block_id for _, block_id in run), stride)
         return None
 
     def credit(self, credit: Credit) -> None:
@@ -97,7 +108,8 @@ class Outbox:
     def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
         run = [queue[0]]
         for at in range(1, min(len(queue), self._blocks_per_message)):
-            if queue[at][0] != run[-1][0] + 1:
+            stride = queue[at][0] - run[-1][0]
+            if stride < 1 or (at > 1 and stride != run[1][0] - run[0][0]):
                 break
             run.append(queue[at])
         return run

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pagewire.core.errors import LeaseExpired, PagewireError, StreamLost
 from pagewire.kvtransfer.effects import Announce, Effects, Outcome, Purge, Release, SendBlocks, SendFenced
 from pagewire.kvtransfer.manifest import Manifest
+from pagewire.kvtransfer.parts import part_ids, parts_of
 
 
 class OutgoingState(StrEnum):
@@ -28,10 +30,21 @@ class OutgoingState(StrEnum):
 
 
 class OutgoingShipment:
-    """One generation of one request's shipment to `peer_id`. With `ships` False only the token is wanted."""
+    """One generation of one request's shipment to `peer_id`. With `ships` False only the token is wanted.
+
+    A block travels in `num_groups` parts; those of a group may be ready before the others are.
+    """
 
     def __init__(
-        self, *, request_id: str, generation: int, shipment_id: int, peer_id: str, first_block: int, ships: bool = True
+        self,
+        *,
+        request_id: str,
+        generation: int,
+        shipment_id: int,
+        peer_id: str,
+        first_block: int,
+        ships: bool = True,
+        num_groups: int = 1,
     ) -> None:
         self.request_id = request_id
         self.generation = generation
@@ -40,9 +53,12 @@ class OutgoingShipment:
         self.first_block = first_block
         self.state = OutgoingState.SHIPPING
         self.outcome: Outcome | None = None
+        self.error: PagewireError | None = None  # why it was lost
         self.is_computed = False
         self._ships = ships
-        self._block_ids: dict[int, int] = {}
+        self._num_groups = num_groups
+        self._ready_end = first_block
+        self._part_ids: dict[int, int] = {}  # by index, like the next two
         self._sent: set[int] = set()
         self._resent: set[int] = set()
         self._is_released = False
@@ -50,13 +66,13 @@ class OutgoingShipment:
 
     @property
     def manifest(self) -> Manifest:
-        """What is ready so far; after `prompt_done`, what the shipment holds."""
-        return Manifest(first_block=self.first_block, num_blocks=len(self._block_ids))
+        """What is ready so far, in some group at least; after `prompt_done`, what the shipment holds."""
+        return Manifest(first_block=self.first_block, num_blocks=self._ready_end - self.first_block)
 
     @property
     def unsent(self) -> tuple[int, ...]:
-        """Indices that are ready and were not written to the stream yet; ascending."""
-        return tuple(sorted(self._block_ids.keys() - self._sent))
+        """Parts that are ready and were not written to the stream yet; ascending."""
+        return tuple(sorted(self._part_ids.keys() - self._sent))
 
     @property
     def is_pinned(self) -> bool:
@@ -65,21 +81,29 @@ class OutgoingShipment:
 
     # ---------------------------------------------------------------------------------------- events: from the engine
 
-    def chunk_done(self, first_block: int, block_ids: tuple[int, ...]) -> Effects:
-        """A step completed blocks; those before `first_block` of the shipment, or ready before, are left out.
+    def chunk_done(self, first_block: int, block_ids: tuple[int, ...], group: int | None = None) -> Effects:
+        """A step completed blocks, or one group of them; what was ready before, or is before `first_block` of the
+        shipment, is left out. A group of blocks that travel whole is left out too: they are complete later.
 
         Raises ValueError when blocks are skipped: chunks come in the order of the chain.
         """
-        if self.state is not OutgoingState.SHIPPING or not self._ships:
+        num_groups = self._num_groups
+        if self.state is not OutgoingState.SHIPPING or not self._ships or (group is not None and num_groups == 1):
             return ()
-        start = self.manifest.end
-        if first_block > start:
-            raise ValueError(f"{self.request_id}: blocks {start}..{first_block - 1} were never reported")
-        fresh = tuple((index, block_id) for index, block_id in enumerate(block_ids, first_block) if index >= start)
+        if first_block > self._ready_end:
+            raise ValueError(f"{self.request_id}: blocks {self._ready_end}..{first_block - 1} were never reported")
+        indices = parts_of(first_block, len(block_ids), num_groups, group)
+        fresh = tuple(
+            (index, part_id)
+            for index, part_id in zip(indices, part_ids(block_ids, num_groups, group), strict=True)
+            if index >= self.first_block * num_groups and index not in self._part_ids
+        )
         if not fresh:
             return ()
-        self._block_ids.update(fresh)
-        return Announce(first_block=start, num_blocks=len(fresh)), SendBlocks(blocks=fresh)
+        self._part_ids.update(fresh)
+        start, end = fresh[0][0] // num_groups, fresh[-1][0] // num_groups + 1
+        self._ready_end = max(self._ready_end, end)
+        return Announce(first_block=start, num_blocks=end - start, group=group), SendBlocks(blocks=fresh)
 
     def prompt_done(self, *, is_finished: bool) -> Effects:
         """The first token is sampled; `is_finished` when it ended the sequence, which then ships nothing more."""
@@ -88,9 +112,9 @@ class OutgoingShipment:
         self.is_computed = True
         return self._end(Outcome.FINISHED) if is_finished or not self._ships else ()
 
-    def failed(self) -> Effects:
-        """The engine gave the sequence up."""
-        return self._end(Outcome.LOST)
+    def failed(self, error: PagewireError | None = None) -> Effects:
+        """The engine gave the sequence up, or its blocks cannot be sent."""
+        return self._end(Outcome.LOST, error)
 
     def freed(self) -> Effects:
         """The engine let the blocks go, after it was told to."""
@@ -102,8 +126,8 @@ class OutgoingShipment:
     # ------------------------------------------------------------------------------------- events: from the transport
 
     def sent(self, indices: tuple[int, ...]) -> Effects:
-        """These blocks were written to the stream."""
-        self._sent.update(index for index in indices if index in self._block_ids)
+        """These parts were written to the stream."""
+        self._sent.update(index for index in indices if index in self._part_ids)
         return ()
 
     def purged(self) -> Effects:
@@ -115,14 +139,14 @@ class OutgoingShipment:
 
     # ------------------------------------------------------------------------------------ events: from the decode pod
 
-    def resend(self, first_block: int, num_blocks: int) -> Effects:
-        """Blocks arrived corrupt; each is sent once more at most, unknown ones never."""
+    def resend(self, first_block: int, num_blocks: int, group: int | None = None) -> Effects:
+        """Blocks, or a group of them, arrived corrupt; each part is sent once more at most, unknown ones never."""
         if self.state is not OutgoingState.SHIPPING:
             return ()
-        asked = Manifest(first_block=max(0, first_block), num_blocks=max(0, num_blocks))
+        asked = parts_of(first_block, num_blocks, self._num_groups, group)
         again = tuple(
-            (index, block_id)
-            for index, block_id in sorted(self._block_ids.items())
+            (index, part_id)
+            for index, part_id in sorted(self._part_ids.items())
             if index in asked and index not in self._resent
         )
         self._resent.update(index for index, _ in again)
@@ -140,16 +164,17 @@ class OutgoingShipment:
         return self._end(Outcome.CANCELLED)
 
     def peer_lost(self) -> Effects:
-        """The decode pod is gone."""
-        return self._end(Outcome.LOST)
+        """The decode pod, or the link to it, is gone."""
+        return self._end(Outcome.LOST, StreamLost(f"the link to {self.peer_id} is gone"))
 
     def lease_expired(self) -> Effects:
         """The decode pod showed no sign of life for the length of the lease."""
-        return self._end(Outcome.LOST)
+        return self._end(Outcome.LOST, LeaseExpired(f"{self.peer_id} showed no sign of life"))
 
-    def _end(self, outcome: Outcome) -> Effects:
+    def _end(self, outcome: Outcome, error: PagewireError | None = None) -> Effects:
         if self.state is not OutgoingState.SHIPPING:
             return ()
         self.state = OutgoingState.FENCING
         self.outcome = outcome
+        self.error = error
         return (Purge(),)

@@ -10,21 +10,34 @@ parameter (seconds of this pod's monotonic clock), what is wanted comes back as 
        |                                                       |   contract broken, cancel ---------------> fencing
        |-- refused, cancel, deadline, stream_lost, --> closed  |-- first token ended the sequence --------> closed
            peer_lost, prefill_failed
-    fencing --fenced, peer_lost, prefill_failed, deadline--> resumable, or closed when cancelled
+    fencing --no open claim, and fenced, peer_lost, prefill_failed or deadline--> resumable, or closed when cancelled
     landed, resumable --close--> closed
 
-Invariants: `HandOver` is returned exactly once in a shipment's life, and `Detach` before or with it; after `Detach` no
-arrival is ever placed; no index is placed twice.
+Blocks travel whole, or in parts (see `parts`): claims are of parts, all else speaks of blocks, and a block is there
+when all its parts are. A part is written in two steps: a claim says which, and from then on the transport may write it;
+settled, it does not any more, and what arrived is judged. A shipment that ends with open claims is fencing until the
+last is settled: those blocks are quarantined, whatever the link, the stream or the clock say.
+
+Invariants: `HandOver` is returned exactly once in a shipment's life, with no claim open, and `Detach` before or with
+it; after `Detach` nothing is claimed; no index is claimed twice at a time, or once it is verified.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+from pagewire.core.errors import (
+    BlockCorrupt,
+    ContractBroken,
+    PagewireError,
+    PrefillLost,
+    StreamLost,
+    TransferTimeout,
+)
 from pagewire.kvtransfer.effects import (
-    Arrival,
     AskBind,
     AskResend,
+    Claim,
     Detach,
     Effects,
     HandOver,
@@ -34,6 +47,7 @@ from pagewire.kvtransfer.effects import (
     Verdict,
 )  # fmt: skip
 from pagewire.kvtransfer.manifest import Manifest
+from pagewire.kvtransfer.parts import parts_of
 from pagewire.kvtransfer.transfer_times import TransferTimes
 
 
@@ -52,7 +66,7 @@ class IncomingShipment:
     """One generation of one request's shipment; indices are those of the chain.
 
     `max_blocks` bounds the manifest (what was reserved from `first_block` on). `deadline_s` is absolute; once the first
-    token is here the bytes have `landing_s` more at most, and a fence waits `fence_s`.
+    token is here the bytes have `landing_s` more at most, and a fence waits `fence_s`. A block has `num_groups` parts.
     """
 
     def __init__(
@@ -66,22 +80,26 @@ class IncomingShipment:
         deadline_s: float,
         landing_s: float = 30.0,
         fence_s: float = 2.0,
+        num_groups: int = 1,
     ) -> None:
         self.request_id = request_id
         self.generation = generation
         self.shipment_id = shipment_id
         self.state = IncomingState.RESERVED
-        self.manifest: Manifest | None = None  # known with the first token
+        self.manifest: Manifest | None = None  # known with the first token, or the answer to a fetch
         self.times = TransferTimes()
         self.deadline_s = deadline_s
-        self.error = ""  # why it was lost, for people
+        self.error: PagewireError | None = None  # why it was lost or refused: the first reason stands
         self._room = Manifest(first_block=first_block, num_blocks=max_blocks)
         self._announced = Manifest(first_block=first_block, num_blocks=0)
         self._bind_asked = first_block
         self._block_ids: tuple[int, ...] = ()
+        self._num_groups = num_groups
+        self._claimed: set[int] = set()  # parts, like the next two
         self._verified: set[int] = set()
         self._resent: set[int] = set()
         self._outcome = Outcome.LOST
+        self._is_fenced = False  # nothing but open claims delays the hand-over
         self._landing_s = landing_s
         self._fence_s = fence_s
 
@@ -100,18 +118,23 @@ class IncomingShipment:
     @property
     def is_landed(self) -> bool:
         """True when every block of the manifest is verified."""
-        return self.manifest is not None and len(self._verified) == self.manifest.num_blocks > 0
+        return self.manifest is not None and len(self._verified) == self.manifest.num_blocks * self._num_groups > 0
 
     @property
     def num_verified(self) -> int:
-        """How many blocks were placed."""
-        return len(self._verified)
+        """How many blocks were placed, whole."""
+        return sum(self._is_verified(index) for index in (self.manifest or self._room).indices())
+
+    @property
+    def num_quarantined(self) -> int:
+        """How many blocks may still be written although nobody waits for them any more."""
+        return len({self._block_of(part) for part in self._claimed}) if self.state is IncomingState.FENCING else 0
 
     @property
     def landed_prefix_blocks(self) -> int:
         """How many blocks from `first_block` on are verified without a gap: what can be kept."""
         index = self.first_block
-        while index in self._verified:
+        while self._is_verified(index):
             index += 1
         return index - self.first_block
 
@@ -119,7 +142,7 @@ class IncomingShipment:
     def missing(self) -> tuple[int, ...]:
         """Indices that are announced, or in the manifest, and not verified; ascending."""
         known = self.manifest or self._announced
-        return tuple(index for index in known.indices() if index not in self._verified)
+        return tuple(index for index in known.indices() if not self._is_verified(index))
 
     @property
     def transfer_s(self) -> float:
@@ -139,49 +162,45 @@ class IncomingShipment:
             self.state = IncomingState.SHIPPING
         return ()
 
-    def refused(self) -> Effects:
+    def refused(self, error: PagewireError | None = None) -> Effects:
         """The prefill pod does not run the prompt and holds nothing for it."""
-        return self._end(Outcome.REFUSED) if self.is_open else ()
+        if not self.is_open:
+            return ()
+        self.error = error
+        return self._end(Outcome.REFUSED)
 
-    def chunk_ready(self, first_block: int, num_blocks: int, now_s: float) -> Effects:
-        """Blocks are announced; asks for their ids. One outside the reservation, or past a gap, breaks the contract."""
+    def chunk_ready(self, first_block: int, num_blocks: int, now_s: float, group: int | None = None) -> Effects:
+        """Blocks, or a group of them, are announced; asks for their ids.
+
+        One outside the reservation, or past a gap, breaks the contract.
+        """
         if not self.is_open:
             return ()
         self.accepted()
         end = first_block + num_blocks
         limit = (self.manifest or self._room).end
         if num_blocks <= 0 or not self.first_block <= first_block <= self._announced.end or end > limit:
-            return self._lose(f"chunk of {num_blocks} blocks from {first_block} on does not fit", now_s)
+            return self._lose(ContractBroken(f"chunk of {num_blocks} blocks from {first_block} does not fit"), now_s)
         self._announced = Manifest(
             first_block=self.first_block, num_blocks=max(self._announced.end, end) - self.first_block
         )
-        self.times.announced(first_block, end, now_s)
+        self.times.announced(parts_of(first_block, num_blocks, self._num_groups, group), now_s)
         return self._ask_bind(end)
 
     def first_token(self, num_blocks: int, now_s: float) -> Effects:
         """The prompt is done and its manifest is `num_blocks` long; 0 when the first token ended the sequence."""
         if not self.is_open or self.manifest is not None:
             return ()
-        self.accepted()
         self.times.first_token(now_s)
-        if num_blocks == 0:
-            return self._end(Outcome.FINISHED)
-        end = self.first_block + num_blocks
-        if (
-            num_blocks < 0
-            or end > self._room.end
-            or end < max(self._announced.end, max(self._verified, default=-1) + 1)
-        ):
-            return self._lose(f"manifest of {num_blocks} blocks contradicts what was reserved or announced", now_s)
-        self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)
-        if end > self._announced.end:  # the last chunk's announcement comes behind the first token
-            self.times.announced(self._announced.end, end, now_s)
-        self.deadline_s = min(self.deadline_s, now_s + self._landing_s)
-        return self._ask_bind(end) + self._land()
+        return self._complete(num_blocks, now_s)
 
-    def prefill_failed(self) -> Effects:
-        """The prefill pod gave up and sends nothing more: as good as lost and fenced."""
-        return self.peer_lost()
+    def fetch_ready(self, num_blocks: int, now_s: float) -> Effects:
+        """The source holds `num_blocks` of what was asked for, and they are on their way; 0 when it holds nothing."""
+        return self._complete(num_blocks, now_s) if self.is_open and self.manifest is None else ()
+
+    def prefill_failed(self, error: PagewireError | None = None) -> Effects:
+        """The prefill pod gave up, for a reason of its own, and sends nothing more: as good as lost and fenced."""
+        return self._gone(error or PrefillLost("the prefill pod gave up"))
 
     def fenced(self) -> Effects:
         """The prefill pod stopped; outside fencing this is an answer to an older question, and ignored."""
@@ -202,22 +221,32 @@ class IncomingShipment:
             self._block_ids = block_ids
         return ()
 
-    def arrived(self, index: int, is_intact: bool, now_s: float) -> Arrival:
-        """A block came off the transport, its checksum right or wrong."""
+    def claim(self, index: int) -> Claim:
+        """A part is ready. With PLACE the transport writes it from now on, until `settle` is called for it."""
         if not self.is_open:
-            return Arrival(verdict=Verdict.LATE)
+            return Claim(Verdict.LATE)
         self.accepted()
-        if index not in (self.manifest or self._room):
-            return Arrival(verdict=Verdict.DROP)
-        if index in self._verified:
-            return Arrival(verdict=Verdict.DUPLICATE)
-        if not is_intact:
-            return Arrival(verdict=Verdict.CORRUPT, effects=self._corrupt(index, now_s))
-        if index >= len(self._block_ids):
-            return Arrival(verdict=Verdict.WAIT)
-        self._verified.add(index)
-        self.times.verified(index, now_s)
-        return Arrival(verdict=Verdict.PLACE, block_id=self._block_ids[index], effects=self._land())
+        block, group = divmod(index, self._num_groups)
+        if block not in (self.manifest or self._room):
+            return Claim(Verdict.DROP)
+        if index in self._verified or index in self._claimed:
+            return Claim(Verdict.DUPLICATE)
+        if block >= len(self._block_ids):
+            return Claim(Verdict.WAIT)
+        self._claimed.add(index)
+        return Claim(Verdict.PLACE, self._block_ids[block] * self._num_groups + group)
+
+    def settle(self, index: int, is_intact: bool, now_s: float) -> Effects:
+        """Nothing writes a claimed part any more; what is in it is right, or is not. ValueError without a claim."""
+        if index not in self._claimed:
+            raise ValueError(f"{self.request_id}: {index} was not claimed")
+        self._claimed.remove(index)
+        if is_intact:
+            self._verified.add(index)
+            self.times.verified(index, now_s)
+        if self.is_open:
+            return self._land() if is_intact else self._corrupt(index, now_s)
+        return self._end(self._outcome) if self._is_fenced else ()
 
     # ----------------------------------------------------------------------------------------- events: what ends it
 
@@ -233,19 +262,17 @@ class IncomingShipment:
 
     def stream_lost(self, now_s: float) -> Effects:
         """The bulk stream broke; the link may still be up."""
-        return self._lose("the bulk stream broke", now_s) if self.is_open else ()
+        return self._lose(StreamLost("the bulk stream broke"), now_s) if self.is_open else ()
 
     def peer_lost(self) -> Effects:
         """The link is gone as well: there is nobody to fence."""
-        if self.is_open:
-            return self._end(Outcome.LOST)
-        return self.fenced()
+        return self._gone(PrefillLost("the link to the prefill pod is gone"))
 
     def expired(self, now_s: float) -> Effects:
-        """Look at the clock. A fence without an answer ends too: we placed nothing since it began."""
+        """Look at the clock. A fence without an answer ends too: we claimed nothing since it began."""
         if now_s < self.deadline_s:
             return ()
-        return self._lose("its deadline passed", now_s) if self.is_open else self.fenced()
+        return self._lose(TransferTimeout("its deadline passed"), now_s) if self.is_open else self.fenced()
 
     def close(self) -> None:
         """The hand-over was acted upon; a shipment that still owns blocks stays as it is."""
@@ -254,6 +281,25 @@ class IncomingShipment:
 
     # ---------------------------------------------------------------------------------------------------- decisions
 
+    def _complete(self, num_blocks: int, now_s: float) -> Effects:
+        """The manifest is known."""
+        self.accepted()
+        if num_blocks == 0:
+            return self._end(Outcome.FINISHED)
+        end = self.first_block + num_blocks
+        if (
+            num_blocks < 0
+            or end > self._room.end
+            or end < max(self._announced.end, self._block_of(max(self._verified | self._claimed, default=-1)) + 1)
+        ):
+            why = f"manifest of {num_blocks} blocks contradicts what was reserved or announced"
+            return self._lose(ContractBroken(why), now_s)
+        self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)
+        if end > self._announced.end:  # the last chunk's announcement comes behind the first token
+            self.times.announced(parts_of(self._announced.end, end - self._announced.end, self._num_groups), now_s)
+        self.deadline_s = min(self.deadline_s, now_s + self._landing_s)
+        return self._ask_bind(end) + self._land()
+
     def _ask_bind(self, end: int) -> Effects:
         if end <= self._bind_asked:
             return ()
@@ -261,10 +307,17 @@ class IncomingShipment:
         return (AskBind(num_blocks=end),)
 
     def _corrupt(self, index: int, now_s: float) -> Effects:
+        block, group = divmod(index, self._num_groups)
         if index in self._resent:
-            return self._lose(f"block {index} arrived corrupt twice", now_s)
+            return self._lose(BlockCorrupt(f"block {block} arrived corrupt twice"), now_s)
         self._resent.add(index)
-        return (AskResend(first_block=index, num_blocks=1),)
+        return (AskResend(first_block=block, num_blocks=1, group=group if self._num_groups > 1 else None),)
+
+    def _block_of(self, part: int) -> int:
+        return part // self._num_groups
+
+    def _is_verified(self, block: int) -> bool:
+        return self._verified.issuperset(parts_of(block, 1, self._num_groups))
 
     def _land(self) -> Effects:
         if not self.is_landed or self.manifest is None:
@@ -272,8 +325,14 @@ class IncomingShipment:
         self.state = IncomingState.LANDED
         return Detach(), SendLanded(), HandOver(outcome=Outcome.LANDED, kept_blocks=self.manifest.num_blocks)
 
-    def _lose(self, why: str, now_s: float) -> Effects:
-        self.error = why
+    def _gone(self, error: PagewireError) -> Effects:
+        if self.is_open:
+            self.error = error
+            return self._end(Outcome.LOST)
+        return self.fenced()
+
+    def _lose(self, error: PagewireError, now_s: float) -> Effects:
+        self.error = error
         if self.state is IncomingState.RESERVED:
             return self._end(Outcome.LOST, and_first=(SendFence(),))
         return self._fence(Outcome.LOST, now_s)
@@ -287,6 +346,11 @@ class IncomingShipment:
     def _end(self, outcome: Outcome, and_first: Effects = ()) -> Effects:
         """The one transition that hands over without landing; fencing has detached already."""
         detach: Effects = () if self.state is IncomingState.FENCING else (Detach(),)
+        if self._claimed:
+            self.state = IncomingState.FENCING
+            self._outcome = outcome
+            self._is_fenced = True
+            return *detach, *and_first
         may_resume = outcome is Outcome.LOST and self.state is not IncomingState.RESERVED
         self.state = IncomingState.RESUMABLE if may_resume else IncomingState.CLOSED
         kept = self.landed_prefix_blocks if may_resume else 0

@@ -11,15 +11,15 @@ class TransferTimes:
 
     def __init__(self) -> None:
         self.first_token_s: float | None = None
-        self._chunks: list[tuple[int, int, float]] = []  # first index, end, announced at
+        self._chunks: list[tuple[range, float]] = []  # parts, announced at
         self._verified_s: dict[int, float] = {}
 
-    def announced(self, first_block: int, end: int, now_s: float) -> None:
-        """Blocks `first_block` .. `end - 1` were announced."""
-        self._chunks.append((first_block, end, now_s))
+    def announced(self, indices: range, now_s: float) -> None:
+        """These were announced together."""
+        self._chunks.append((indices, now_s))
 
     def verified(self, index: int, now_s: float) -> None:
-        """Block `index` was placed; the first time stands."""
+        """The part `index` was placed; the first time stands."""
         self._verified_s.setdefault(index, now_s)
 
     def first_token(self, now_s: float) -> None:
@@ -47,8 +47,8 @@ class TransferTimes:
         announcement) to its last verified block so far; a chunk without any has none.
         """
         intervals = []
-        for first, end, announced_s in self._chunks:
-            moments = [self._verified_s[index] for index in range(first, end) if index in self._verified_s]
+        for indices, announced_s in self._chunks:
+            moments = [self._verified_s[index] for index in indices if index in self._verified_s]
             if moments:
                 intervals.append((min(announced_s, *moments), max(moments)))
         total_s, reached_s = 0.0, float("-inf")

@@ -1,15 +1,17 @@
-"""The contract of a transport: how blocks get from a prefill pod's memory to a decode pod's sink.
+"""The contract of a transport: how blocks get from a source pod's memory into a taker pod's.
 
-The decode pod dials and registers; the prefill pod sends. A shipment on the wire is named by `ShipmentKey`; the pair
-of pods is part of the stream, so that no pod can touch another's shipments. Knows nothing of why a block travels.
+The taker dials and registers; the source sends. A shipment on the wire is named by `ShipmentKey`; the pair of pods is
+part of the stream, so that no pod can touch another's shipments. A block here is what the stream carries: a block of
+the pool, or with layer groups one of its equal parts (see `parts`). Knows nothing of why it travels.
 
 Invariants that every transport keeps (the contract suite runs them all):
 
-1. A sink hears only of keys that are registered, and never again after `unregister` or a loss.
-2. What is in flight, held back included, is bounded by the window; a receiver that credits falsely floods itself alone.
-3. After `fence` returned nothing of that key is read from memory or sent.
+1. A sink is asked only about keys that are registered, and never again after `unregister` or a loss. What it granted
+   before is settled, exactly once.
+2. What is in flight, held back included, is bounded by the window; a taker that credits falsely floods itself alone.
+3. After `fence` returned nothing of that key is read from memory for it or sent.
 4. A loss ends every registration of that peer, and is told once. Nothing is carried over to the next stream.
-5. Bytes that arrive other than they were sent are delivered with `is_intact` False, or not at all.
+5. Bytes that are there other than they were sent are settled with `is_intact` False, or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pagewire.kvtransfer.effects import Verdict
+from pagewire.kvtransfer.effects import Claim
 
 
 class ShipmentKey(NamedTuple):
@@ -43,10 +45,13 @@ class TransferCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportTimes:
-    """Seconds: the bounds of greeting and of one write, and the delays between attempts to connect."""
+    """Seconds: the bounds of greeting, one write, one placement and of credit for what is fenced, and the delays
+    between attempts to connect."""
 
     connect_s: float = 5.0
     write_s: float = 10.0
+    place_s: float = 10.0
+    credit_s: float = 15.0
     reconnect_min_s: float = 0.05
     reconnect_max_s: float = 2.0
 
@@ -75,6 +80,15 @@ class BlockMemory(Protocol):
         """Bytes of one block."""
         ...
 
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        ...
+
+    def split(self, count: int) -> BlockMemory:
+        """Return the same memory as blocks of which `count` are one of ours. Raises ValueError where they cannot be."""
+        ...
+
     def read(self, block_id: int) -> memoryview:
         """Return the block's bytes, in place; valid while the block is pinned. Raises IndexError outside the pool."""
         ...
@@ -85,26 +99,36 @@ class BlockMemory(Protocol):
 
 
 class Sink(Protocol):
-    """Where a registered shipment's blocks go."""
+    """Where a registered shipment's blocks go. A claim with the verdict PLACE is settled exactly once, whatever comes:
+    the transport says when it has stopped writing, also after `unregister` and after a loss."""
 
-    def deliver(
-        self, shipment_id: int, generation: int, block_index: int, data: memoryview, is_intact: bool
-    ) -> Verdict:
-        """Decide on one block and place it before returning; `data` is valid during the call alone.
+    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+        """Decide on one block that is ready. WAIT: it stays in flight, and is offered again on `retry`."""
+        ...
 
-        WAIT keeps the block in flight, and it is offered again on `retry`. May unregister its own shipment.
-        """
+    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+        """Nothing writes the claimed block any more; what is in it is right, or is not. May unregister its key."""
         ...
 
 
 class Receiver(Protocol):
-    """The decode pod's end of a stream to one prefill pod."""
+    """The taker's end of a stream to one source."""
 
     counters: TransferCounters
 
     @property
     def is_connected(self) -> bool:
         """True while a stream is up: registrations are taken."""
+        ...
+
+    @property
+    def transport(self) -> str:
+        """The name of what carries blocks now; empty without a stream."""
+        ...
+
+    @property
+    def num_groups(self) -> int:
+        """In how many parts a block travels on the stream that is up."""
         ...
 
     async def connected(self, timeout_s: float) -> None:
@@ -125,16 +149,20 @@ class Receiver(Protocol):
 
 
 class Sender(Protocol):
-    """The prefill pod's end of its streams to all decode pods."""
+    """The source's end of its streams to all takers."""
 
     counters: TransferCounters
 
     def is_connected(self, peer_id: str) -> bool:
-        """True while that decode pod's stream is up."""
+        """True while that taker's stream is up."""
+        ...
+
+    def num_groups(self, peer_id: str) -> int:
+        """In how many parts a block travels to that taker: the same for as long as both processes live."""
         ...
 
     def send(self, peer_id: str, shipment_id: int, generation: int, blocks: list[tuple[int, int]]) -> None:
-        """Queue (index, block id) pairs; memory is read in their turn, so they stay pinned until `fence` returned.
+        """Queue (index, id) pairs of parts; memory is read in their turn, so they stay pinned until `fence` returned.
 
         Raises TransferFailed without a stream to that pod, or for a key that was fenced.
         """
@@ -148,5 +176,5 @@ class Sender(Protocol):
 SentCallback = Callable[[str, ShipmentKey, tuple[int, ...]], None]
 """Called with (peer id, key, block indices) when a message was handed to the network."""
 
-StreamLost = Callable[[str, tuple[ShipmentKey, ...]], None]
+LostCallback = Callable[[str, tuple[ShipmentKey, ...]], None]
 """Called once per lost stream with (peer id, keys): registered at a receiver, queued or in flight at a sender."""

@@ -1,19 +1,23 @@
-"""The bulk stream's messages, byte by byte. No protobuf: the payload is copied once, into the message.
+"""The bulk stream's messages, byte by byte. No protobuf: a payload in band is copied once, into the message.
 
     down  CHALLENGE  nonce
-    up    HELLO      block_bytes, window, peer id, nonce, proof       (the first message up)
-    down  WELCOME    proof
-    down  BLOCKS     header | count x xxh3_64 | count x block_bytes   (indices run from first_block on)
+    up    HELLO      block bytes, window | peer id, carrier, order of a block's axes, card, nonce, proof  (first one up)
+    down  WELCOME    parts of a block | order, card, proof
+    down  BLOCKS     header | count x xxh3_64 | count x block bytes        (payload in band)
+    down  READY      header | count x xxh3_64 | count x block id           (payload fetched or sent by the carrier)
     up    CREDIT     key, bytes
 
-Every message starts with magic, version and kind. A block's checksum is seeded with its shipment, generation and
-index, so that intact bytes under a wrong name do not pass either. Knows nothing of streams. Invariant: sizes are
-checked against the message's true length before anything is taken from it.
+Every message starts with magic, version and kind; texts are behind their length. A "block" is what the stream carries:
+a block of the pool, or one of the parts of one. Indices run from first_block on, stride apart. A
+block's checksum is seeded with its shipment, generation and index, so that intact bytes under a wrong name do not pass
+either; a flag in the header says that there are none. Knows nothing of streams. Invariant: sizes are checked against
+the message's true length before anything is taken from it.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -23,19 +27,23 @@ from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
 
 MAGIC = b"PWKV"
-WIRE_VERSION = 1
+WIRE_VERSION = 3
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 MAX_ID_BYTES = 256
+MAX_CARD_BYTES = 16384
 MAX_MESSAGE_BYTES = 64 << 20
 
 _START = struct.Struct("<4sBB")
 _BLOCKS = struct.Struct(
-    "<4sBBHQIIIIQ"
-)  # start, 0, shipment id, generation, first block, count, block and payload bytes
+    "<4sBBHQIIIIIIQ"
+)  # start, flags, shipment id, generation, first block, stride, count, tag, block bytes, bytes behind the checksums
 _CREDIT = struct.Struct("<4sBBHQIIQ")  # start, 0, shipment id, generation, 0, bytes
-_HELLO = struct.Struct("<4sBBHQQ")  # start, length of the peer id, block bytes, window bytes
+_HELLO = struct.Struct("<4sBBQQ")  # start, block bytes, window bytes
+_WELCOME = struct.Struct("<4sBBI")  # start, parts of a block
+_LENGTH = struct.Struct("<H")
 _NAME = struct.Struct("<QII")
+_NO_CHECKSUMS = 1
 
 
 class Kind(IntEnum):
@@ -46,6 +54,7 @@ class Kind(IntEnum):
     WELCOME = 3
     BLOCKS = 4
     CREDIT = 5
+    READY = 6
 
 
 class MalformedMessage(TransferFailed):
@@ -54,13 +63,26 @@ class MalformedMessage(TransferFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who dials and what it takes: `window_bytes` in flight, blocks of `block_bytes`."""
+    """Who dials and what it takes: `window_bytes` in flight, blocks of `block_bytes`, by `carrier`."""
 
     peer_id: str
     block_bytes: int
     window_bytes: int
+    carrier: str
+    order: str
+    card: bytes
     nonce: bytes
-    proof: bytes
+    proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What the source is, in answer; a block travels on this stream in `num_groups` parts."""
+
+    order: str
+    num_groups: int = 1
+    card: bytes
+    proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +94,32 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """A message of blocks; `checksums` and `payloads` belong to the indices from `first_block` on."""
+class Ready:
+    """A message of blocks, for the indices from `first_block` on, `stride` apart. The payload is in it, or is not.
+
+    Then `block_ids` says where it lies in the source's pool. `checksums` is empty where nobody computed any. `tag` is a
+    number from the source's carrier to the taker's.
+    """
 
     key: ShipmentKey
     first_block: int
     checksums: tuple[int, ...]
-    payloads: tuple[memoryview, ...]
+    block_ids: tuple[int, ...] = ()
+    payloads: tuple[memoryview, ...] = ()
+    tag: int = 0
+    stride: int = 1
 
-    def is_intact(self, position: int) -> bool:
-        """Return whether the checksum of the block at `position` is right."""
-        return checksum(self.key, self.first_block + position, self.payloads[position]) == self.checksums[position]
+    @property
+    def indices(self) -> range:
+        """Those of the blocks, in their order."""
+        return range(self.first_block, self.first_block + len(self) * self.stride, self.stride)
+
+    def __len__(self) -> int:
+        return len(self.block_ids) or len(self.payloads)
+
+    def is_intact(self, position: int, data: memoryview) -> bool:
+        """Return whether `data` is the block at `position`, by its checksum."""
+        return checksum(self.key, self.indices[position], data) == self.checksums[position]
 
 
 def checksum(key: ShipmentKey, index: int, data: memoryview) -> int:
@@ -91,32 +128,67 @@ def checksum(key: ShipmentKey, index: int, data: memoryview) -> int:
     return int(xxhash.xxh3_64_intdigest(data, seed))
 
 
-def encode_blocks(key: ShipmentKey, first_block: int, payloads: list[memoryview]) -> bytes:
-    """Return a message; this is the one copy of the payload. Every payload has the same length."""
+def checksums(key: ShipmentKey, indices: range, blocks: Sequence[memoryview]) -> list[int]:
+    """Return the checksums of blocks with these indices in the chain."""
+    return [checksum(key, index, data) for index, data in zip(indices, blocks, strict=True)]
+
+
+def encode_blocks(key: ShipmentKey, indices: range, payloads: Sequence[memoryview]) -> bytes:
+    """Return a message with its payload, whose one copy this is. Every block has the same length."""
     size = payloads[0].nbytes
-    sums = [checksum(key, index, data) for index, data in enumerate(payloads, first_block)]
-    header = _BLOCKS.pack(
-        MAGIC, WIRE_VERSION, Kind.BLOCKS, 0, *key, first_block, len(payloads), size, size * len(payloads)
-    )
-    return b"".join((header, struct.pack(f"<{len(sums)}Q", *sums), *payloads))
+    sums = checksums(key, indices, payloads)
+    return b"".join((_head(Kind.BLOCKS, key, indices, size, size * len(payloads), sums), *payloads))
 
 
-def decode_blocks(message: bytes, block_bytes: int) -> Blocks:
-    """Return the message's parts, in place; raises MalformedMessage."""
-    kind_of(message, Kind.BLOCKS, _BLOCKS.size)
-    _, _, _, _, shipment_id, generation, first, count, size, payload_bytes = _BLOCKS.unpack_from(message)
-    start = _BLOCKS.size + 8 * count
-    if not count or size != block_bytes or payload_bytes != count * size or len(message) != start + payload_bytes:
+def encode_ready(
+    key: ShipmentKey,
+    indices: range,
+    block_bytes: int,
+    block_ids: Sequence[int],
+    sums: Sequence[int],
+    tag: int = 0,
+) -> bytes:
+    """Return a message without its payload; `sums`, the checksums, may be empty, `tag` has 32 bits."""
+    head = _head(Kind.READY, key, indices, block_bytes, 8 * len(block_ids), sums, tag)
+    return head + struct.pack(f"<{len(block_ids)}Q", *block_ids)
+
+
+def decode_ready(message: bytes, block_bytes: int) -> Ready:
+    """Return the parts of a BLOCKS or READY message, in place; raises MalformedMessage."""
+    kind = Kind.READY if message[5:6] == bytes([Kind.READY]) else Kind.BLOCKS
+    kind_of(message, kind, _BLOCKS.size)
+    _, _, _, flags, shipment_id, generation, first, stride, count, tag, size, rest = _BLOCKS.unpack_from(message)
+    start = _BLOCKS.size + (0 if flags & _NO_CHECKSUMS else 8 * count)
+    each = 8 if kind is Kind.READY else size
+    if not count or size != block_bytes or rest != count * each or len(message) != start + rest or flags & ~1:
         raise MalformedMessage(
-            f"{count} blocks of {size} bytes (ours: {block_bytes}), {payload_bytes} in all, in {len(message)} bytes"
+            f"{count} blocks of {size} bytes (ours: {block_bytes}), {rest} in all, in {len(message)} bytes"
         )
+    if not stride:
+        raise MalformedMessage("blocks that all have one index")
+    key = ShipmentKey(shipment_id, generation)
+    sums = struct.unpack_from(f"<{(start - _BLOCKS.size) // 8}Q", message, _BLOCKS.size)
+    if kind is Kind.READY:
+        block_ids = struct.unpack_from(f"<{count}Q", message, start)
+        return Ready(key, first, sums, block_ids=block_ids, tag=tag, stride=stride)
     view = memoryview(message)
-    return Blocks(
-        ShipmentKey(shipment_id, generation),
-        first,
-        struct.unpack_from(f"<{count}Q", message, _BLOCKS.size),
-        tuple(view[at : at + size] for at in range(start, len(message), size)),
-    )
+    payloads = tuple(view[at : at + size] for at in range(start, len(message), size))
+    return Ready(key, first, sums, payloads=payloads, stride=stride)
+
+
+def _head(
+    kind: Kind,
+    key: ShipmentKey,
+    indices: range,
+    size: int,
+    rest: int,
+    sums: Sequence[int],
+    tag: int = 0,
+) -> bytes:
+    flags = 0 if sums else _NO_CHECKSUMS
+    first, stride, count = indices.start, indices.step, len(indices)
+    header = _BLOCKS.pack(MAGIC, WIRE_VERSION, kind, flags, *key, first, stride, count, tag, size, rest)
+    return header + struct.pack(f"<{len(sums)}Q", *sums)
 
 
 def encode_credit(credit: Credit) -> bytes:
@@ -142,43 +214,49 @@ def decode_challenge(message: bytes) -> bytes:
     return message[_START.size :]
 
 
-def encode_welcome(proof: bytes) -> bytes:
-    """Return a message."""
-    return _START.pack(MAGIC, WIRE_VERSION, Kind.WELCOME) + proof
+def encode_welcome(welcome: Welcome) -> bytes:
+    """Return a message; without a proof, what is to be proven. Raises ValueError on a part that is too long."""
+    return _WELCOME.pack(MAGIC, WIRE_VERSION, Kind.WELCOME, welcome.num_groups) + _join(
+        (welcome.order.encode(), MAX_ID_BYTES), (welcome.card, MAX_CARD_BYTES), (welcome.proof, PROOF_BYTES)
+    )
 
 
-def decode_welcome(message: bytes) -> bytes:
-    """Return the proof; raises MalformedMessage."""
-    kind_of(message, Kind.WELCOME, _START.size + PROOF_BYTES, exact=True)
-    return message[_START.size :]
+def decode_welcome(message: bytes) -> Welcome:
+    """Return the answer; raises MalformedMessage."""
+    kind_of(message, Kind.WELCOME, _WELCOME.size)
+    _, _, _, num_groups = _WELCOME.unpack_from(message)
+    order, card, proof = _split(message, _WELCOME.size, (MAX_ID_BYTES, MAX_CARD_BYTES, PROOF_BYTES))
+    if len(proof) != PROOF_BYTES or not num_groups:
+        raise MalformedMessage(f"a proof of {len(proof)} bytes, a block in {num_groups} parts")
+    return Welcome(order=_text(order), num_groups=num_groups, card=card, proof=proof)
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Return a message; raises ValueError on a peer id that is too long."""
-    peer_id = hello.peer_id.encode()
-    if not 0 < len(peer_id) <= MAX_ID_BYTES:
-        raise ValueError(f"a peer id has 1..{MAX_ID_BYTES} bytes, not {len(peer_id)}")
-    head = _HELLO.pack(MAGIC, WIRE_VERSION, Kind.HELLO, len(peer_id), hello.block_bytes, hello.window_bytes)
-    return head + peer_id + hello.nonce + hello.proof
+    """Return a message; without a proof, what is to be proven. Raises ValueError on a part that is too long."""
+    if not hello.peer_id:
+        raise ValueError("an empty peer id")
+    head = _HELLO.pack(MAGIC, WIRE_VERSION, Kind.HELLO, hello.block_bytes, hello.window_bytes)
+    texts = [(text.encode(), MAX_ID_BYTES) for text in (hello.peer_id, hello.carrier, hello.order)]
+    return head + _join(*texts, (hello.card, MAX_CARD_BYTES), (hello.nonce, NONCE_BYTES), (hello.proof, PROOF_BYTES))
 
 
 def decode_hello(message: bytes) -> Hello:
     """Return who dials; raises MalformedMessage."""
     kind_of(message, Kind.HELLO, _HELLO.size)
-    _, _, _, id_bytes, block_bytes, window_bytes = _HELLO.unpack_from(message)
-    end = _HELLO.size + id_bytes
-    if not 0 < id_bytes <= MAX_ID_BYTES or len(message) != end + NONCE_BYTES + PROOF_BYTES:
+    _, _, _, block_bytes, window_bytes = _HELLO.unpack_from(message)
+    limits = (MAX_ID_BYTES, MAX_ID_BYTES, MAX_ID_BYTES, MAX_CARD_BYTES, NONCE_BYTES, PROOF_BYTES)
+    peer_id, carrier, order, card, nonce, proof = _split(message, _HELLO.size, limits)
+    if not peer_id or len(nonce) != NONCE_BYTES or len(proof) != PROOF_BYTES:
         raise MalformedMessage(f"a hello of {len(message)} bytes")
-    try:
-        peer_id = message[_HELLO.size : end].decode()
-    except UnicodeDecodeError:
-        raise MalformedMessage("a peer id that is no text") from None
     return Hello(
-        peer_id=peer_id,
+        peer_id=_text(peer_id),
         block_bytes=block_bytes,
         window_bytes=window_bytes,
-        nonce=message[end : end + NONCE_BYTES],
-        proof=message[end + NONCE_BYTES :],
+        carrier=_text(carrier),
+        order=_text(order),
+        card=card,
+        nonce=nonce,
+        proof=proof,
     )
 
 
@@ -189,3 +267,32 @@ def kind_of(message: bytes, expected: Kind, num_bytes: int, *, exact: bool = Fal
     magic, version, kind = _START.unpack_from(message)
     if (magic, version, kind) != (MAGIC, WIRE_VERSION, expected):
         raise MalformedMessage(f"not {expected.name} of version {WIRE_VERSION}: {magic!r} {version} {kind}")
+
+
+def _join(*parts: tuple[bytes, int]) -> bytes:
+    for part, limit in parts:
+        if len(part) > limit:
+            raise ValueError(f"a part of {len(part)} bytes, where {limit} are the most")
+    return b"".join(_LENGTH.pack(len(part)) + part for part, _ in parts)
+
+
+def _split(message: bytes, at: int, limits: tuple[int, ...]) -> list[bytes]:
+    parts = []
+    for limit in limits:
+        start = at + _LENGTH.size
+        if start > len(message):
+            raise MalformedMessage(f"{len(message)} bytes are cut short")
+        at = start + _LENGTH.unpack_from(message, start - _LENGTH.size)[0]
+        if at > len(message) or at - start > limit:
+            raise MalformedMessage(f"a part of {at - start} bytes in {len(message)}, where {limit} are the most")
+        parts.append(message[start:at])
+    if at != len(message):
+        raise MalformedMessage(f"{len(message) - at} bytes too many")
+    return parts
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessage("a name that is no text") from None

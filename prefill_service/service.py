@@ -1,7 +1,7 @@
 """The prefill pod's job: run prompts for decode pods and ship their blocks while later chunks compute.
 
-Turns frames and steps into events of each prompt's `OutgoingShipment` and carries out the effects. Decides nothing
-about blocks itself. Invariant: every `Run` is answered, every accepted prompt ends in exactly one release.
+Turns frames and steps into events of each prompt's shipment; what follows from them is the exchange's. Invariant:
+every `Run` is answered, every accepted prompt ends in exactly one release.
 """
 
 from __future__ import annotations
@@ -9,91 +9,64 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
+from pagewire.core.block_hash import chain
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import ChunkDone, StepDone
-from pagewire.core.errors import (
-    DeadlineExceeded,
-    Draining,
-    EngineFailed,
-    InvalidRequest,
-    Overloaded,
-    PagewireError,
-    TransferFailed,
-)
-from pagewire.core.messages import (
-    ErrorInfo,
-    Fence,
-    Fenced,
-    Landed,
-    LinkMessage,
-    Resend,
-    Run,
-    RunAccepted,
-    RunRefused,
-    TokenRecord,
-)
+from pagewire.core.errors import Draining, EngineFailed, Overloaded, PagewireError
+from pagewire.core.messages import ErrorInfo, LinkMessage, Run, RunAccepted, ShipmentRefused, TokenRecord
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.engine.exchange.exchange import Exchange
+from pagewire.engine.exchange.export import Export, say
+from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
+from pagewire.engine.exchange.prefix_plan import plan_prefix
 from pagewire.engine.front import Front
-from pagewire.kvtransfer import effects as fx
-from pagewire.kvtransfer.lease import LeaseTable
-from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
-from pagewire.kvtransfer.ticket import TicketClaims, TicketKey, TicketLedger
-from pagewire.kvtransfer.transports.grpc_sender import GrpcSender
-from pagewire.prefill_service.prompt import Prompt, PromptKey, say
-from pagewire.serving.link import Link, LinkEvents, LinkServer
+from pagewire.kvtransfer.outgoing import OutgoingState
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
+from pagewire.prefill_service.prompt import Prompt
+from pagewire.serving.link import Link
+from pagewire.serving.metrics import Sample
 
 log = logging.getLogger(__name__)
-
-TICK_S = 0.5
-RETRY_AFTER_S = 1.0
 
 
 class PrefillService:
     """Serves `Run` to every decode pod that links to it. `wall` is the wall clock, for tickets alone."""
 
-    def __init__(self, front: Front, sender: GrpcSender, *, clock: Clock, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        front: Front,
+        *,
+        clock: Clock,
+        wall: Callable[[], float],
+        sender: StreamSender,
+        bulk_channel: BulkChannel = open_bulk_channel,
+    ) -> None:
         self._front = front
         self._engine = front.engine
-        self._sender = sender
         self._clock = clock
-        self._wall = wall
-        self._tickets = TicketKey(front.identity.secret)
-        self._ledger = TicketLedger()
-        self._prompts: dict[PromptKey, Prompt] = {}
         self._by_engine_id: dict[str, Prompt] = {}
-        self._leases: LeaseTable[PromptKey] = LeaseTable()
         self._counters: Counter[str] = Counter()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._newest_link: dict[str, Link] = {}
-        self._links = LinkServer(
-            lambda: front.identity,
-            LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
-            load=front.load,
-        )
-        self._ticker = asyncio.create_task(self._keep_ticking())
+        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
 
     # ---------------------------------------------------------------------------------------------- front.Service
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
-        """Return the links and the bulk stream."""
-        return (self._links.handler(), self._sender.handler())
+        """Return the links and the bulk streams."""
+        return self._exchange.handlers()
 
     def counters(self) -> dict[str, float]:
         """Return totals since the start."""
-        sent = self._sender.counters
-        return {
-            "prompts_accepted": float(self._counters["accepted"]),
-            "prompts_refused": float(self._counters["refused"]),
-            "prompts_failed": float(self._counters["failed"]),
-            "kv_blocks_sent": float(sent.blocks),
-            "kv_bytes_sent": float(sent.bytes),
-        }
+        ours = {f"prompts_{name}": float(self._counters[name]) for name in ("accepted", "refused", "failed")}
+        return {**ours, **self._exchange.counters()}
+
+    def gauges(self) -> Iterator[Sample]:
+        """Yield what is known of links."""
+        yield from self._exchange.gauges()
 
     def on_step(self, step: StepDone) -> None:
         """Ship what a step completed; the first token goes ahead of the bytes."""
@@ -106,136 +79,125 @@ class PrefillService:
                 self._fail(prompt, end.error)
 
     async def drained(self) -> None:
-        """Return when no prompt is held any more."""
-        await self._idle.wait()
+        """Return when nothing is held for anybody any more."""
+        await self._exchange.exports.wait_idle()
+
+    def hand_over(self) -> None:
+        """Nothing: a prompt that is not done is built again elsewhere, from what landed."""
 
     async def fail(self, error: EngineFailed) -> None:
         """The engine is gone: every decode pod is told, nothing is left to release."""
-        for prompt in list(self._prompts.values()):
-            prompt.say_failed(ErrorInfo.of(error))
-            self._forget(prompt)
+        self._exchange.engine_failed(error)
 
     async def aclose(self) -> None:
         """End the links, the streams, and what was going on for them."""
-        self._ticker.cancel()
-        await self._links.aclose("the pod stops")
-        self._sender.close("the pod stops")
-        await asyncio.gather(self._ticker, *self._tasks, return_exceptions=True)
+        await self._exchange.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def tick(self) -> None:
-        """Look at the clock, as the service does by itself every `TICK_S`: leases and deadlines end."""
-        now_s = self._clock.now()
-        for key in self._leases.expired(now_s):
-            log.warning("lease of %s expired", key[0])
-            self._act(self._prompts[key], self._prompts[key].shipment.lease_expired())
-        for prompt in [prompt for prompt in self._prompts.values() if prompt.deadline_s <= now_s]:
-            late = DeadlineExceeded(f"the prompt was not built and taken within {prompt.run.deadline_s} s")
-            self._fail(prompt, ErrorInfo.of(late))
+        """Look at the clock, as the service does by itself."""
+        self._exchange.tick()
 
-    # ------------------------------------------------------------------------------------------ from decode pods
+    # -------------------------------------------------------------------------------------------------- exchange.Job
 
-    def _on_up(self, link: Link) -> None:
-        log.info("%s linked", link.peer.peer_id)
-        self._newest_link[link.peer.peer_id] = link
-
-    def _on_down(self, link: Link) -> None:
-        # A broken link ends its shipments on both sides: the decode pod resumes from what landed.
-        if self._newest_link.get(link.peer.peer_id) is link:  # a pod that dialled again has a new stream as well
-            del self._newest_link[link.peer.peer_id]
-            self._sender.drop(link.peer.peer_id, "the link is down")
-        for prompt in [prompt for prompt in self._prompts.values() if prompt.link is link]:
-            self._act(prompt, prompt.shipment.peer_lost())
-
-    def _on_message(self, link: Link, message: LinkMessage) -> None:
-        self._leases.renew(link.peer.peer_id, self._clock.now())
+    def on_message(self, link: Link, message: LinkMessage) -> None:
+        """Take a decode pod's `Run`."""
         if isinstance(message, Run):
-            return self._on_run(link, message)
-        if not isinstance(message, Landed | Resend | Fence):
-            return None
-        prompt = self._prompts.get((message.request_id, message.generation))
-        if prompt is None or prompt.link is not link:
-            if isinstance(message, Fence):  # ended already; the question still gets its answer
-                say(link, Fenced(request_id=message.request_id, generation=message.generation))
-            return None
-        match message:
-            case Landed():
-                self._act(prompt, prompt.shipment.landed())
-            case Resend():
-                self._act(prompt, prompt.shipment.resend(message.first_block, message.num_blocks))
-            case Fence():
-                self._act(prompt, prompt.shipment.fence())
-        return None
+            self._on_run(link, message)
+
+    def on_down(self, link: Link) -> None:
+        """A decode pod is gone; its prompts end with their shipments."""
+
+    def on_export_end(self, export: Export) -> None:
+        """A prompt is over."""
+        self._by_engine_id.pop(export.engine_id, None)
+
+    def on_tick(self, now_s: float) -> None:
+        """Time has passed."""
+
+    # -------------------------------------------------------------------------------------------------------- a prompt
 
     def _on_run(self, link: Link, run: Run) -> None:
         request_id, generation = run.spec.request_id, run.generation
         try:
             prompt = self._accept(link, run)
-            self._engine.add(prompt.command)
+            if not run.sources:
+                self._engine.add(prompt.add)
         except PagewireError as error:
             self._counters["refused"] += 1
             log.info("run %s refused: %s", request_id, error.message)
-            say(link, RunRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
+            say(link, ShipmentRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
             return
         self._counters["accepted"] += 1
-        self._idle.clear()
-        self._prompts[prompt.key] = prompt
         self._by_engine_id[prompt.engine_id] = prompt
-        self._leases.grant(prompt.key, link.peer.peer_id, run.lease_s, self._clock.now())
+        self._exchange.exports.open(prompt, run.lease_s)
         say(link, RunAccepted(request_id=request_id, generation=generation))
+        if run.sources:
+            task = asyncio.create_task(self._fetch_and_run(prompt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _accept(self, link: Link, run: Run) -> Prompt:
         """Return the prompt, with its ticket spent; raises why it is not taken. Holds nothing yet."""
-        key = (run.spec.request_id, run.generation)
         if not self._front.lifecycle.is_ready:
             raise Draining(f"{self._front.identity.peer_id} is draining")
-        if len(self._prompts) >= self._front.config.max_num_waiting:
-            raise Overloaded(f"{len(self._prompts)} prompts are held already", retry_after_s=RETRY_AFTER_S)
-        if key in self._prompts:
-            raise InvalidRequest(f"run {key} is here already", field="generation")
-        if not run.lease_s > 0:
-            raise InvalidRequest(f"a lease of {run.lease_s} s", field="lease_s")
-        self._spend_ticket(link, run)
+        shipment = self._exchange.exports.shipment(link, run, ships=run.ship)
         watch = Stopwatch(self._front.identity.peer_id)
         watch.stamp(Phase.RUN_RECEIVED, self._clock.now())
-        shipment = OutgoingShipment(
-            request_id=run.spec.request_id,
-            generation=run.generation,
-            shipment_id=run.shipment_id,
-            peer_id=link.peer.peer_id,
-            first_block=run.first_block,
-            ships=run.ship,
-        )
         engine_id = f"{run.spec.request_id}/{link.peer.peer_id}/{run.generation}"
+        deadline_s = self._clock.now() + run.deadline_s
         return Prompt(
             link=link,
-            run=run,
+            request_id=run.spec.request_id,
+            generation=run.generation,
             engine_id=engine_id,
             shipment=shipment,
+            deadline_s=deadline_s,
+            run=run,
             watch=watch,
-            deadline_s=self._clock.now() + run.deadline_s,
+            taking=self._exchange.taking(engine_id, deadline_s, watch),
         )
 
-    def _spend_ticket(self, link: Link, run: Run) -> None:
-        claims = TicketClaims(
-            request_id=run.spec.request_id,
-            source=self._front.identity.peer_id,
-            target=link.peer.peer_id,
-            shipment_id=run.shipment_id,
-            first_block=run.first_block,
-            generation=run.generation,
-        )
-        forget_at_s = self._tickets.verify(run.ticket, claims, self._wall())
-        self._ledger.spend(run.ticket, forget_at_s, self._wall())
+    async def _fetch_and_run(self, prompt: Prompt) -> None:
+        """Copy what another pod holds of the prompt, where that beats computing it, then compute the rest."""
+        try:
+            reserved = await self._engine.reserve(prompt.reserve)
+            if prompt.shipment.state is not OutgoingState.SHIPPING:
+                return
+            if reserved.error is not None:
+                error = reserved.error.error()
+                if not isinstance(error, Overloaded):
+                    raise error
+                self._engine.add(prompt.add)  # waits for its blocks in the queue, and is computed whole
+                return
+            num_blocks = await self._fetch(prompt, reserved.hit_blocks)
+            if prompt.shipment.state is OutgoingState.SHIPPING:
+                self._engine.join(prompt.join(num_blocks * self._engine.ready.layout.block_size))
+        except PagewireError as error:
+            self._fail(prompt, ErrorInfo.of(error))
+        except Exception as error:  # our own bug ends the one prompt, by name
+            log.exception("%s was not begun", prompt.engine_id)
+            self._fail(prompt, ErrorInfo.of(EngineFailed(f"{type(error).__name__}: {error}")))
 
-    async def _keep_ticking(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self.tick()
-
-    # ------------------------------------------------------------------------------------------- from the engine
+    async def _fetch(self, prompt: Prompt, hit_blocks: int) -> int:
+        """Return how many blocks of the chain are here then."""
+        layout, peers = self._engine.ready.layout, self._exchange.peers
+        tokens = prompt.run.spec.tokens + prompt.run.spec.output
+        known = [(source, peers.cost(source.pod_id, source.address)) for source in prompt.run.sources]
+        plan = plan_prefix(len(tokens), hit_blocks, known, layout, self._front.load().prefill_s_per_token)
+        if plan.source is None:
+            return hit_blocks
+        hashes = chain(prompt.run.spec.root, tokens, layout.block_size)[hit_blocks : plan.num_blocks]
+        return hit_blocks + await prompt.taking.fetch(plan.source, hit_blocks, hashes)
 
     def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, record: TokenRecord | None) -> None:
         if prompt.shipment.state is not OutgoingState.SHIPPING:
+            return
+        exports = self._exchange.exports
+        if chunk.group is not None:
+            exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids, chunk.group))
             return
         now_s = self._clock.now()
         prompt.num_chunks += 1
@@ -247,64 +209,10 @@ class PrefillService:
             end = chunk.first_block + len(chunk.block_ids)
             prompt.say_first_token(chunk, record, 0 if is_finished else end - prompt.run.first_block)
         if not is_finished:
-            self._act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
+            exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
         if chunk.is_last:
-            self._act(prompt, prompt.shipment.prompt_done(is_finished=is_finished))
+            exports.act(prompt, prompt.shipment.prompt_done(is_finished=is_finished))
 
     def _fail(self, prompt: Prompt, error: ErrorInfo) -> None:
-        if prompt.shipment.state is OutgoingState.SHIPPING:
-            self._counters["failed"] += 1
-            prompt.say_failed(error)
-            self._act(prompt, prompt.shipment.failed())
-
-    # -------------------------------------------------------------------------------------------------- effects
-
-    def _act(self, prompt: Prompt, effects: fx.Effects) -> None:
-        for effect in effects:
-            match effect:
-                case fx.Announce():
-                    prompt.say_chunk_ready(effect.first_block, effect.num_blocks)
-                case fx.SendBlocks():
-                    self._send(prompt, effect.blocks)
-                case fx.Purge():
-                    self._spawn(self._purge(prompt))
-                case fx.Release():
-                    self._spawn(self._release(prompt, effect))
-                case fx.SendFenced():
-                    prompt.say_fenced()
-        if prompt.shipment.state is OutgoingState.CLOSED:
-            self._forget(prompt)
-
-    def _send(self, prompt: Prompt, blocks: tuple[tuple[int, int], ...]) -> None:
-        shipment = prompt.shipment
-        try:
-            self._sender.send(shipment.peer_id, shipment.shipment_id, shipment.generation, list(blocks))
-        except TransferFailed as error:
-            self._fail(prompt, ErrorInfo.of(error))
-
-    async def _purge(self, prompt: Prompt) -> None:
-        shipment = prompt.shipment
-        await self._sender.fence(shipment.peer_id, shipment.shipment_id, shipment.generation)
-        self._act(prompt, shipment.purged())
-
-    async def _release(self, prompt: Prompt, effect: fx.Release) -> None:
-        try:
-            if effect.is_computed:
-                self._engine.release(prompt.engine_id)
-            else:
-                await self._engine.abort(prompt.engine_id)
-        except EngineFailed as error:
-            log.info("%s: nothing to release: %s", prompt.key[0], error.message)
-        self._act(prompt, prompt.shipment.freed())
-
-    def _forget(self, prompt: Prompt) -> None:
-        self._leases.release(prompt.key)
-        self._by_engine_id.pop(prompt.engine_id, None)
-        self._prompts.pop(prompt.key, None)
-        if not self._prompts:
-            self._idle.set()
-
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._counters["failed"] += 1
+        self._exchange.exports.fail(prompt, error)

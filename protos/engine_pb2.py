@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagewire.protos import common_pb2 as pagewire_dot_protos_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpagewire/protos/engine.proto\x12\x12pagewire.engine.v1\x1a\x1cpagewire/protos/common.proto\"\xe1\x04\n\x05\x46rame\x12\x37\n\x0c\x65ngine_ready\x18\x01 \x01(\x0b\x32\x1f.pagewire.engine.v1.EngineReadyH\x00\x12&\n\x03\x61\x64\x64\x18\x02 \x01(\x0b\x32\x17.pagewire.engine.v1.AddH\x00\x12.\n\x07reserve\x18\x03 \x01(\x0b\x32\x1b.pagewire.engine.v1.ReserveH\x00\x12\x30\n\x08reserved\x18\x04 \x01(\x0b\x32\x1c.pagewire.engine.v1.ReservedH\x00\x12(\n\x04\x62ind\x18\x05 \x01(\x0b\x32\x18.pagewire.engine.v1.BindH\x00\x12*\n\x05\x62ound\x18\x06 \x01(\x0b\x32\x19.pagewire.engine.v1.BoundH\x00\x12(\n\x04join\x18\x07 \x01(\x0b\x32\x18.pagewire.engine.v1.JoinH\x00\x12*\n\x05\x61\x62ort\x18\x08 \x01(\x0b\x32\x19.pagewire.engine.v1.AbortH\x00\x12.\n\x07release\x18\t \x01(\x0b\x32\x1b.pagewire.engine.v1.ReleaseH\x00\x12*\n\x05\x66reed\x18\n \x01(\x0b\x32\x19.pagewire.engine.v1.FreedH\x00\x12\x31\n\tstep_done\x18\x0b \x01(\x0b\x32\x1c.pagewire.engine.v1.StepDoneH\x00\x12(\n\x04ping\x18\x0c \x01(\x0b\x32\x18.pagewire.engine.v1.PingH\x00\x12(\n\x04pong\x18\r \x01(\x0b\x32\x18.pagewire.engine.v1.PongH\x00\x42\x06\n\x04\x62ody\"\xb0\x01\n\x0b\x45ngineReady\x12,\n\x06layout\x18\x01 \x01(\x0b\x32\x1c.pagewire.common.v1.KVLayout\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x34\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x1f.pagewire.common.v1.Fingerprint\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nvocab_size\x18\x05 \x01(\r\"J\n\x03\x41\x64\x64\x12.\n\x04spec\x18\x01 \x01(\x0b\x32 .pagewire.common.v1.SequenceSpec\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\"9\n\x07Reserve\x12.\n\x04spec\x18\x01 \x01(\x0b\x32 .pagewire.common.v1.SequenceSpec\"o\n\x08Reserved\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nhit_blocks\x18\x02 \x01(\r\x12\x31\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1d.pagewire.common.v1.ErrorInfoH\x00\x88\x01\x01\x42\x08\n\x06_error\".\n\x04\x42ind\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\".\n\x05\x42ound\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tblock_ids\x18\x02 \x03(\r\"@\n\x04Join\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0cnum_computed\x18\x02 \x01(\r\x12\x0e\n\x06output\x18\x03 \x03(\r\"\x1b\n\x05\x41\x62ort\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x1b\n\x05\x46reed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x88\x01\n\tChunkDone\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\x12\x11\n\tblock_ids\x18\x03 \x03(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x05 \x01(\r\x12\x0f\n\x07is_last\x18\x06 \x01(\x08\"0\n\x0b\x43\x61\x63hedBlock\x12\x12\n\nblock_hash\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\"\x8e\x01\n\x0bSequenceEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x31\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1d.pagewire.common.v1.ErrorInfoH\x00\x88\x01\x01\x42\x08\n\x06_error\"\xb3\x02\n\x08StepDone\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.pagewire.common.v1.TokenRecord\x12-\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x1d.pagewire.engine.v1.ChunkDone\x12-\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1f.pagewire.engine.v1.SequenceEnd\x12/\n\x06stored\x18\x04 \x03(\x0b\x32\x1f.pagewire.engine.v1.CachedBlock\x12\x30\n\x07\x65victed\x18\x05 \x03(\x0b\x32\x1f.pagewire.engine.v1.CachedBlock\x12+\n\x04load\x18\x06 \x01(\x0b\x32\x18.pagewire.common.v1.LoadH\x00\x88\x01\x01\x42\x07\n\x05_loadb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpagewire/protos/engine.proto\x12\x12pagewire.engine.v1\x1a\x1cpagewire/protos/common.proto\"\x98\x06\n\x05\x46rame\x12\x37\n\x0c\x65ngine_ready\x18\x01 \x01(\x0b\x32\x1f.pagewire.engine.v1.EngineReadyH\x00\x12&\n\x03\x61\x64\x64\x18\x02 \x01(\x0b\x32\x17.pagewire.engine.v1.AddH\x00\x12.\n\x07reserve\x18\x03 \x01(\x0b\x32\x1b.pagewire.engine.v1.ReserveH\x00\x12\x30\n\x08reserved\x18\x04 \x01(\x0b\x32\x1c.pagewire.engine.v1.ReservedH\x00\x12(\n\x04\x62ind\x18\x05 \x01(\x0b\x32\x18.pagewire.engine.v1.BindH\x00\x12*\n\x05\x62ound\x18\x06 \x01(\x0b\x32\x19.pagewire.engine.v1.BoundH\x00\x12(\n\x04join\x18\x07 \x01(\x0b\x32\x18.pagewire.engine.v1.JoinH\x00\x12*\n\x05\x61\x62ort\x18\x08 \x01(\x0b\x32\x19.pagewire.engine.v1.AbortH\x00\x12.\n\x07release\x18\t \x01(\x0b\x32\x1b.pagewire.engine.v1.ReleaseH\x00\x12*\n\x05\x66reed\x18\n \x01(\x0b\x32\x19.pagewire.engine.v1.FreedH\x00\x12\x31\n\tstep_done\x18\x0b \x01(\x0b\x32\x1c.pagewire.engine.v1.StepDoneH\x00\x12(\n\x04ping\x18\x0c \x01(\x0b\x32\x18.pagewire.engine.v1.PingH\x00\x12(\n\x04pong\x18\r \x01(\x0b\x32\x18.pagewire.engine.v1.PongH\x00\x12(\n\x04hold\x18\x0e \x01(\x0b\x32\x18.pagewire.engine.v1.HoldH\x00\x12(\n\x04held\x18\x0f \x01(\x0b\x32\x18.pagewire.engine.v1.HeldH\x00\x12(\n\x04keep\x18\x10 \x01(\x0b\x32\x18.pagewire.engine.v1.KeepH\x00\x12\x37\n\x0c\x63\x61nnot_start\x18\x11 \x01(\x0b\x32\x1f.pagewire.engine.v1.CannotStartH\x00\x42\x06\n\x04\x62ody\"\xb0\x01\n\x0b\x45ngineReady\x12,\n\x06layout\x18\x01 \x01(\x0b\x32\x1c.pagewire.common.v1.KVLayout\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x34\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x1f.pagewire.common.v1.Fingerprint\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nvocab_size\x18\x05 \x01(\r\"\x1d\n\x0b\x43\x61nnotStart\x12\x0e\n\x06reason\x18\x01 \x01(\t\"J\n\x03\x41\x64\x64\x12.\n\x04spec\x18\x01 \x01(\x0b\x32 .pagewire.common.v1.SequenceSpec\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\"N\n\x07Reserve\x12.\n\x04spec\x18\x01 \x01(\x0b\x32 .pagewire.common.v1.SequenceSpec\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\"o\n\x08Reserved\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nhit_blocks\x18\x02 \x01(\r\x12\x31\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1d.pagewire.common.v1.ErrorInfoH\x00\x88\x01\x01\x42\x08\n\x06_error\".\n\x04\x42ind\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\".\n\x05\x42ound\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tblock_ids\x18\x02 \x03(\r\"@\n\x04Join\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0cnum_computed\x18\x02 \x01(\r\x12\x0e\n\x06output\x18\x03 \x03(\r\"\x1b\n\x05\x41\x62ort\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"*\n\x04Hold\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06hashes\x18\x02 \x03(\x0c\"-\n\x04Held\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tblock_ids\x18\x02 \x03(\r\"0\n\x04Keep\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0cnum_computed\x18\x02 \x01(\r\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x1b\n\x05\x46reed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\xbe\x01\n\tChunkDone\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\x12\x11\n\tblock_ids\x18\x03 \x03(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x05 \x01(\r\x12\x0f\n\x07is_last\x18\x06 \x01(\x08\x12\x16\n\x0e\x66\x65tched_tokens\x18\x07 \x01(\r\x12\x12\n\x05group\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_group\">\n\x0b\x43\x61\x63hedBlock\x12\x12\n\nblock_hash\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65pth\x18\x02 \x01(\r\x12\x0c\n\x04tier\x18\x03 \x01(\r\"\xa6\x01\n\x0bSequenceEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x31\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1d.pagewire.common.v1.ErrorInfoH\x00\x88\x01\x01\x12\x16\n\x0e\x66\x65tched_tokens\x18\x05 \x01(\rB\x08\n\x06_error\"\xb3\x02\n\x08StepDone\x12\x30\n\x07records\x18\x01 \x03(\x0b\x32\x1f.pagewire.common.v1.TokenRecord\x12-\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x1d.pagewire.engine.v1.ChunkDone\x12-\n\x04\x65nds\x18\x03 \x03(\x0b\x32\x1f.pagewire.engine.v1.SequenceEnd\x12/\n\x06stored\x18\x04 \x03(\x0b\x32\x1f.pagewire.engine.v1.CachedBlock\x12\x30\n\x07\x65victed\x18\x05 \x03(\x0b\x32\x1f.pagewire.engine.v1.CachedBlock\x12+\n\x04load\x18\x06 \x01(\x0b\x32\x18.pagewire.common.v1.LoadH\x00\x88\x01\x01\x42\x07\n\x05_loadb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,37 +33,45 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagewire.protos.engine_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAME']._serialized_start=83
-  _globals['_FRAME']._serialized_end=692
-  _globals['_ENGINEREADY']._serialized_start=695
-  _globals['_ENGINEREADY']._serialized_end=871
-  _globals['_ADD']._serialized_start=873
-  _globals['_ADD']._serialized_end=947
-  _globals['_RESERVE']._serialized_start=949
-  _globals['_RESERVE']._serialized_end=1006
-  _globals['_RESERVED']._serialized_start=1008
-  _globals['_RESERVED']._serialized_end=1119
-  _globals['_BIND']._serialized_start=1121
-  _globals['_BIND']._serialized_end=1167
-  _globals['_BOUND']._serialized_start=1169
-  _globals['_BOUND']._serialized_end=1215
-  _globals['_JOIN']._serialized_start=1217
-  _globals['_JOIN']._serialized_end=1281
-  _globals['_ABORT']._serialized_start=1283
-  _globals['_ABORT']._serialized_end=1310
-  _globals['_RELEASE']._serialized_start=1312
-  _globals['_RELEASE']._serialized_end=1341
-  _globals['_PING']._serialized_start=1343
-  _globals['_PING']._serialized_end=1364
-  _globals['_PONG']._serialized_start=1366
-  _globals['_PONG']._serialized_end=1387
-  _globals['_FREED']._serialized_start=1389
-  _globals['_FREED']._serialized_end=1416
-  _globals['_CHUNKDONE']._serialized_start=1419
-  _globals['_CHUNKDONE']._serialized_end=1555
-  _globals['_CACHEDBLOCK']._serialized_start=1557
-  _globals['_CACHEDBLOCK']._serialized_end=1605
-  _globals['_SEQUENCEEND']._serialized_start=1608
-  _globals['_SEQUENCEEND']._serialized_end=1750
-  _globals['_STEPDONE']._serialized_start=1753
-  _globals['_STEPDONE']._serialized_end=2060
+  _globals['_FRAME']._serialized_end=875
+  _globals['_ENGINEREADY']._serialized_start=878
+  _globals['_ENGINEREADY']._serialized_end=1054
+  _globals['_CANNOTSTART']._serialized_start=1056
+  _globals['_CANNOTSTART']._serialized_end=1085
+  _globals['_ADD']._serialized_start=1087
+  _globals['_ADD']._serialized_end=1161
+  _globals['_RESERVE']._serialized_start=1163
+  _globals['_RESERVE']._serialized_end=1241
+  _globals['_RESERVED']._serialized_start=1243
+  _globals['_RESERVED']._serialized_end=1354
+  _globals['_BIND']._serialized_start=1356
+  _globals['_BIND']._serialized_end=1402
+  _globals['_BOUND']._serialized_start=1404
+  _globals['_BOUND']._serialized_end=1450
+  _globals['_JOIN']._serialized_start=1452
+  _globals['_JOIN']._serialized_end=1516
+  _globals['_ABORT']._serialized_start=1518
+  _globals['_ABORT']._serialized_end=1545
+  _globals['_RELEASE']._serialized_start=1547
+  _globals['_RELEASE']._serialized_end=1576
+  _globals['_HOLD']._serialized_start=1578
+  _globals['_HOLD']._serialized_end=1620
+  _globals['_HELD']._serialized_start=1622
+  _globals['_HELD']._serialized_end=1667
+  _globals['_KEEP']._serialized_start=1669
+  _globals['_KEEP']._serialized_end=1717
+  _globals['_PING']._serialized_start=1719
+  _globals['_PING']._serialized_end=1740
+  _globals['_PONG']._serialized_start=1742
+  _globals['_PONG']._serialized_end=1763
+  _globals['_FREED']._serialized_start=1765
+  _globals['_FREED']._serialized_end=1792
+  _globals['_CHUNKDONE']._serialized_start=1795
+  _globals['_CHUNKDONE']._serialized_end=1985
+  _globals['_CACHEDBLOCK']._serialized_start=1987
+  _globals['_CACHEDBLOCK']._serialized_end=2049
+  _globals['_SEQUENCEEND']._serialized_start=2052
+  _globals['_SEQUENCEEND']._serialized_end=2218
+  _globals['_STEPDONE']._serialized_start=2221
+  _globals['_STEPDONE']._serialized_end=2528
 # @@protoc_insertion_point(module_scope)

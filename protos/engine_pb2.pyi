@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong")
+    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong", "hold", "held", "keep", "cannot_start")
     ENGINE_READY_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,10 @@ class Frame(_message.Message):
     STEP_DONE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_START_FIELD_NUMBER: _ClassVar[int]
     engine_ready: EngineReady
     add: Add
     reserve: Reserve
@@ -35,7 +39,11 @@ class Frame(_message.Message):
     step_done: StepDone
     ping: Ping
     pong: Pong
-    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
+    hold: Hold
+    held: Held
+    keep: Keep
+    cannot_start: CannotStart
+    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
     __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size")
@@ -51,6 +59,12 @@ class EngineReady(_message.Message):
     vocab_size: int
     def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
+class CannotStart(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
 class Add(_message.Message):
     __slots__ = ("spec", "first_block")
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -60,10 +74,12 @@ class Add(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., first_block: _Optional[int] = ...) -> None: ...
 
 class Reserve(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "first_block")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.SequenceSpec
-    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ...) -> None: ...
+    first_block: int
+    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., first_block: _Optional[int] = ...) -> None: ...
 
 class Reserved(_message.Message):
     __slots__ = ("request_id", "hit_blocks", "error")
@@ -113,6 +129,30 @@ class Release(_message.Message):
     request_id: str
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
+class Hold(_message.Message):
+    __slots__ = ("request_id", "hashes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, request_id: _Optional[str] = ..., hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("request_id", "block_ids")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    block_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Keep(_message.Message):
+    __slots__ = ("request_id", "num_computed")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    num_computed: int
+    def __init__(self, request_id: _Optional[str] = ..., num_computed: _Optional[int] = ...) -> None: ...
+
 class Ping(_message.Message):
     __slots__ = ("nonce",)
     NONCE_FIELD_NUMBER: _ClassVar[int]
@@ -132,40 +172,48 @@ class Freed(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class ChunkDone(_message.Message):
-    __slots__ = ("request_id", "first_block", "block_ids", "cached_tokens", "computed_tokens", "is_last")
+    __slots__ = ("request_id", "first_block", "block_ids", "cached_tokens", "computed_tokens", "is_last", "fetched_tokens", "group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     first_block: int
     block_ids: _containers.RepeatedScalarFieldContainer[int]
     cached_tokens: int
     computed_tokens: int
     is_last: bool
-    def __init__(self, request_id: _Optional[str] = ..., first_block: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., is_last: _Optional[bool] = ...) -> None: ...
+    fetched_tokens: int
+    group: int
+    def __init__(self, request_id: _Optional[str] = ..., first_block: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., is_last: _Optional[bool] = ..., fetched_tokens: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class CachedBlock(_message.Message):
-    __slots__ = ("block_hash", "depth")
+    __slots__ = ("block_hash", "depth", "tier")
     BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     block_hash: bytes
     depth: int
-    def __init__(self, block_hash: _Optional[bytes] = ..., depth: _Optional[int] = ...) -> None: ...
+    tier: int
+    def __init__(self, block_hash: _Optional[bytes] = ..., depth: _Optional[int] = ..., tier: _Optional[int] = ...) -> None: ...
 
 class SequenceEnd(_message.Message):
-    __slots__ = ("request_id", "cached_tokens", "computed_tokens", "error")
+    __slots__ = ("request_id", "cached_tokens", "computed_tokens", "error", "fetched_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     cached_tokens: int
     computed_tokens: int
     error: _common_pb2.ErrorInfo
-    def __init__(self, request_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    fetched_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
     __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load")

@@ -103,7 +103,7 @@ class Timeline(_message.Message):
     def __init__(self, process: _Optional[str] = ..., stamps: _Optional[_Iterable[_Union[Stamp, _Mapping]]] = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("placement", "prefill_pod", "decode_pod", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s")
+    __slots__ = ("placement", "prefill_pod", "decode_pod", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s")
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_POD_FIELD_NUMBER: _ClassVar[int]
     DECODE_POD_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,12 @@ class Transfer(_message.Message):
     BYTES_SHIPPED_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
     EXPOSED_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    CAUSES_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_LOCAL_S_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_REMOTE_S_FIELD_NUMBER: _ClassVar[int]
     placement: str
     prefill_pod: str
     decode_pod: str
@@ -130,7 +136,13 @@ class Transfer(_message.Message):
     bytes_shipped: int
     transfer_s: float
     exposed_s: float
-    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ...) -> None: ...
+    transport: str
+    causes: _containers.RepeatedScalarFieldContainer[str]
+    prefill_fetched_tokens: int
+    decode_fetched_tokens: int
+    predicted_local_s: float
+    predicted_remote_s: float
+    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("index", "finish_reason", "stop_text", "stop_token_id", "usage", "timelines", "transfer", "prompt_token_ids")

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "run", "run_accepted", "run_refused", "chunk_ready", "first_token", "prefill_failed", "landed", "resend", "fence", "fenced")
+    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -19,14 +19,16 @@ class Frame(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     RUN_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    RUN_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SHIPMENT_REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_READY_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    PREFILL_FAILED_FIELD_NUMBER: _ClassVar[int]
+    SHIPMENT_FAILED_FIELD_NUMBER: _ClassVar[int]
     LANDED_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    FETCH_READY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     welcome: Welcome
     refused: Refused
@@ -37,15 +39,17 @@ class Frame(_message.Message):
     ended: Ended
     run: Run
     run_accepted: RunAccepted
-    run_refused: RunRefused
+    shipment_refused: ShipmentRefused
     chunk_ready: ChunkReady
     first_token: FirstToken
-    prefill_failed: PrefillFailed
+    shipment_failed: ShipmentFailed
     landed: Landed
     resend: Resend
     fence: Fence
     fenced: Fenced
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., run_refused: _Optional[_Union[RunRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., prefill_failed: _Optional[_Union[PrefillFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ...) -> None: ...
+    fetch: Fetch
+    fetch_ready: FetchReady
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
@@ -70,14 +74,14 @@ class Hello(_message.Message):
     def __init__(self, oldest_wire_version: _Optional[int] = ..., wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transport", "proof")
+    __slots__ = ("wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     wire_version: int
     peer_id: str
@@ -85,9 +89,9 @@ class Welcome(_message.Message):
     role: str
     epoch: int
     fingerprint: _common_pb2.Fingerprint
-    transport: str
+    transports: _containers.RepeatedScalarFieldContainer[str]
     proof: bytes
-    def __init__(self, wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transport: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("error",)
@@ -113,17 +117,29 @@ class Candidate(_message.Message):
     cached_tokens: int
     def __init__(self, pod_id: _Optional[str] = ..., address: _Optional[str] = ..., queue_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
+class Source(_message.Message):
+    __slots__ = ("pod_id", "address", "num_tokens")
+    POD_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    pod_id: str
+    address: str
+    num_tokens: int
+    def __init__(self, pod_id: _Optional[str] = ..., address: _Optional[str] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
 class Submit(_message.Message):
-    __slots__ = ("spec", "candidates", "prefill", "deadline_s")
+    __slots__ = ("spec", "candidates", "prefill", "deadline_s", "sources")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.SequenceSpec
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     prefill: str
     deadline_s: float
-    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., prefill: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., prefill: _Optional[str] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "reason")
@@ -152,7 +168,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., report: _Optional[_Union[_common_pb2.Report, _Mapping]] = ..., timelines: _Optional[_Iterable[_Union[_common_pb2.Timeline, _Mapping]]] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("spec", "generation", "shipment_id", "first_block", "ship", "ticket", "lease_s", "deadline_s")
+    __slots__ = ("spec", "generation", "shipment_id", "first_block", "ship", "ticket", "lease_s", "deadline_s", "sources")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHIPMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +177,7 @@ class Run(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.SequenceSpec
     generation: int
     shipment_id: int
@@ -169,7 +186,38 @@ class Run(_message.Message):
     ticket: bytes
     lease_s: float
     deadline_s: float
-    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., ship: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., ship: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("request_id", "generation", "shipment_id", "first_block", "hashes", "ticket", "lease_s", "deadline_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHIPMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    generation: int
+    shipment_id: int
+    first_block: int
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    ticket: bytes
+    lease_s: float
+    deadline_s: float
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class FetchReady(_message.Message):
+    __slots__ = ("request_id", "generation", "num_blocks")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    generation: int
+    num_blocks: int
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class RunAccepted(_message.Message):
     __slots__ = ("request_id", "generation")
@@ -179,7 +227,7 @@ class RunAccepted(_message.Message):
     generation: int
     def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
-class RunRefused(_message.Message):
+class ShipmentRefused(_message.Message):
     __slots__ = ("request_id", "generation", "error")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -190,19 +238,21 @@ class RunRefused(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class ChunkReady(_message.Message):
-    __slots__ = ("request_id", "generation", "first_block", "num_blocks")
+    __slots__ = ("request_id", "generation", "first_block", "num_blocks", "group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
     first_block: int
     num_blocks: int
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ...) -> None: ...
+    group: int
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("request_id", "generation", "record", "num_blocks", "chunks", "cached_tokens", "computed_tokens", "timeline")
+    __slots__ = ("request_id", "generation", "record", "num_blocks", "chunks", "cached_tokens", "computed_tokens", "timeline", "fetched_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +261,7 @@ class FirstToken(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
     record: _common_pb2.TokenRecord
@@ -219,9 +270,10 @@ class FirstToken(_message.Message):
     cached_tokens: int
     computed_tokens: int
     timeline: _common_pb2.Timeline
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., record: _Optional[_Union[_common_pb2.TokenRecord, _Mapping]] = ..., num_blocks: _Optional[int] = ..., chunks: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., timeline: _Optional[_Union[_common_pb2.Timeline, _Mapping]] = ...) -> None: ...
+    fetched_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., record: _Optional[_Union[_common_pb2.TokenRecord, _Mapping]] = ..., num_blocks: _Optional[int] = ..., chunks: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., timeline: _Optional[_Union[_common_pb2.Timeline, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
 
-class PrefillFailed(_message.Message):
+class ShipmentFailed(_message.Message):
     __slots__ = ("request_id", "generation", "error")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -240,16 +292,18 @@ class Landed(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Resend(_message.Message):
-    __slots__ = ("request_id", "generation", "first_block", "num_blocks")
+    __slots__ = ("request_id", "generation", "first_block", "num_blocks", "group")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
     first_block: int
     num_blocks: int
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ...) -> None: ...
+    group: int
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("request_id", "generation")

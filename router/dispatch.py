@@ -23,6 +23,7 @@ from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
+    HandedOver,
     Overloaded,
     PagewireError,
     Unavailable,
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 # How long the report of a request that is over may take; its tokens are out already.
 REPORT_WAIT_S = 5.0
+# How many draining pods one request may meet before that counts as a failure like any other.
+MAX_HANDOVERS = 8
 
 
 class Dispatcher:
@@ -169,7 +172,10 @@ class Dispatcher:
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:
         """Take note of a failed attempt; raises `error` when there must not be another."""
         log.warning("request %s, attempt %d: %s", life.request.request_id, life.attempt, error.message)
-        if not status_of(error).retryable or life.attempt >= self._config.max_attempts or not self._budget.spend():
+        if isinstance(error, HandedOver) and len(life.handovers) < MAX_HANDOVERS:
+            # Nothing failed: it costs neither a try nor the budget.
+            life.handovers.append(placed.decode_as_source(len(life.request.prompt) + len(life.output)))
+        elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
             raise error
         life.failed_keys.add(placed.key)
         life.error = error
@@ -193,7 +199,7 @@ class Dispatcher:
                 chunk = life.digest(arrived, self._clock.now())
                 if chunk is not None:
                     yield chunk
-            if not life.is_over_there:
+            if not life.pod_ended_it:
                 reason = "stop"
                 placed.decode.cancel(attempt_id, reason)
             life.ended = await self._report(inbox)
@@ -220,6 +226,7 @@ class Dispatcher:
             candidates=placed.placement.candidates,
             prefill=self._config.prefill_mode.value,
             deadline_s=max(0.001, life.deadline_at_s - self._clock.now()),
+            sources=(*life.handovers[-1:], *placed.sources),
         )
 
     async def _take(self, inbox: Inbox, life: Life) -> Arrived:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import Ended, Report
+from pagewire.core.messages import Ended, Report, Source
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.inbox import Arrived
@@ -21,7 +21,8 @@ from pagewire.router.text_stream import TextStream
 class Life:
     """One request between admission and end. `internal_id` is never used twice, whatever its caller named it.
 
-    `is_over_there` is True when the pod itself ended the sequence, so that there is nothing to cancel.
+    `pod_ended_it` is True when the pod itself ended the sequence, so that there is nothing to cancel. `handovers` are
+    the pods that gave the request up while they drained, and still hold its KV.
     """
 
     request: Request
@@ -36,9 +37,15 @@ class Life:
     error: PagewireError | None = None
     predicted_cached_tokens: int = 0
     finish_reason: FinishReason | None = None
-    is_over_there: bool = False
+    pod_ended_it: bool = False
+    handovers: list[Source] = field(default_factory=list)
     stop_text: str | None = None
     ended: Ended | None = None
+
+    @property
+    def num_tries(self) -> int:
+        """Attempts so far that did not end because the pod was going away."""
+        return self.attempt - len(self.handovers)
 
     def digest(self, arrived: Arrived, now_s: float) -> Chunk | None:
         """Turn news into the next chunk, and note the end where it has come; raises the error that the pod named.
@@ -52,7 +59,7 @@ class Life:
             self.output.extend(piece.tokens)
             self.watch.stamp(Phase.FIRST_TOKEN, now_s)
             self.stop_text = piece.stop_text
-            self.is_over_there = reason is not None
+            self.pod_ended_it = reason is not None
             self.finish_reason = FinishReason.STOP if piece.stop_text is not None else reason
             if self.finish_reason is not None:
                 self.watch.stamp(Phase.LAST_TOKEN, now_s)

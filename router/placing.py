@@ -13,13 +13,14 @@ from typing import Protocol
 
 from pagewire.core.block_hash import BlockHash, chain, root_hash
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Role
+from pagewire.core.messages import Role, Source
 from pagewire.router.config import PrefillMode
 from pagewire.router.pods import DECODES, Pod, PodPool
-from pagewire.router.policy import Demand, Placement, Policy
+from pagewire.router.policy import Demand, Placement, PodView, Policy
 from pagewire.router.prefix_index import held, probes
 from pagewire.router.request import Request
 
+MAX_SOURCES = 3  # pods that are named as holders of a prompt's beginning
 MAX_STALE = 256  # entries that wait to be swept; what does not fit is met again
 
 
@@ -37,24 +38,33 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """A prompt as the index knows it: where its chain starts, and pod id -> cached tokens.
+    """A prompt as the index knows it: where its chain starts, pod id -> cached tokens, those of them in host memory.
 
     `fingerprint` is what it was hashed for: only pods that serve just that may ever have the request.
     """
 
     root: BlockHash
     cached: Mapping[str, int]
+    on_host: Mapping[str, int]
     fingerprint: Fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A placement with the pods behind its names; `prefill` is the first candidate, where the prompt should go."""
+    """A placement with the pods behind its names; `prefill` is the first candidate, where the prompt should go.
+
+    `sources` are other pods that hold a beginning of the prompt, as the index says, the longest first.
+    """
 
     placement: Placement
     decode: Pod
     prefill: Pod | None
     key: str  # of the decode pod's link when it was chosen
+    sources: tuple[Source, ...] = ()
+
+    def decode_as_source(self, num_tokens: int) -> Source:
+        """Return the decode pod as one to fetch `num_tokens` from."""
+        return Source(pod_id=self.decode.pod_id, address=self.decode.registration.address, num_tokens=num_tokens)
 
     def prefill_begins(self, num_tokens: int) -> None:
         """Count a prompt on the pod that should prefill it, until its first token."""
@@ -102,7 +112,7 @@ class Placer:
         found = held(asked, answers, self._pool.incarnations(), num_tokens, block_size)
         for entry in found.stale[: MAX_STALE - self._stale.qsize()]:
             self._stale.put_nowait(entry)
-        return Prefix(root=root, cached=found.tokens, fingerprint=fingerprint)
+        return Prefix(root=root, cached=found.tokens, on_host=found.on_host, fingerprint=fingerprint)
 
     def place(self, request: Request, prefix: Prefix, avoid: Set[str]) -> Placed | None:
         """Return pods for the request, None when no decode pod is in reach; `avoid` holds the keys that failed it."""
@@ -114,12 +124,28 @@ class Placer:
             prefill = {pod.pod_id: pod for pod in self._fitting(prefix, Role.PREFILL)}
         placement = self._policy.place(
             Demand(num_tokens=len(request.prompt), block_size=prefix.fingerprint.block_size),
-            [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in decode.values()],
-            [pod.view(prefix.cached.get(pod.pod_id, 0)) for pod in prefill.values()],
+            [_view(pod, prefix) for pod in decode.values()],
+            [_view(pod, prefix) for pod in prefill.values()],
         )
         first = prefill.get(placement.candidates[0].pod_id) if placement.candidates else None
         chosen = decode[placement.decode]
-        return Placed(placement=placement, decode=chosen, prefill=first, key=chosen.key)
+        return Placed(
+            placement=placement, decode=chosen, prefill=first, key=chosen.key, sources=self._sources(prefix, chosen)
+        )
+
+    def _sources(self, prefix: Prefix, chosen: Pod) -> tuple[Source, ...]:
+        """Return who holds most of the prompt, of whatever role; who drains may still be asked."""
+        holders = [pod for pod in self._pool.pods if pod.link is not None and not pod.misfit and pod is not chosen]
+        holding = [(prefix.cached.get(pod.pod_id, 0), pod.pod_id, pod.registration.address) for pod in holders]
+        longest = sorted((each for each in holding if each[0] > 0), key=lambda each: (-each[0], each[1]))
+        return tuple(
+            Source(pod_id=pod_id, address=address, num_tokens=num_tokens)
+            for num_tokens, pod_id, address in longest[:MAX_SOURCES]
+        )
 
     def _fitting(self, prefix: Prefix, *roles: Role) -> list[Pod]:
         return [pod for pod in self._pool.usable(*roles) if pod.registration.fingerprint == prefix.fingerprint]
+
+
+def _view(pod: Pod, prefix: Prefix) -> PodView:
+    return pod.view(prefix.cached.get(pod.pod_id, 0), prefix.on_host.get(pod.pod_id, 0))

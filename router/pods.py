@@ -70,7 +70,7 @@ class Pod:
         """This router's requests on it."""
         return len(self._inboxes) + self.prefills
 
-    def view(self, cached_tokens: int) -> PodView:
+    def view(self, cached_tokens: int, host_tokens: int = 0) -> PodView:
         """Return the pod as policies see it."""
         return PodView(
             pod_id=self.pod_id,
@@ -80,6 +80,7 @@ class Pod:
             in_flight=self.in_flight,
             pending_tokens=self.pending_tokens,
             cached_tokens=cached_tokens,
+            host_tokens=host_tokens,
         )
 
     def submit(self, submit: Submit, inbox: Inbox) -> None:

@@ -25,7 +25,8 @@ class PodView:
     """A linked pod as a policy sees it.
 
     `in_flight` counts this router's requests there, `pending_tokens` the prompt tokens of those that have no first
-    token yet, `cached_tokens` what the index says it holds of this prompt.
+    token yet, `cached_tokens` what the index says it holds of this prompt, `host_tokens` those of them that are in its
+    host memory and have to be brought into its pool.
     """
 
     pod_id: str
@@ -35,6 +36,7 @@ class PodView:
     in_flight: int = 0
     pending_tokens: int = 0
     cached_tokens: int = 0
+    host_tokens: int = 0
 
     @property
     def busy(self) -> int:
@@ -48,20 +50,26 @@ class PodView:
 
     def prefill_s(self, num_tokens: int) -> float:
         """Predicted seconds until a prompt of `num_tokens` that comes now is done."""
-        return self.queue_s + max(0, num_tokens - self.cached_tokens) * self._token_s
+        return self.queue_s + (max(0, num_tokens - self.cached_tokens) + self._to_bring_up) * self._token_s
 
     def decode_s(self, num_tokens: int, *, is_local: bool) -> float:
         """Predicted cost of decoding here: the crowd, and the prompt's KV, computed here or brought here."""
         crowd_s = self.busy * (self.load.step_s or STEP_S)
         if is_local:
             return crowd_s + self.prefill_s(num_tokens)
-        return crowd_s + max(0, num_tokens - self.cached_tokens) * self._token_s * SHIP_SHARE
+        shipped = max(0, num_tokens - self.cached_tokens) * SHIP_SHARE
+        return crowd_s + (shipped + self._to_bring_up) * self._token_s
 
     def has_room(self, num_tokens: int, block_size: int) -> bool:
         """False when the prompt's KV surely does not fit now."""
         needed = -(-max(0, num_tokens - self.cached_tokens) // block_size) + 1
         spare = self.load.blocks_free + self.load.blocks_cached - self.load.blocks_reserved
         return self.load.blocks_total == 0 or spare >= needed
+
+    @property
+    def _to_bring_up(self) -> float:
+        """What copying out of host memory costs, in computed tokens."""
+        return self.host_tokens * SHIP_SHARE
 
     @property
     def _token_s(self) -> float:

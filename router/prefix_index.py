@@ -25,9 +25,13 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the index says: pod id -> cached tokens, and the entries that name an incarnation known to be dead."""
+    """What the index says: pod id -> cached tokens, and the entries that name an incarnation known to be dead.
+
+    `on_host` are those of `tokens` that are not in the pod's pool but in its host memory.
+    """
 
     tokens: Mapping[str, int]
+    on_host: Mapping[str, int]
     stale: tuple[tuple[BlockHash, str], ...] = ()
 
 
@@ -56,16 +60,20 @@ def held(
     """
     limit = max_hit_blocks(num_tokens, block_size) * block_size
     tokens: dict[str, int] = {}
+    in_pool: dict[str, int] = {}
     stale: list[tuple[BlockHash, str]] = []
     still = dict(live)
     for probe, members in zip(asked, answers, strict=True):
-        named = {pod_id for pod_id, incarnation in still.items() if f"{pod_id}@{incarnation}" in members}
+        pooled = {pod_id for pod_id, incarnation in still.items() if f"{pod_id}@{incarnation}" in members}
+        named = {pod_id for pod_id, incarnation in still.items() if f"{pod_id}@{incarnation}+1" in members} | pooled
         for pod_id in named:
             tokens[pod_id] = min((probe.depth + 1) * block_size, limit)
+        in_pool.update((pod_id, tokens[pod_id]) for pod_id in pooled)
         for member in members:
-            pod_id, _, incarnation = member.rpartition("@")
-            if pod_id in live and live[pod_id] != incarnation:
+            pod_id, _, where = member.rpartition("@")
+            if pod_id in live and live[pod_id] != where.partition("+")[0]:
                 stale.append((probe.block_hash, member))
         # What is held is a prefix: a pod that misses a shallow block does not hold the deep ones.
         still = {pod_id: still[pod_id] for pod_id in named}
-    return Held(tokens=tokens, stale=tuple(stale))
+    on_host = {pod_id: count - in_pool.get(pod_id, 0) for pod_id, count in tokens.items()}
+    return Held(tokens=tokens, on_host=on_host, stale=tuple(stale))

@@ -64,7 +64,7 @@ class Identity:
             role=self.role,
             epoch=hello.epoch,
             fingerprint=self.fingerprint,
-            transport=common[0] if common else "",
+            transports=tuple(common),
         )
         return dataclasses.replace(welcome, proof=self._proof(welcome, hello.proof))
 

@@ -24,6 +24,7 @@ import grpc
 
 from pagewire.core.errors import PagewireError, PeerMismatch, Unavailable
 from pagewire.core.messages import ErrorInfo, Heartbeat, Hello, LinkMessage, Load, Refused, Welcome
+from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
 
@@ -276,6 +277,7 @@ class LinkDialer:
         """Keep the link until cancelled."""
         delay_s = self._times.reconnect_min_s
         while True:
+            check_cancelled()
             self._epoch += 1
             try:
                 await self._dial()
@@ -313,6 +315,7 @@ class LinkDialer:
                 raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 raise Unavailable(_why(error)) from error
+            check_cancelled()
             self.link, self.error = link, None
             self._settled.set()
             try:

@@ -6,7 +6,7 @@ Reads a `Load` at scrape time: one source for the router's placement and for the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,6 +20,7 @@ _GAUGES = {
     "kv_blocks_total": ("blocks_total", "Blocks of the pool"),
     "kv_blocks_free": ("blocks_free", "Blocks that hold nothing"),
     "kv_blocks_cached": ("blocks_cached", "Blocks that hold a reusable prefix and no sequence"),
+    "kv_blocks_host": ("blocks_host", "Cached blocks in host memory, outside the pool"),
     "kv_blocks_held": ("blocks_held", "Blocks that a sequence holds"),
     "kv_blocks_reserved": ("blocks_reserved", "Blocks promised and not yet bound"),
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
@@ -32,6 +33,14 @@ _COUNTERS = {
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
     "preemptions": ("preemptions", "Sequences preempted"),
 }
+
+
+class Sample(NamedTuple):
+    """One value of a gauge, with labels beside the pod's own."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
 
 
 class MetricsServer(Protocol):
@@ -47,14 +56,20 @@ class MetricsServer(Protocol):
 
 
 class LoadCollector:
-    """Turns what `load` and `counters` return into metrics, with the pod's name and role as labels."""
+    """Turns what `load`, `counters` and `gauges` return into metrics, with the pod's name and role as labels."""
 
     def __init__(
-        self, pod_id: str, role: str, load: Callable[[], Load], counters: Callable[[], dict[str, float]]
+        self,
+        pod_id: str,
+        role: str,
+        load: Callable[[], Load],
+        counters: Callable[[], dict[str, float]],
+        gauges: Callable[[], Iterator[Sample]],
     ) -> None:
         self._labels = {"pod": pod_id, "role": role}
         self._load = load
         self._counters = counters
+        self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this moment."""
@@ -70,6 +85,15 @@ class LoadCollector:
             counter = CounterMetricFamily(f"pagewire_{name}", text, labels=names)
             counter.add_metric(values, total)
             yield counter
+        families: dict[str, GaugeMetricFamily] = {}
+        for sample in self._gauges():
+            family = families.get(sample.name)
+            if family is None:
+                text = sample.name.replace("_", " ")
+                family = GaugeMetricFamily(f"pagewire_{sample.name}", text, labels=[*names, *sample.labels])
+                families[sample.name] = family
+            family.add_metric([*values, *sample.labels.values()], sample.value)
+        yield from families.values()
 
 
 def serve(collector: LoadCollector, host: str, port: int) -> MetricsServer:

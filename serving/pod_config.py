@@ -28,6 +28,15 @@ class PodConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", help="type of weights and KV; auto: the model's")
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)
+    host_kv_memory: int = setting(
+        0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
+    )
+    kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
+    layer_groups: int = setting(
+        1,
+        help="groups of layers in which a prompt's last chunk is shipped while it computes, 1 for none",
+        unit="groups",
+    )
     chunk_size: int = setting(256, help="largest part of a prompt computed in one step", unit="tokens")
     max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
     max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
@@ -37,13 +46,26 @@ class PodConfig:
     engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
-    drain_s: float = setting(30.0, help="time to finish running requests after SIGTERM", unit="s")
+    transports: str = setting("auto", help="how KV may travel, best first: auto (shm, grpc), or names with commas")
+    shm_dir: str = setting("", help="directory for shm's sockets, shared by pods in other network namespaces")
+    drain_s: float = setting(
+        30.0, help="time to finish running requests after SIGTERM; what still runs then is handed over", unit="s"
+    )
+    handover_s: float = setting(15.0, help="time for other pods to take over what was handed over", unit="s")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
+        positive = (
+            "kv_memory",
+            "chunk_size",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "max_num_waiting",
+            "layer_groups",
+        )
+        for name in positive:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.cluster_secret:

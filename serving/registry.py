@@ -6,8 +6,9 @@ request, and every wait is bounded.
 
     pw:<cluster>:pods                 set of pod ids
     pw:<cluster>:pod:<pod id>         the registration as JSON, expires unless renewed
-    pw:<cluster>:h:<hex hash>         set of "pod id@incarnation" that hold the chain up to this block;
-                                      only the blocks that `is_indexed` names have a key
+    pw:<cluster>:h:<hex hash>         set of "pod id@incarnation" that hold the chain up to this block in their pool,
+                                      "pod id@incarnation+1" in host memory; only the blocks that `is_indexed` names
+                                      have a key
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import itertools
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,10 @@ class Registration:
     def member(self) -> str:
         """The pod's name in the index; another incarnation is another member."""
         return f"{self.pod_id}@{self.incarnation}"
+
+    def member_in(self, tier: int) -> str:
+        """The pod's name in the index as one that holds a block in `tier`: 0 its pool, 1 host memory."""
+        return f"{self.member}+{tier}" if tier else self.member
 
     def to_json(self) -> str:
         """Return the form that is stored."""
@@ -147,13 +152,20 @@ class Registry:
             for answer in answers
         ]
 
-    async def write_index(self, member: str, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
-        """Add `member` to the keys of `stored`, take it from those of `removed`. Raises RedisError or OSError."""
+    async def write_index(
+        self, registration: Registration, tiers: Mapping[BlockHash, int | None], *, used: Collection[int] = (0,)
+    ) -> None:
+        """Say in which tier the pod holds each block, None for not at all; `used` are the tiers that it ever named.
+
+        Raises RedisError or OSError.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
-            for block_hash in stored:
-                pipe.sadd(self._hash_key(block_hash), member)
-            for block_hash in removed:
-                pipe.srem(self._hash_key(block_hash), member)
+            for block_hash, tier in tiers.items():
+                key = self._hash_key(block_hash)
+                if tier is not None:
+                    pipe.sadd(key, registration.member_in(tier))
+                if gone := [registration.member_in(other) for other in used if other != tier]:
+                    pipe.srem(key, *gone)
             await pipe.execute()
 
     async def sweep(self, entries: Iterable[tuple[BlockHash, str]]) -> None:
@@ -188,8 +200,9 @@ class Publisher:
     def __init__(self, registry: Registry, registration: Callable[[], Registration]) -> None:
         self._registry = registry
         self._registration = registration
-        self._held: set[BlockHash] = set()
-        self._queue: OrderedDict[BlockHash, bool] = OrderedDict()  # hash -> stored, the latest word on each
+        self._held: dict[BlockHash, int] = {}  # hash -> tier
+        self._used = {0}  # the tiers that were ever named: entries can be nowhere else
+        self._queue: OrderedDict[BlockHash, int | None] = OrderedDict()  # hash -> tier, the latest word on each
         self._announce = False
         self._filled = asyncio.Event()
         self.outages = 0
@@ -198,20 +211,21 @@ class Publisher:
         """Take note of what the cache gained and lost; never blocks."""
         for block in evicted:
             if is_indexed(block.depth):
-                self._held.discard(block.block_hash)
-                self._note(block.block_hash, False)
+                self._held.pop(block.block_hash, None)
+                self._note(block.block_hash, None)
         for block in stored:
             if is_indexed(block.depth):
-                self._held.add(block.block_hash)
-                self._note(block.block_hash, True)
+                self._used.add(block.tier)
+                self._held[block.block_hash] = block.tier
+                self._note(block.block_hash, block.tier)
 
-    def _note(self, block_hash: BlockHash, is_stored: bool) -> None:
+    def _note(self, block_hash: BlockHash, tier: int | None) -> None:
         if len(block_hash) != HASH_BYTES:
             raise ValueError(f"a block hash of {len(block_hash)} bytes")
         if len(self._queue) >= MAX_QUEUED_EVENTS:
             self._queue.clear()
             self._announce = True
-        self._queue[block_hash] = is_stored
+        self._queue[block_hash] = tier
         self._filled.set()
 
     async def run(self) -> None:
@@ -227,7 +241,8 @@ class Publisher:
             await self._registry.unregister(registration)
             held = list(self._held)
             for start in range(0, len(held), BATCH):
-                await self._registry.write_index(registration.member, (), held[start : start + BATCH])
+                gone = dict.fromkeys(held[start : start + BATCH])
+                await self._registry.write_index(registration, gone, used=self._used)
         except _OUTAGE as error:
             log.info("not withdrawn from Redis: %s", error)
 
@@ -261,14 +276,12 @@ class Publisher:
     async def _flush_once(self) -> None:
         if self._announce:
             self._announce = False
-            for block_hash in self._held:
-                self._queue.setdefault(block_hash, True)
-        member = self._registration().member
+            for block_hash, tier in self._held.items():
+                self._queue.setdefault(block_hash, tier)
         while self._queue:
             batch = dict(itertools.islice(self._queue.items(), BATCH))
-            stored = [block_hash for block_hash, is_stored in batch.items() if is_stored]
-            await self._registry.write_index(member, stored, [h for h, is_stored in batch.items() if not is_stored])
+            await self._registry.write_index(self._registration(), batch, used=self._used)
             # Only now: what an outage keeps from being written, removals above all, stays queued.
-            for block_hash, is_stored in batch.items():
-                if self._queue.get(block_hash) is is_stored:
+            for block_hash, written in batch.items():
+                if self._queue.get(block_hash, -1) == written:
                     del self._queue[block_hash]

@@ -5,6 +5,7 @@ Weights are plain tensors, fused where one product can do the work of several. K
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,8 +56,11 @@ class Decoder:
         self._frequencies = rope.inverse_frequencies(config.rope, config.head_dim)  # [D / 2]
         self._scale = config.head_dim**-0.5
 
-    def forward(self, batch: Batch, pool: torch.Tensor) -> torch.Tensor:
-        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`."""
+    def forward(self, batch: Batch, pool: torch.Tensor, wrote: Callable[[int], None] | None = None) -> torch.Tensor:
+        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
+
+        `wrote` hears of each layer, in order, once the KV of that layer is in the pool.
+        """
         config, backend = self._config, self._backend
         cos, sin = rope.cos_sin(self._frequencies, batch.positions)
         plans = {
@@ -67,6 +71,8 @@ class Decoder:
         for layer, weights in enumerate(self._weights.layers):
             normed, residual = backend.rms_norm(hidden, weights.input_norm, config.norm_eps, residual)
             hidden = self._attention(normed, layer, weights, batch, pool, plans[config.windows[layer]], cos, sin)
+            if wrote is not None:
+                wrote(layer)
             normed, residual = backend.rms_norm(hidden, weights.post_norm, config.norm_eps, residual)
             gate_up = functional.linear(normed, weights.gate_up, weights.gate_up_bias)  # [T, 2 I]
             hidden = functional.linear(backend.silu_and_mul(gate_up), weights.down, weights.down_bias)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.core.kv_layout import KVLayout
+from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.kernels.rope import KNOWN_SCALINGS, Rope
 
 HFConfig = Mapping[str, Any]  # a config.json
@@ -33,7 +33,7 @@ class DecoderConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
 
-    def kv_layout(self, block_size: int, dtype: str) -> KVLayout:
+    def kv_layout(self, block_size: int, dtype: str, order: BlockOrder = BlockOrder.LAYER_OUTER) -> KVLayout:
         """Return the layout of this model's KV."""
         return KVLayout(
             num_layers=self.num_layers,
@@ -41,6 +41,7 @@ class DecoderConfig:
             head_dim=self.head_dim,
             block_size=block_size,
             dtype=dtype,
+            order=order,
         )
 
 

@@ -1,12 +1,83 @@
-"""Blocks over gRPC: the decode pod dials one long-lived stream per prefill pod; blocks come down it, credit goes up.
+"""The carrier of last resort: the payload is in the stream's own messages, over any network.
 
-The public names of the transport; the two ends live in `grpc_sender` and `grpc_receiver`.
+Knows payloads alone; the stream is `stream_sender` and `stream_receiver`. Invariant: no block of the source's is read
+once its message is written.
 """
 
 from __future__ import annotations
 
-from pagewire.kvtransfer.transports.grpc_receiver import GrpcReceiver
-from pagewire.kvtransfer.transports.grpc_sender import GrpcSender
-from pagewire.kvtransfer.transports.grpc_stream import CHANNEL_OPTIONS
+from collections.abc import Sequence
 
-__all__ = ["CHANNEL_OPTIONS", "GrpcReceiver", "GrpcSender"]
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.outbox import Batch
+from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.transports.heap import keep_heap
+from pagewire.kvtransfer.transports.stream import check_block_bytes
+from pagewire.kvtransfer.wire import Ready
+
+
+class GrpcOutlet:
+    """The `Outlet` of payloads in band. Raises TransferFailed on a block too large for a message."""
+
+    announces = False
+    lends = False
+    checksums = True
+
+    def __init__(self, memory: BlockMemory, _taker_id: str) -> None:
+        _check(memory)
+        keep_heap()
+
+    async def open(self, card: bytes) -> bytes:
+        """Nothing is needed."""
+        return b""
+
+    def tag(self, batch: Batch) -> int:
+        """There is nothing to know."""
+        return 0
+
+    async def carry(self, batch: Batch) -> None:
+        """The message was all."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class GrpcInlet:
+    """The `Inlet` of payloads in band."""
+
+    card = b""
+    place_bytes = 1 << 20
+
+    def __init__(self, memory: BlockMemory, _source_id: str) -> None:
+        _check(memory)
+        keep_heap()
+        self._memory = memory
+
+    async def open(self, card: bytes) -> None:
+        """Nothing is needed."""
+
+    async def arrived(self, ready: Ready) -> None:
+        """The payload is in the message."""
+
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+        """Copy out of the message. Raises IndexError on a message without payload."""
+        for position, block_id in moves:
+            self._memory.write(block_id, ready.payloads[position])
+
+    def done(self, ready: Ready) -> None:
+        """The message is let go of by itself."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _check(memory: BlockMemory) -> None:
+    try:
+        check_block_bytes(memory.block_bytes)
+    except ValueError as error:
+        raise TransferFailed(str(error)) from None
+
+
+# 1-4 MiB is where gRPC's throughput peaks.
+GRPC = Carrier(name="grpc", outlet=GrpcOutlet, inlet=GrpcInlet, flow=Flow(window_bytes=16 << 20, message_bytes=2 << 20))

@@ -1,4 +1,4 @@
-"""Blocks within one process: straight from the sender's memory into the receiver's sink.
+"""Blocks within one process: straight from the source's memory into the taker's.
 
 Colocated pods and tests. Knows no streams: `LocalReceiver.connect` and `disconnect` stand for them. Invariant: the
 same contract as over a network, in particular nothing is delivered from within `send`.
@@ -14,20 +14,20 @@ from pagewire.kvtransfer.outbox import Outbox
 from pagewire.kvtransfer.transport import (
     BlockMemory,
     Flow,
+    LostCallback,
     SentCallback,
     ShipmentKey,
     Sink,
-    StreamLost,
     TransferCounters,
-)  # fmt: skip
-from pagewire.kvtransfer.wire import Blocks, Credit, checksum
+)
+from pagewire.kvtransfer.wire import Credit, Ready, checksums
 
 
 class LocalSender:
-    """The `Sender` of a prefill pod whose decode pods live in the same process."""
+    """The `Sender` of a source whose takers live in the same process."""
 
     def __init__(
-        self, *, pod_id: str, memory: BlockMemory, on_lost: StreamLost, on_sent: SentCallback | None = None
+        self, *, pod_id: str, memory: BlockMemory, on_lost: LostCallback, on_sent: SentCallback | None = None
     ) -> None:
         self.pod_id = pod_id
         self.memory = memory
@@ -37,8 +37,12 @@ class LocalSender:
         self._receivers: dict[str, tuple[LocalReceiver, Outbox]] = {}
 
     def is_connected(self, peer_id: str) -> bool:
-        """True while that decode pod is attached."""
+        """True while that taker is attached."""
         return peer_id in self._receivers
+
+    def num_groups(self, peer_id: str) -> int:
+        """Blocks travel whole."""
+        return 1
 
     def send(self, peer_id: str, shipment_id: int, generation: int, blocks: list[tuple[int, int]]) -> None:
         """Queue (index, block id) pairs; see `Sender`."""
@@ -85,22 +89,32 @@ class LocalSender:
             if batch is None:
                 return
             payloads = tuple(self.memory.read(block_id) for block_id in batch.block_ids)
-            indices = tuple(range(batch.first_block, batch.first_block + len(payloads)))
             self.counters.messages += 1
             self.counters.blocks += len(payloads)
             self.counters.bytes += len(payloads) * self.memory.block_bytes
             if self._on_sent is not None:
-                self._on_sent(peer_id, batch.key, indices)
-            sums = tuple(checksum(batch.key, index, data) for index, data in zip(indices, payloads, strict=True))
-            receiver.inbox.accept(Blocks(batch.key, batch.first_block, sums, payloads))
+                self._on_sent(peer_id, batch.key, tuple(batch.indices))
+            sums = tuple(checksums(batch.key, batch.indices, payloads))
+            ready = Ready(batch.key, batch.first_block, sums, payloads=payloads, stride=batch.stride)
+            receiver.inbox.accept(ready)
+            receiver.place()
 
 
 class LocalReceiver:
-    """The `Receiver` of a decode pod beside its prefill pod."""
+    """The `Receiver` of a taker beside its source."""
 
-    def __init__(self, sender: LocalSender, *, pod_id: str, on_lost: StreamLost, flow: Flow | None = None) -> None:
+    def __init__(
+        self,
+        sender: LocalSender,
+        *,
+        pod_id: str,
+        memory: BlockMemory,
+        on_lost: LostCallback,
+        flow: Flow | None = None,
+    ) -> None:
         self.counters = TransferCounters()
-        self.inbox = Inbox(self.counters, lambda credit: sender.credit(pod_id, credit))
+        self.inbox = Inbox(memory.block_bytes, self.counters, lambda credit: sender.credit(pod_id, credit))
+        self._memory = memory
         self._sender = sender
         self._pod_id = pod_id
         self._on_lost = on_lost
@@ -111,6 +125,16 @@ class LocalReceiver:
     def is_connected(self) -> bool:
         """True between `connect` and a loss."""
         return self._up.is_set()
+
+    @property
+    def transport(self) -> str:
+        """What carries blocks: nothing but a copy."""
+        return "local"
+
+    @property
+    def num_groups(self) -> int:
+        """Blocks travel whole."""
+        return 1
 
     async def connected(self, timeout_s: float) -> None:
         """Wait for `connect`; raises TransferFailed when it does not come in time."""
@@ -147,3 +171,12 @@ class LocalReceiver:
     def retry(self, shipment_id: int, generation: int) -> None:
         """Offer what waits again; see `Receiver`."""
         self.inbox.retry(ShipmentKey(shipment_id, generation))
+        self.place()
+
+    def place(self) -> None:
+        """Copy what has its turn, block by block."""
+        while claimed := self.inbox.claims(1):
+            block = claimed[0]
+            ready = block.parcel.ready
+            self._memory.write(block.block_id, ready.payloads[block.position])
+            self.inbox.settle(block, ready.is_intact(block.position, self._memory.read(block.block_id)))

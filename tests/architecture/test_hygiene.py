@@ -13,8 +13,15 @@ CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*|__all__")
 MUTABLE_CALLS = {"list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict"}
 MUTABLE_LITERALS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 
-# Where a process meets its surroundings: the config loader, the command line, and the environment of a child.
-READ_ENVIRONMENT = ("core/config.py", "cli/", "engine/client.py")
+# Where a process meets its surroundings: the config loader, the command line, the environment of a child, and libraries
+# that can be told only so.
+READ_ENVIRONMENT = (
+    "core/config.py",
+    "cli/",
+    "engine/client.py",
+    "kvtransfer/transports/communicator.py",
+    "kvtransfer/transports/nixl_agent.py",
+)
 READ_ARGV = ("cli/", "engine/process.py")
 # The first code of a process; `serving/logs.py` is how the others among them do it.
 CONFIGURE_LOGGING = ("main.py", "engine/process.py", "serving/logs.py")

@@ -19,6 +19,7 @@ def told(**report: Any) -> Told:
         "bytes_shipped": 4096,
         "transfer_s": 0.010,
         "exposed_s": 0.002,
+        "transport": "shm",
         **report,
     }
     stamps = [{"phase": "received", "at_s": 1.0}, {"phase": "first_token", "at_s": 1.5}]
@@ -40,3 +41,9 @@ def told(**report: Any) -> Told:
 def test_the_share_of_the_transfer_that_was_hidden(report: dict[str, Any], expected: str) -> None:
     (line,) = [line for line in table(told(**report)) if "transfer hidden" in line]
     assert line.split(maxsplit=2)[2] == expected
+
+
+@pytest.mark.parametrize(("transport", "expected"), [("shm", "8 blocks, 4 KiB by shm"), ("", "8 blocks, 4 KiB")])
+def test_what_was_shipped_and_by_what(transport: str, expected: str) -> None:
+    (line,) = [line for line in table(told(transport=transport)) if "shipped" in line]
+    assert line.split(maxsplit=1)[1] == expected

@@ -35,12 +35,12 @@ def test_blocks_for_tokens() -> None:
         {"head_dim": 32},
         {"block_size": 32},
         {"dtype": "bfloat16"},
-        {"order": BlockOrder.HEAD_OUTER},
     ],
 )
-def test_every_field_is_in_the_fingerprint(change: dict[str, Any]) -> None:
+def test_everything_but_the_order_is_in_the_fingerprint(change: dict[str, Any]) -> None:
     assert dataclasses.replace(LAYOUT).fingerprint() == LAYOUT.fingerprint()
     assert dataclasses.replace(LAYOUT, **change).fingerprint() != LAYOUT.fingerprint()
+    assert dataclasses.replace(LAYOUT, order=BlockOrder.HEAD_OUTER).fingerprint() == LAYOUT.fingerprint()
 
 
 @pytest.mark.parametrize(

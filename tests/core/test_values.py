@@ -38,6 +38,15 @@ def test_a_fingerprint_names_every_difference() -> None:
     assert FINGERPRINT.diff(other) == "model_digest: d / e; block_size: 16 / 32"
 
 
+def test_pools_of_another_order_are_paired_and_another_layout_is_told_in_words() -> None:
+    order = dataclasses.replace(FINGERPRINT, kv_layout="another order")
+    assert FINGERPRINT.diff(order) == ""
+    assert order == FINGERPRINT
+    layout = dataclasses.replace(FINGERPRINT, kv_fingerprint="g", kv_layout="k")
+    assert FINGERPRINT.diff(layout) == "kv_fingerprint: f / g; kv_layout: l / k"
+    assert layout != FINGERPRINT
+
+
 def test_the_first_stamp_of_a_phase_stands() -> None:
     watch = Stopwatch("router")
     watch.stamp(Phase.RECEIVED, 1.0)

@@ -1,37 +1,68 @@
-"""The comparison of predicted seconds, case by case."""
+"""The predictions and their corrections, case by case."""
 
 from __future__ import annotations
 
 import pytest
 
 from pagewire.core.messages import Candidate, Load
-from pagewire.decode_service.prefill_choice import prefers_local
+from pagewire.decode_service.prefill_choice import BOUND, Calibration, local_s, remote_s
+from pagewire.engine.exchange.prefix_plan import PrefixPlan
+from pagewire.kvtransfer.link_cost import LinkCost
+
+ONE = PrefixPlan(num_blocks=0, seconds=1.0)  # a prompt that takes a second to build
+LINK = LinkCost(rtt_s=0.01, s_per_byte=1e-9)
 
 
-def candidate(queue_s: float = 0.0, cached_tokens: int = 0) -> Candidate:
-    return Candidate(pod_id="p", address="a", queue_s=queue_s, cached_tokens=cached_tokens)
+def candidate(queue_s: float = 0.0) -> Candidate:
+    return Candidate(pod_id="p", address="a", queue_s=queue_s)
+
+
+def is_local(here: Load, there: Load | None = None, queue_s: float = 0.0, prefix: PrefixPlan = ONE) -> bool:
+    return local_s(prefix, here, 1e-3) <= remote_s(ONE, candidate(queue_s), there, 1e-3, LINK)
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "cached_tokens", "candidates", "load", "expected"),
+    ("here", "there", "queue_s", "expected"),
     [
-        # nothing measured yet: do as the placement says
-        (1000, 0, (candidate(),), Load(), False),
-        # both idle, nothing cached: nobody is disturbed here, and no bytes travel
-        (1000, 0, (candidate(),), Load(prefill_s_per_token=1e-3), True),
+        # both idle: nobody is disturbed here, and there is nobody to ask
+        (Load(), None, 0.0, True),
         # one running sequence would stall for the whole prompt
-        (1000, 0, (candidate(),), Load(prefill_s_per_token=1e-3, num_running=1), False),
-        # ... but not for a prompt that is mostly cached here
-        (1000, 990, (candidate(),), Load(prefill_s_per_token=1e-3, num_running=4), True),
-        # the prefill pod is busy for longer than the stall
-        (1000, 0, (candidate(queue_s=2.0),), Load(prefill_s_per_token=1e-3, num_running=1), True),
-        # the best candidate counts, not the first
-        (1000, 0, (candidate(queue_s=2.0), candidate(cached_tokens=900)), Load(prefill_s_per_token=1e-3), False),
+        (Load(num_running=1), None, 0.0, False),
+        # the prefill pod is busy for longer than the stall, as the router says
+        (Load(num_running=1), None, 2.0, True),
+        # ... or as it says itself
+        (Load(num_running=1), Load(waiting_tokens=2000), 0.0, True),
         # prompts wait here already
-        (1000, 0, (candidate(),), Load(prefill_s_per_token=1e-3, waiting_tokens=500), False),
+        (Load(waiting_tokens=500), None, 0.0, False),
     ],
 )
-def test_where_the_prompt_is_ready_sooner(
-    num_tokens: int, cached_tokens: int, candidates: tuple[Candidate, ...], load: Load, expected: bool
-) -> None:
-    assert prefers_local(num_tokens, cached_tokens, candidates, load) is expected
+def test_where_the_prompt_is_ready_sooner(here: Load, there: Load | None, queue_s: float, expected: bool) -> None:
+    assert is_local(here, there, queue_s) is expected
+
+
+def test_a_prompt_that_is_mostly_here_stays_here_though_others_run() -> None:
+    nearly = PrefixPlan(num_blocks=60, seconds=0.01)
+    assert is_local(Load(num_running=4), prefix=nearly)
+
+
+def test_a_calibration_closes_in_on_what_is_true() -> None:
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.observe(predicted_s=calibration.factor * 1.0, actual_s=2.0)
+    assert calibration.factor == pytest.approx(2.0, rel=0.05)
+    assert calibration.observations == 100
+
+
+@pytest.mark.parametrize(("actual_s", "bound"), [(1e9, BOUND), (1e-9, 1 / BOUND)])
+def test_a_calibration_is_bounded(actual_s: float, bound: float) -> None:
+    calibration = Calibration()
+    for _ in range(1000):
+        calibration.observe(calibration.factor, actual_s)
+    assert calibration.factor == pytest.approx(bound, rel=1e-3)
+
+
+def test_nothing_is_learned_of_nothing() -> None:
+    calibration = Calibration()
+    calibration.observe(0.0, 1.0)
+    calibration.observe(1.0, 0.0)
+    assert (calibration.factor, calibration.observations) == (1.0, 0)

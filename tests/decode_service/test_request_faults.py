@@ -161,6 +161,20 @@ async def test_a_silent_pod_is_waited_for_until_the_transfer_timeout(model: Path
         wire.cut()
 
 
+async def test_a_lease_that_ends_while_the_link_stands_is_told(model: Path, colocated: Colocated) -> None:
+    """As when the prefill pod stood still for longer than its leases: the decode pod would wait for nothing."""
+    async with pods(model) as cluster:
+        await warm(cluster)
+        cluster.p.engine.allow(3)
+        asked = await cluster.submit("a", LONG)
+        await until(lambda: cluster.d.num_landed == 3)
+        cluster.p.advance(31.0)
+        cluster.p.engine.let_go()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert_resumed(asked, landed=3)
+        assert asked.report.causes == ("lease_expired",)
+
+
 # --------------------------------------------------------------------------------------------------------- engines
 
 
@@ -180,7 +194,7 @@ async def test_a_prompt_that_breaks_the_prefill_pods_step_is_built_here(
 ) -> None:
     async with pods(model) as cluster:
 
-        def broken(step: object) -> dict[str, int]:
+        def broken(step: object, on_group: object) -> dict[str, int]:
             raise EngineFailed("the test says so")
 
         monkeypatch.setattr(cluster.p.engine.engine.loop, "_runner", type("Broken", (), {"run": staticmethod(broken)}))
@@ -198,7 +212,7 @@ async def test_a_pod_that_stays_away_is_forgotten_and_met_again(model: Path, col
         await cluster.ask("a", LONG, candidates=[candidate])
         wire.cut()
         await until(lambda: not cluster.p.sender.is_connected("d0"))
-        peers = cluster.d.service._peers  # type: ignore[union-attr]
+        peers = cluster.d.service._exchange.peers
         met = peers.at(candidate.pod_id, candidate.address)
         await until(lambda: met._dialer.link is None)
         cluster.d.advance(1.0)

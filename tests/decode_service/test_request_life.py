@@ -300,11 +300,11 @@ async def test_cancelled_before_it_began(model: Path) -> None:
         await cluster.ask("warm-up", prompt(8, 20))
         service = cluster.d.service
         assert isinstance(service, DecodeService)
-        (link,) = service._links._links
+        (link,) = service._exchange._links._links
         asked = Asked(spec("a", LONG, greedy(100)))
         cluster.router.asked["a"] = asked
-        service._on_message(link, Submit(spec=asked.spec, candidates=(cluster.p.candidate,)))
-        service._on_message(link, Cancel(request_id="a", reason="client"))
+        service.on_message(link, Submit(spec=asked.spec, candidates=(cluster.p.candidate,)))
+        service.on_message(link, Cancel(request_id="a", reason="client"))
         assert (await cluster.end(asked)).cause == "cancelled"
         assert asked.tokens == []
         assert cluster.p.counter("prompts_accepted") == 1  # the one before
@@ -355,7 +355,7 @@ async def test_a_dead_engine_ends_every_request_by_name(model: Path, phase: str)
         dying = asyncio.create_task(cluster.d.die())
         for one in (asked, other):
             if one is not None:
-                assert (await cluster.end(one)).cause == "internal"
+                assert (await cluster.end(one)).cause == "pod_lost"
         assert (await cluster.ask("late", LONG)).cause == "draining"
         cluster.p.engine.let_go()
         await dying

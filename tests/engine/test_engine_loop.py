@@ -9,14 +9,16 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from engine_runs import Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
+from engine_runs import ROOT, Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
 
+from pagewire.core.block_hash import chain
 from pagewire.core.clock import ManualClock
-from pagewire.core.engine_messages import Add, Bind, Freed, Join, Reserve
+from pagewire.core.engine_messages import Add, Bind, Freed, Hold, Join, Keep, Reserve
 from pagewire.core.messages import Role
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.role_policy import policy_of
+from pagewire.engine.runner import OnGroup
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.step import Step
 
@@ -33,7 +35,7 @@ class MadeUpModel:
         self.unlucky_batches = 0
         self.steps: list[Step] = []
 
-    def run(self, step: Step) -> dict[str, int]:
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, int]:
         self.steps.append(step)
         self.during(step)
         self.clock.advance(0.001 * step.num_tokens)
@@ -145,6 +147,53 @@ def test_handed_off_blocks_are_held_until_released_or_aborted() -> None:
     assert loop.load().blocks_held == 2
     assert loop.abort("b") == Freed(request_id="b")
     assert_at_rest(loop)
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+def test_a_hold_pins_until_it_is_released_or_aborted(role: Role) -> None:
+    loop = Rig(role).loop
+    run_all(loop, [spec("a", [1] * 100, greedy(1))])
+    names = tuple(chain(ROOT, [1] * 100, 16))
+    held = loop.hold(Hold(request_id="h", hashes=names[2:]))
+    assert len(held.block_ids) == 4
+    assert loop.hold(Hold(request_id="g", hashes=names[:2])).block_ids
+    assert loop.hold(Hold(request_id="nothing", hashes=(ROOT, *names))).block_ids == ()
+    load = loop.load()
+    assert (load.blocks_held, load.blocks_orphaned) == (6, 0)
+    loop.check()
+    loop.release("h")
+    loop.release("h")
+    assert loop.load().blocks_held == 2
+    assert loop.abort("g") == Freed(request_id="g")
+    assert_at_rest(loop)
+
+
+def test_blocks_of_a_running_sequence_can_be_held_beyond_its_life(rig: Rig) -> None:
+    loop = rig.loop
+    loop.add(Add(spec=spec("a", [1] * 40, greedy(5))))
+    names = tuple(chain(ROOT, [1] * 40, 16))
+    assert loop.hold(Hold(request_id="too early", hashes=names)).block_ids == ()
+    loop.step()
+    loop.step()
+    assert len(loop.hold(Hold(request_id="h", hashes=names)).block_ids) == 2
+    assert loop.abort("a") == Freed(request_id="a")
+    assert loop.load().blocks_held == 2
+    loop.release("h")
+    assert_at_rest(loop)
+
+
+def test_what_is_kept_is_announced(rig: Rig) -> None:
+    loop = rig.loop
+    loop.reserve(Reserve(spec=spec("a", [1] * 40, greedy(5))))
+    loop.bind(Bind(request_id="a", num_blocks=3))
+    loop.keep(Keep(request_id="a", num_computed=40))
+    loop.keep(Keep(request_id="nobody", num_computed=40))
+    done = loop.step()
+    assert done is not None
+    assert [block.depth for block in done.stored] == [0, 1]
+    assert loop.abort("a") == Freed(request_id="a")
+    assert_at_rest(loop)
+    assert loop.load().blocks_cached == 2
 
 
 def test_a_changed_load_is_told_even_when_nothing_steps() -> None:

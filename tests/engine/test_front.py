@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.engine.front import Front
+from pagewire.kvtransfer.transports.offered import offered
+from pagewire.serving.metrics import Sample
 from pagewire.serving.pod_config import PodConfig
 
 TinyModel = Callable[[str], Path]
@@ -40,6 +42,13 @@ class Recorder:
     def counters(self) -> dict[str, float]:
         return {}
 
+    def gauges(self) -> Iterator[Sample]:
+        yield Sample("link_rtt_seconds", {"peer": "p1"}, 0.5)
+
+    def hand_over(self) -> None:
+        self.said.append("asked to hand over")
+        self.settled.set()
+
     async def drained(self) -> None:
         self.said.append("asked to drain")
         await self.settled.wait()
@@ -53,7 +62,7 @@ class Recorder:
 
 def front_of(model: Path, **settings: Any) -> Front:
     config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS, **settings)
-    return Front(config, Role.COLOCATED, ThreadedEngine(engine(model)), ())
+    return Front(config, Role.COLOCATED, ThreadedEngine(engine(model)), offered("grpc"))
 
 
 async def health(address: str) -> int:

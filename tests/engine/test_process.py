@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from engine_runs import Heard, greedy, spec
+from engine_runs import ROOT, Heard, greedy, spec
 from reference import generate
 
-from pagewire.core.engine_messages import Add, Bind, Join, Reserve, StepDone
+from pagewire.core.block_hash import chain
+from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.engine.client import EngineClient
@@ -105,6 +106,22 @@ async def test_an_abort_returns_when_the_sequence_is_gone(decode: EngineClient) 
     assert "a" not in ears.heard.ends
 
 
+async def test_kept_blocks_are_held_for_others_until_released(decode: EngineClient) -> None:
+    names = tuple(chain(ROOT, PROMPT, 16))
+    reserved = await decode.reserve(Reserve(spec=spec("a", PROMPT, greedy(1))))
+    assert reserved.error is None
+    bound = await decode.bind(Bind(request_id="a", num_blocks=4))
+    decode.keep(Keep(request_id="a", num_computed=len(PROMPT)))
+    held = await decode.hold(Hold(request_id="h", hashes=names[1:]))
+    assert held.block_ids == bound.block_ids[1:3]
+    assert (await decode.hold(Hold(request_id="i", hashes=(ROOT,)))).block_ids == ()
+    await decode.abort("a")
+    again = await decode.reserve(Reserve(spec=spec("b", PROMPT, greedy(1))))
+    assert again.hit_blocks == 3
+    decode.release("h")
+    await decode.abort("b")
+
+
 async def test_the_pool_refuses_what_is_outside(decode: EngineClient) -> None:
     size = decode.ready.layout.block_bytes
     assert len(decode.pool.read(0)) == size
@@ -146,9 +163,37 @@ async def test_an_engine_that_stands_still_is_ended(tiny: TinyModel) -> None:
     await client.close()
 
 
-async def test_an_engine_that_cannot_start_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match="before it was ready"):
+async def test_an_engine_that_cannot_start_says_why_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EngineFailed, match=r"config\.json") as caught:
         await EngineClient.start(config(tmp_path, Role.DECODE))
+    assert "\n" not in caught.value.message
+    said = capfd.readouterr().err.splitlines()
+    assert said == [], "the front says it; the engine need not"
+
+
+async def test_a_front_that_cannot_take_in_a_step_ends_its_engine_and_says_so(
+    tiny: TinyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+    asked: list[asyncio.Task[object]] = []
+
+    def broken(done: StepDone) -> None:
+        if done.records:
+            asked.append(asyncio.create_task(client.reserve(Reserve(spec=spec("b", PROMPT, greedy(4))))))
+            raise LookupError("nobody knows this request")
+
+    client.on_step = broken
+    client.add(Add(spec=spec("a", PROMPT, greedy(200))))
+    async with asyncio.timeout(WAIT_S):
+        await client.exited.wait()
+        with pytest.raises(EngineFailed, match="LookupError: nobody knows this request"):
+            await asked[0]
+    (told,) = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert told.exc_info is not None
+    assert isinstance(told.exc_info[1], LookupError)
+    await client.close()
 
 
 def test_settings_survive_the_border() -> None:

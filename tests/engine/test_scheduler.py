@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_runs import spec
+from engine_runs import ROOT, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagewire.core.engine_messages import Join
+from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
 from pagewire.core.messages import Role
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.engine import progress, reservation
+from pagewire.engine import hold, progress, reservation
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Limits, Scheduler
@@ -99,11 +100,15 @@ def test_everybody_finishes_within_the_budget(
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), num_blocks=st.integers(14, 30))
 def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int) -> None:
-    scheduler = make(num_blocks)
+    role = data.draw(st.sampled_from([Role.DECODE, Role.PREFILL]))
+    scheduler = make(num_blocks, role)
     reserved: list[str] = []
+    held: dict[str, list[BlockHash]] = {}
     for number in range(data.draw(st.integers(1, 25))):
         name, length = str(number), data.draw(st.integers(1, 100))
-        match data.draw(st.sampled_from(["add", "reserve", "bind", "join", "remove", "step"])):
+        match data.draw(
+            st.sampled_from(["add", "reserve", "bind", "keep", "join", "remove", "hold", "release", "step"])
+        ):
             case "add":
                 scheduler.add(spec(name, [1] * length, params(20)))
             case "reserve":
@@ -117,12 +122,33 @@ def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int
                 count = data.draw(st.integers(0, 8))
                 bound = reservation.bind(scheduler, target, count)
                 assert len(bound) == len(scheduler.sequences[target].block_table)
+            case "keep" if reserved:
+                target = data.draw(st.sampled_from(reserved))
+                sequence = scheduler.sequences[target]
+                before = sequence.num_computed
+                reservation.keep(scheduler, Keep(request_id=target, num_computed=data.draw(st.integers(0, 200))))
+                progress.register_full_blocks(scheduler, sequence)
+                assert before <= sequence.num_computed < sequence.num_tokens
+                assert sequence.num_computed <= len(sequence.block_table) * B
+                names = sequence.chain(sequence.num_computed // B)
+                assert len(scheduler.pool.match(names)) == len(names)
+            case "hold":
+                names = chain(ROOT, [length % 3] * length, B)[data.draw(st.integers(0, 2)) :]
+                found, available = scheduler.pool.match(names), scheduler.pool.num_available
+                block_ids = hold.hold(scheduler, name, names)
+                assert list(block_ids) == found[: len(block_ids)]
+                assert len(block_ids) == len(found) or scheduler.pool.num_unreferenced(found[len(block_ids) :])
+                assert scheduler.pool.num_available >= 0 <= available
+                if block_ids:
+                    held[name] = names
+            case "release" if held:
+                assert hold.release(scheduler, held.popitem()[0])
             case "join" if reserved:
                 target = reserved.pop(data.draw(st.integers(0, len(reserved) - 1)))
                 sequence = scheduler.sequences[target]
                 most = min(sequence.num_prompt, len(sequence.block_table) * B)
-                landed = data.draw(st.integers(sequence.num_computed, most))
-                output = data.draw(st.sampled_from([(), (5,)]))
+                landed = data.draw(st.integers(sequence.cached_tokens or 0, most))
+                output = data.draw(st.sampled_from([(), (5,)])) if role is Role.DECODE else ()
                 reservation.join(scheduler, Join(request_id=target, num_computed=landed, output=output))
                 progress.register_full_blocks(scheduler, sequence)
             case "remove" if scheduler.sequences:
@@ -134,12 +160,17 @@ def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int
                 if step is not None:
                     run(scheduler, step)
         scheduler.pool.check()
-        assert scheduler.pool.num_orphaned([s.block_table for s in scheduler.sequences.values()]) == 0
+        assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
         assert scheduler.pool.num_reserved == sum(s.promised for s in scheduler.sequences.values())
-    run_out(scheduler)
+        assert held.keys() == scheduler.holds.keys()
+    for name in held:
+        hold.release(scheduler, name)
     for name in reserved:
         scheduler.remove(scheduler.sequences[name])
-    run_out(scheduler)
+    for _ in range(len(scheduler.sequences) + 1):
+        run_out(scheduler)
+        for sequence in [s for s in scheduler.sequences.values() if s.state is State.HANDED_OFF]:
+            scheduler.remove(sequence)
     assert not scheduler.sequences
     assert (scheduler.pool.num_held, scheduler.pool.num_reserved) == (0, 0)
 
@@ -302,8 +333,6 @@ def test_what_a_pod_cannot_run_is_refused_with_the_bound() -> None:
         scheduler.add(spec("a", [1], params()))
     with pytest.raises(InvalidRequest, match="used up"):
         scheduler.add(spec("b", [1], params(2), output=(3, 4)))
-    with pytest.raises(InvalidRequest, match="reservations"):
-        reservation.reserve(make(role=Role.PREFILL), spec("a", [1], params()))
 
 
 def test_a_prompt_that_can_never_fit_is_invalid_not_overloaded() -> None:
@@ -328,3 +357,140 @@ def test_finish_reasons() -> None:
     assert finish_reason([1, 2, 3, 4], 5, params(4), eos, 100) is FinishReason.LENGTH
     assert finish_reason([1], 99, params(4), eos, 100) is FinishReason.LENGTH
     assert finish_reason([1], 98, params(4), eos, 100) is None
+
+
+def test_a_prefill_pod_runs_what_was_not_fetched_and_reports_all_of_it() -> None:
+    scheduler = make(role=Role.PREFILL)
+    scheduler.add(spec("before", range(20), params(1)))
+    run_out(scheduler)
+    assert reservation.reserve(scheduler, spec("a", range(70), params(5)), first_block=2) == 1
+    assert scheduler.pool.num_reserved == 4, "a sequence that hands off needs no room to decode"
+    reservation.bind(scheduler, "a", 4)
+    reservation.join(scheduler, Join(request_id="a", num_computed=64, output=()))
+    chunks = []
+    while (step := scheduler.schedule()) is not None:
+        chunks += [done.chunk for done in run(scheduler, step) if done.chunk is not None]
+    (chunk,) = chunks
+    sequence = scheduler.sequences["a"]
+    assert (chunk.first_block, chunk.block_ids, chunk.is_last) == (2, tuple(sequence.block_table[2:]), True)
+    assert (chunk.cached_tokens, chunk.fetched_tokens, chunk.computed_tokens) == (16, 48, 6)
+    assert sequence.state is State.HANDED_OFF
+
+
+def test_a_prefill_pod_that_has_no_room_refuses_a_reservation_and_goes_on() -> None:
+    scheduler = make(num_blocks=6, role=Role.PREFILL, max_model_len=90)
+    reservation.reserve(scheduler, spec("waits for its fetch", range(60), params(5)))
+    with pytest.raises(Overloaded):
+        reservation.reserve(scheduler, spec("b", [7] * 40, params()))
+    scheduler.add(spec("large", [8] * 40, params(5)))
+    assert scheduler.schedule() is None, "it waits for promised blocks"
+    scheduler.remove(scheduler.sequences["waits for its fetch"])
+    run_out(scheduler)
+    assert scheduler.sequences["large"].state is State.HANDED_OFF
+
+
+def test_what_is_kept_can_be_held_before_its_sequence_joins() -> None:
+    scheduler = make()
+    names = chain(ROOT, range(40), B)
+    reservation.reserve(scheduler, spec("a", range(40), params(2)))
+    table = reservation.bind(scheduler, "a", 3)
+    for num_computed, count in ((15, 0), (31, 1), (40, 2)):
+        sequence = reservation.keep(scheduler, Keep(request_id="a", num_computed=num_computed))
+        assert sequence is not None
+        progress.register_full_blocks(scheduler, sequence)
+        assert hold.hold(scheduler, "h", names) == table[:count]
+        hold.release(scheduler, "h")
+    assert hold.hold(scheduler, "h", names[1:]) == table[1:2]
+    scheduler.remove(scheduler.sequences["a"])
+    assert scheduler.pool.num_held == 1
+    assert reservation.keep(scheduler, Keep(request_id="a", num_computed=40)) is None
+    assert hold.release(scheduler, "h")
+    assert not hold.release(scheduler, "h")
+    assert (scheduler.pool.num_held, scheduler.pool.num_cached) == (0, 2)
+
+
+def test_a_sequence_is_not_kept_beyond_what_is_bound_and_its_last_token_stays_to_compute() -> None:
+    scheduler = make()
+    reservation.reserve(scheduler, spec("a", range(48), params(2)))
+    reservation.bind(scheduler, "a", 2)
+    sequence = reservation.keep(scheduler, Keep(request_id="a", num_computed=48))
+    assert sequence is not None
+    assert sequence.num_computed == 32
+    reservation.bind(scheduler, "a", 3)
+    reservation.keep(scheduler, Keep(request_id="a", num_computed=48))
+    assert sequence.num_computed == 47
+    reservation.join(scheduler, Join(request_id="a", num_computed=40, output=()))
+    assert (sequence.num_computed, sequence.fetched_tokens) == (47, 47)
+
+
+def test_a_hold_has_an_id_of_its_own_and_breaks_no_promise() -> None:
+    scheduler = make(num_blocks=6, max_model_len=90)
+    names = chain(ROOT, range(64), B)
+    scheduler.add(spec("a", range(64), params(1)))
+    run_out(scheduler)
+    assert len(hold.hold(scheduler, "h", names)) == 4
+    assert hold.hold(scheduler, "h", names) == ()
+    with pytest.raises(InvalidRequest, match="here already"):
+        scheduler.add(spec("h", [1], params()))
+    hold.release(scheduler, "h")
+    reservation.reserve(scheduler, spec("b", [7] * 40, params(5)))  # 4 of 6 are promised
+    assert len(hold.hold(scheduler, "h", names)) == 2
+    assert len(reservation.bind(scheduler, "b", 4)) == 4
+    assert hold.hold(scheduler, "b", names) == ()
+    assert hold.hold(scheduler, "c", chain(ROOT, [9] * 32, B)) == ()
+    assert scheduler.holds.keys() == {"h"}
+
+
+@pytest.mark.parametrize("length", [16, 17, 40])
+def test_the_next_turn_of_a_chat_finds_the_answer_that_a_joined_sequence_decoded(length: int) -> None:
+    scheduler = make()
+    prompt = [1] * length
+    reservation.reserve(scheduler, spec("a", prompt, params(30)))
+    reservation.bind(scheduler, "a", 3)
+    sequence = reservation.join(scheduler, Join(request_id="a", num_computed=length, output=(7,)))
+    assert sequence is not None
+    progress.register_full_blocks(scheduler, sequence)
+    turn = [*prompt, 7, *run_out(scheduler)["a"], *[3] * 20]
+    scheduler.add(spec("b", turn, params(1)))
+    run_out(scheduler)
+    assert scheduler.num_cached_tokens == (length + 29) // B * B  # all but the last token of the answer have KV
+
+
+def test_the_next_turn_finds_an_answer_that_was_preempted_on_the_way() -> None:
+    scheduler = make(num_blocks=6, max_model_len=90)
+    scheduler.add(spec("old", [1] * 30, params(30)))
+    scheduler.add(spec("new", [2] * 14, params(30)))
+    tokens = run_out(scheduler)
+    assert scheduler.num_preemptions > 0
+    before = scheduler.num_cached_tokens
+    scheduler.add(spec("b", [2] * 14 + tokens["new"] + [3] * 20, params(1)))
+    run_out(scheduler)
+    assert scheduler.num_cached_tokens - before == (14 + 29) // B * B
+
+
+def test_a_chain_whose_beginning_leaves_the_cache_is_known_by_its_own_blocks_again() -> None:
+    scheduler = make(num_blocks=9, max_num_seqs=2)
+    for name in ("a", "b"):  # both compute the same first block: b's own is not the one that is known
+        scheduler.add(spec(name, range(16), params(20 if name == "b" else 1)))
+    for _ in range(4):
+        step = scheduler.schedule()
+        assert step is not None
+        run(scheduler, step)
+    fillers = scheduler.pool.allocate(scheduler.pool.num_available)
+    assert scheduler.pool.match(chain(ROOT, range(16), B)) == []
+    scheduler.pool.release(fillers)
+    answer = [token_after(16, i) for i in range(20)]
+    run_out(scheduler)
+    scheduler.add(spec("c", [*range(16), *answer], params(1)))
+    run_out(scheduler)
+    assert scheduler.num_cached_tokens == 32
+
+
+def test_tokens_that_a_continued_sequence_came_with_are_counted() -> None:
+    scheduler = make()
+    scheduler.add(spec("a", [1] * 20, params(30), output=(4,) * 10))
+    ends = []
+    while (step := scheduler.schedule()) is not None:
+        ends += [done.end for done in run(scheduler, step) if done.end is not None]
+    (end,) = ends
+    assert (end.cached_tokens, end.fetched_tokens, end.computed_tokens) == (0, 0, 30)

@@ -6,19 +6,21 @@ Random weights: this shows that the mechanism is exact on each architecture, not
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_model
 import torch
-from engine_runs import assert_at_rest, engine, greedy, run_all, run_until_idle, spec
+from engine_runs import ROOT, Heard, assert_at_rest, engine, greedy, run_all, run_until_idle, spec
 from reference import generate
 
-from pagewire.core.engine_messages import Add, Bind, Join, Reserve
+from pagewire.core.block_hash import chain
+from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.engine.assembly import Engine
 
 TinyModel = Callable[[str], Path]
 
@@ -67,6 +69,21 @@ def test_mixed_batches_equal_generate(
     heard = run_all(built.loop, specs())
     assert [heard.tokens[str(i)] for i in range(len(prompts()))] == expected(name)
     assert_at_rest(built.loop)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
+def test_the_order_of_a_block_changes_no_token_and_no_chain(
+    tiny: TinyModel, expected: Callable[[str], list[list[int]]], name: str
+) -> None:
+    built = engine(tiny(name), kv_order="head_outer", chunk_size=20, max_num_batched_tokens=64)
+    assert built.cache.pool.stride(3) == max(built.cache.pool.stride()[1:]), "heads are outermost"
+    heard = run_all(built.loop, specs())
+    assert [heard.tokens[str(i)] for i in range(len(prompts()))] == expected(name)
+    ours, theirs = built.ready.fingerprint, engine(tiny(name)).ready.fingerprint
+    assert ours.diff(theirs) == ""
+    assert (ours.kv_layout, theirs.kv_layout) == tuple(
+        theirs.kv_layout.replace("layer_outer", order) for order in ("head_outer", "layer_outer")
+    )
 
 
 def test_prefix_hits_change_no_token(tiny: TinyModel, expected: Callable[[str], list[list[int]]]) -> None:
@@ -161,6 +178,55 @@ def test_kv_from_another_pool_equals_local(
     assert_at_rest(prefill.loop)
     assert_at_rest(decode.loop)
     assert decode.loop.load().prompt_tokens_cached > 0
+
+
+def ship(source: Engine, block_ids: Iterable[int], target: Engine, targets: Iterable[int]) -> None:
+    """Copy blocks as a transport does, whatever the order in which each pool keeps them."""
+    target.cache.pool[list(targets)] = source.cache.pool[list(block_ids)]
+
+
+@pytest.mark.parametrize("order", ["layer_outer", "head_outer"])
+@pytest.mark.parametrize("length", [20, 33, 64])
+def test_the_next_turn_of_a_chat_recomputes_nothing_on_either_pod(tiny: TinyModel, order: str, length: int) -> None:
+    """The answer's blocks, filled while decoding, serve the decode pod itself, and the prefill pod fetches them."""
+    prefill = engine(tiny("qwen3"), Role.PREFILL, chunk_size=20, kv_order=order)
+    decode = engine(tiny("qwen3"), Role.DECODE)
+    chance = random.Random(length)
+    prompt = [chance.randrange(256) for _ in range(length)]
+    known = 0  # tokens whose KV is on the decode pod
+    for turn in range(3):
+        name, size = str(turn), 16
+        one = spec(name, prompt, greedy(30))
+        hits = decode.loop.reserve(Reserve(spec=one)).hit_blocks
+        assert hits == known // size
+        here = prefill.loop.reserve(Reserve(spec=one, first_block=hits)).hit_blocks
+        held = decode.loop.hold(Hold(request_id=f"fetch {turn}", hashes=tuple(chain(ROOT, prompt, size))[here:hits]))
+        assert len(held.block_ids) == max(0, hits - here)
+        bound = prefill.loop.bind(Bind(request_id=name, num_blocks=hits)).block_ids
+        ship(decode, held.block_ids, prefill, bound[here:hits])
+        decode.loop.release(f"fetch {turn}")
+        prefill.loop.keep(Keep(request_id=name, num_computed=hits * size))
+        prefill.loop.join(Join(request_id=name, num_computed=max(here, hits) * size, output=()))
+        heard = run_until_idle(prefill.loop)
+        last = heard.chunks[-1]
+        assert (last.cached_tokens, last.fetched_tokens) == (here * size, max(0, hits - here) * size)
+        assert last.computed_tokens == len(prompt) - known // size * size
+        for chunk in heard.chunks:
+            table = decode.loop.bind(Bind(request_id=name, num_blocks=chunk.first_block + len(chunk.block_ids)))
+            ship(prefill, chunk.block_ids, decode, table.block_ids[chunk.first_block :])
+        prefill.loop.release(name)
+        first = tuple(heard.tokens[name])
+        decode.loop.join(Join(request_id=name, num_computed=len(prompt), output=first))
+        answered = run_until_idle(decode.loop, Heard(tokens={name: list(first)}))
+        end = answered.ends[name]
+        assert (end.cached_tokens, end.fetched_tokens) == (hits * size, len(prompt) - hits * size)
+        assert end.computed_tokens == 0
+        answer = answered.tokens[name]
+        assert answer == generate(tiny("qwen3"), [prompt], 30)[0]
+        known = len(prompt) + len(answer) - 1
+        prompt = [*prompt, *answer, *(chance.randrange(256) for _ in range(15))]
+    assert_at_rest(prefill.loop)
+    assert_at_rest(decode.loop)
 
 
 def test_seeded_sampling_does_not_depend_on_the_batch(tiny: TinyModel) -> None:

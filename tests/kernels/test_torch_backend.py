@@ -18,6 +18,13 @@ DTYPES = (torch.float32, torch.bfloat16)
 LAYERS = 2
 
 
+def laid_out(pool: torch.Tensor, head_outer: bool) -> torch.Tensor:
+    """Return a pool `[N, L, 2, Hk, B, D]` with this content, in memory as it is or heads outermost."""
+    if not head_outer:
+        return pool
+    return pool.permute(0, 3, 1, 2, 4, 5).contiguous().permute(0, 2, 3, 1, 4, 5)  # through [N, Hk, L, 2, B, D]
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
@@ -53,9 +60,12 @@ def test_silu_and_mul(backend: Backend, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block_size", [16, 32])
-def test_append_kv_rotates_and_writes_its_slots_only(backend: Backend, dtype: torch.dtype, block_size: int) -> None:
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_append_kv_rotates_and_writes_its_slots_only(
+    backend: Backend, dtype: torch.dtype, block_size: int, head_outer: bool
+) -> None:
     head_dim, frequencies = 8, rope.inverse_frequencies(Rope(theta=100.0), 8)
-    pool = torch.full((4, LAYERS, 2, 2, block_size, head_dim), torch.nan, dtype=dtype)
+    pool = laid_out(torch.full((4, LAYERS, 2, 2, block_size, head_dim), torch.nan, dtype=dtype), head_outer)
     positions = torch.tensor([0, 3, 17, 40])
     slots = torch.tensor([0, 2 * block_size - 1, 2 * block_size, 3 * block_size + 5])
     q, k, v = (torch.randn(4, heads, head_dim).to(dtype) for heads in (4, 2, 2))
@@ -99,11 +109,13 @@ def paged(
 
 
 def check_attention(
-    query_lens: list[int], kv_lens: list[int], block_size: int, window: int, dtype: torch.dtype, heads: int, seed: int
-) -> None:
+    query_lens: list[int], kv_lens: list[int], block_size: int, window: int, dtype: torch.dtype, heads: int, seed: int,
+    head_outer: bool = False,
+) -> None:  # fmt: skip
     backend: Backend = TorchBackend()
     generator = torch.Generator().manual_seed(seed)
     pool, ragged, dense = paged(generator, query_lens, kv_lens, block_size, dtype)
+    pool = laid_out(pool, head_outer)
     q = torch.randn(ragged.num_rows, heads, 16, generator=generator).to(dtype)
     out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), 0.25)
     for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
@@ -114,10 +126,11 @@ def check_attention(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 1, 20])
 @pytest.mark.parametrize("heads", [2, 6])
-def test_attention_at_the_edges_of_blocks(dtype: torch.dtype, window: int, heads: int) -> None:
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_attention_at_the_edges_of_blocks(dtype: torch.dtype, window: int, heads: int, head_outer: bool) -> None:
     query_lens = [1, 1, 1, 1, 5, 16, 17, 33, 1]
     kv_lens = [1, 16, 17, 95, 5, 32, 17, 48, 31]
-    check_attention(query_lens, kv_lens, 16, window, dtype, heads, seed=0)
+    check_attention(query_lens, kv_lens, 16, window, dtype, heads, seed=0, head_outer=head_outer)
 
 
 def test_attention_of_a_chunk_longer_than_a_tile() -> None:
@@ -131,15 +144,19 @@ def test_attention_of_a_chunk_longer_than_a_tile() -> None:
     block_size=st.sampled_from([16, 32]),
     window=st.sampled_from([0, 1, 7, 33]),
     seed=st.integers(0, 1000),
+    head_outer=st.booleans(),
 )
-def test_attention_of_any_ragged_batch(lengths: list[tuple[int, int]], block_size: int, window: int, seed: int) -> None:
+def test_attention_of_any_ragged_batch(
+    lengths: list[tuple[int, int]], block_size: int, window: int, seed: int, head_outer: bool
+) -> None:
     query_lens = [query for query, _ in lengths]
     kv_lens = [query + before for query, before in lengths]
-    check_attention(query_lens, kv_lens, block_size, window, torch.float32, 4, seed)
+    check_attention(query_lens, kv_lens, block_size, window, torch.float32, 4, seed, head_outer)
 
 
-def test_blocks_are_copied_gathered_scattered_and_zeroed(backend: Backend) -> None:
-    pool = torch.randn(6, LAYERS, 2, 2, 16, 8)
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_blocks_are_copied_gathered_scattered_and_zeroed(backend: Backend, head_outer: bool) -> None:
+    pool = laid_out(torch.randn(6, LAYERS, 2, 2, 16, 8), head_outer)
     before = pool.clone()
     backend.copy_blocks(pool, torch.tensor([0, 1]), torch.tensor([4, 5]))
     assert torch.equal(pool[4:], before[:2])

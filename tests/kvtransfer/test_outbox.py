@@ -1,4 +1,4 @@
-"""Whose turn it is at the sender and what waits at the receiver: nothing lost, nothing twice, bounds kept."""
+"""Whose turn it is at the source and what waits at the taker: nothing lost, nothing twice, bounds kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pagewire.kvtransfer.effects import Verdict
-from pagewire.kvtransfer.inbox import Inbox
+from pagewire.kvtransfer.effects import Claim, Verdict
+from pagewire.kvtransfer.inbox import Claimed, Inbox
 from pagewire.kvtransfer.outbox import MAX_FENCED_KEYS, Batch, Outbox
 from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransferCounters
-from pagewire.kvtransfer.wire import Blocks, Credit, checksum
+from pagewire.kvtransfer.wire import Credit, Ready
 
 BYTES = 10
 FLOW = Flow(window_bytes=80, message_bytes=20)
@@ -26,13 +26,21 @@ def drain(outbox: Outbox) -> list[Batch]:
 def test_shipments_take_turns_message_by_message() -> None:
     outbox = Outbox(BYTES, FLOW)
     outbox.add(A, [(index, 100 + index) for index in range(4)])
-    outbox.add(B, [(0, 200), (2, 202)])
+    outbox.add(B, [(1, 201), (0, 200)])
     assert drain(outbox) == [
         Batch(A, 0, (100, 101)),
-        Batch(B, 0, (200,)),
+        Batch(B, 1, (201,)),
         Batch(A, 2, (102, 103)),
-        Batch(B, 2, (202,)),
+        Batch(B, 0, (200,)),
     ]
+
+
+def test_a_message_has_indices_that_are_equally_far_apart() -> None:
+    outbox = Outbox(BYTES, Flow(window_bytes=200, message_bytes=40))
+    outbox.add(A, [(index, 100 + index) for index in (2, 5, 8, 9, 10, 14)])
+    batches = drain(outbox)
+    assert batches == [Batch(A, 2, (102, 105, 108), 3), Batch(A, 9, (109, 110)), Batch(A, 14, (114,))]
+    assert [list(batch.indices) for batch in batches] == [[2, 5, 8], [9, 10], [14]]
 
 
 def test_one_shipment_has_half_of_the_window() -> None:
@@ -72,25 +80,31 @@ class StreamLife(RuleBasedStateMachine):
         super().__init__()
         self.outbox = Outbox(BYTES, FLOW)
         self.counters = TransferCounters()
-        self.inbox = Inbox(self.counters, self.outbox.credit)
-        self.stream: list[Blocks] = []
+        self.inbox = Inbox(BYTES, self.counters, self.outbox.credit)
+        self.stream: list[Ready] = []
+        self.open: list[Claimed] = []
         self.bound: set[ShipmentKey] = set()
         self.gone: set[ShipmentKey] = set()
         self.added: Counter[ShipmentKey] = Counter()
+        self.num_claimed: Counter[ShipmentKey] = Counter()
         self.placed: dict[ShipmentKey, list[int]] = {key: [] for key in (A, B, C)}
         for key in (A, B, C):
             self.inbox.register(key, self)
 
-    def deliver(
-        self, shipment_id: int, generation: int, block_index: int, data: memoryview, is_intact: bool
-    ) -> Verdict:
+    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
         key = ShipmentKey(shipment_id, generation)
-        assert key not in self.gone, "delivered after it was unregistered"
-        assert is_intact
+        assert key not in self.gone, "asked after it was unregistered"
         if key not in self.bound:
-            return Verdict.WAIT
-        self.placed[key].append(block_index)
-        return Verdict.PLACE
+            return Claim(Verdict.WAIT)
+        self.num_claimed[key] += 1
+        return Claim(Verdict.PLACE, block_index)
+
+    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+        key = ShipmentKey(shipment_id, generation)
+        self.num_claimed[key] -= 1
+        assert self.num_claimed[key] >= 0, "settled twice"
+        if key not in self.gone:
+            self.placed[key].append(block_index)
 
     @rule(key=KEYS, num=st.integers(1, 8))
     def add(self, key: ShipmentKey, num: int) -> None:
@@ -103,14 +117,22 @@ class StreamLife(RuleBasedStateMachine):
     def send(self) -> None:
         batch = self.outbox.take()
         if batch is not None:
-            payloads = tuple(memoryview(bytes([block_id % 256]) * BYTES) for block_id in batch.block_ids)
-            sums = tuple(checksum(batch.key, index, data) for index, data in enumerate(payloads, batch.first_block))
-            self.stream.append(Blocks(batch.key, batch.first_block, sums, payloads))
+            self.stream.append(Ready(batch.key, batch.first_block, (), batch.block_ids, stride=batch.stride))
 
     @rule()
     def receive(self) -> None:
         if self.stream:
             self.inbox.accept(self.stream.pop(0))
+
+    @rule(num=st.integers(1, 3))
+    def begin_placing(self, num: int) -> None:
+        if not self.open:
+            self.open = self.inbox.claims(num)
+
+    @rule()
+    def end_placing(self) -> None:
+        while self.open:
+            self.inbox.settle(self.open.pop(0), True)
 
     @rule(key=KEYS)
     def bind(self, key: ShipmentKey) -> None:
@@ -143,6 +165,9 @@ class StreamLife(RuleBasedStateMachine):
         for _ in range(1000):
             self.send()
             self.receive()
+            self.end_placing()
+            self.begin_placing(3)
+        assert sum(self.num_claimed.values()) == 0
         assert self.outbox.in_flight_bytes == self.inbox.num_waiting == self.outbox.num_queued == 0
         for key in (A, B, C):
             if key not in self.gone and not self.outbox.is_fenced(key):

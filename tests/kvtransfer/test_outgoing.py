@@ -8,8 +8,10 @@ from pagewire.kvtransfer.effects import Announce, Outcome, Purge, Release, SendB
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 
 
-def outgoing(*, ships: bool = True) -> OutgoingShipment:
-    return OutgoingShipment(request_id="r", generation=1, shipment_id=9, peer_id="D", first_block=2, ships=ships)
+def outgoing(*, ships: bool = True, num_groups: int = 1) -> OutgoingShipment:
+    return OutgoingShipment(
+        request_id="r", generation=1, shipment_id=9, peer_id="D", first_block=2, ships=ships, num_groups=num_groups
+    )
 
 
 def release(outcome: Outcome, is_computed: bool) -> tuple[Release]:
@@ -108,3 +110,29 @@ def test_without_shipping_only_the_token_is_wanted() -> None:
     assert shipment.chunk_done(2, (42,)) == ()
     assert shipment.prompt_done(is_finished=False) == (Purge(),)
     assert shipment.purged() == release(Outcome.FINISHED, True)
+
+
+def test_the_last_chunk_goes_group_by_group() -> None:
+    shipment = outgoing(num_groups=2)
+    assert shipment.chunk_done(1, (41, 42)) == (
+        Announce(first_block=2, num_blocks=1),
+        SendBlocks(blocks=((4, 84), (5, 85))),
+    )
+    group = Announce(first_block=3, num_blocks=2, group=0)
+    assert shipment.chunk_done(3, (43, 44), 0) == (group, SendBlocks(blocks=((6, 86), (8, 88))))
+    assert shipment.chunk_done(3, (43, 44), 0) == (), "a step that was tried again tells of it again"
+    assert shipment.manifest.num_blocks == 3
+    assert shipment.resend(3, 1, 0) == (SendBlocks(blocks=((6, 86),)),)
+    assert shipment.resend(3, 1, 1) == (), "not ready"
+    rest = Announce(first_block=3, num_blocks=2)
+    assert shipment.chunk_done(3, (43, 44)) == (rest, SendBlocks(blocks=((7, 87), (9, 89))))
+    assert shipment.chunk_done(3, (43, 44), 1) == ()
+    assert shipment.resend(3, 2) == (SendBlocks(blocks=((7, 87), (8, 88), (9, 89))),)
+    with pytest.raises(ValueError, match="never reported"):
+        shipment.chunk_done(6, (46,), 0)
+
+
+def test_a_group_of_blocks_that_travel_whole_is_nothing() -> None:
+    shipment = outgoing()
+    assert shipment.chunk_done(2, (42, 43), 0) == ()
+    assert shipment.chunk_done(2, (42, 43)) != ()

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from pagewire.kvtransfer.effects import AskBind, AskResend, Detach, HandOver, Outcome, SendFence, SendLanded, Verdict
+from pagewire.core.errors import (
+    BlockCorrupt,
+    ContractBroken,
+    EngineFailed,
+    PagewireError,
+    PrefillLost,
+    StreamLost,
+    TransferTimeout,
+)
+from pagewire.kvtransfer.effects import (
+    AskBind,
+    AskResend,
+    Detach,
+    Effects,
+    HandOver,
+    Outcome,
+    SendFence,
+    SendLanded,
+    Verdict,
+)
 from pagewire.kvtransfer.shipment import IncomingShipment, IncomingState
 
 FIRST, ROOM, DEADLINE_S = 2, 8, 100.0
 TABLE = tuple(range(50, 60))  # chain index i lies in block 50 + i
 LANDED = (Detach(), SendLanded(), HandOver(outcome=Outcome.LANDED, kept_blocks=4))
 FENCE = (Detach(), SendFence())
+
+
+def arrives(shipment: IncomingShipment, index: int, is_intact: bool, now_s: float) -> Effects:
+    """A block is claimed, written and settled in one go."""
+    claim = shipment.claim(index)
+    assert (claim.verdict, claim.block_id) == (Verdict.PLACE, TABLE[index])
+    return shipment.settle(index, is_intact, now_s)
 
 
 def reserved() -> IncomingShipment:
@@ -26,7 +54,7 @@ def shipping(*verified: int) -> IncomingShipment:
     assert shipment.chunk_ready(FIRST, 4, 1.0) == (AskBind(num_blocks=FIRST + 4),)
     assert shipment.bound(TABLE[: FIRST + 4]) == ()
     for index in verified:
-        assert shipment.arrived(index, True, 2.0).verdict is Verdict.PLACE
+        arrives(shipment, index, True, 2.0)
     return shipment
 
 
@@ -45,16 +73,15 @@ def test_the_happy_path_in_chunks_with_the_first_token_ahead_of_the_bytes() -> N
     shipment.accepted()
     assert shipment.chunk_ready(2, 2, 1.0) == (AskBind(num_blocks=4),)
     shipment.bound(TABLE[:4])
-    assert shipment.arrived(2, True, 1.5).block_id == 52
-    assert shipment.arrived(4, True, 1.6).verdict is Verdict.WAIT
+    assert arrives(shipment, 2, True, 1.5) == ()
+    assert shipment.claim(4).verdict is Verdict.WAIT
     assert shipment.chunk_ready(4, 2, 2.0) == (AskBind(num_blocks=6),)
     assert shipment.first_token(4, 2.5) == ()
     assert shipment.missing == (3, 4, 5)
     shipment.bound(TABLE[:6])
-    assert [shipment.arrived(index, True, 3.0).verdict for index in (5, 4)] == [Verdict.PLACE] * 2
+    assert [arrives(shipment, index, True, 3.0) for index in (5, 4)] == [(), ()]
     assert shipment.landed_prefix_blocks == 1
-    last = shipment.arrived(3, True, 4.0)
-    assert (last.verdict, last.block_id, last.effects) == (Verdict.PLACE, 53, LANDED)
+    assert arrives(shipment, 3, True, 4.0) == LANDED
     assert shipment.is_landed
     assert list(shipment.missing) == []
     shipment.close()
@@ -78,36 +105,34 @@ def test_ids_are_asked_for_once_and_with_the_manifest_at_the_latest() -> None:
 def test_a_first_token_that_ends_the_sequence_ships_nothing() -> None:
     shipment = shipping(2)
     assert shipment.first_token(0, 3.0) == (Detach(), handover(Outcome.FINISHED))
-    assert shipment.arrived(3, True, 4.0).verdict is Verdict.LATE
+    assert shipment.claim(3).verdict is Verdict.LATE
     assert shipment.state is IncomingState.CLOSED
 
 
 def test_corrupt_is_asked_for_once_more_and_then_as_a_dead_peer() -> None:
     shipment = shipping(2)
-    first = shipment.arrived(3, False, 2.0)
-    assert (first.verdict, first.effects) == (Verdict.CORRUPT, (AskResend(first_block=3, num_blocks=1),))
-    assert shipment.arrived(2, False, 2.0).verdict is Verdict.DUPLICATE, "a spoilt copy of a good block is nothing"
-    second = shipment.arrived(3, False, 3.0)
-    assert (second.verdict, second.effects) == (Verdict.CORRUPT, FENCE)
-    assert "corrupt twice" in shipment.error
+    assert arrives(shipment, 3, False, 2.0) == (AskResend(first_block=3, num_blocks=1),)
+    assert shipment.claim(2).verdict is Verdict.DUPLICATE, "a spoilt copy of a good block is nothing"
+    assert arrives(shipment, 3, False, 3.0) == FENCE
+    assert isinstance(shipment.error, BlockCorrupt)
     assert shipment.fenced() == (handover(Outcome.LOST, 1),)
 
 
 def test_corrupt_once_then_right() -> None:
     shipment = shipping(2, 3, 4)
     shipment.first_token(4, 1.0)
-    shipment.arrived(5, False, 2.0)
-    assert shipment.arrived(5, True, 3.0).effects == LANDED
+    arrives(shipment, 5, False, 2.0)
+    assert arrives(shipment, 5, True, 3.0) == LANDED
 
 
 def test_duplicates_late_and_foreign_blocks_change_nothing() -> None:
     shipment = shipping(2)
-    assert shipment.arrived(2, True, 2.0).verdict is Verdict.DUPLICATE
+    assert shipment.claim(2).verdict is Verdict.DUPLICATE
     for foreign in (0, 1, FIRST + ROOM, 10**9, -1):
-        assert shipment.arrived(foreign, True, 2.0).verdict is Verdict.DROP
+        assert shipment.claim(foreign).verdict is Verdict.DROP
     assert shipment.num_verified == 1
     shipment.peer_lost()
-    assert shipment.arrived(3, True, 3.0).verdict is Verdict.LATE
+    assert shipment.claim(3).verdict is Verdict.LATE
 
 
 @pytest.mark.parametrize(
@@ -116,7 +141,7 @@ def test_duplicates_late_and_foreign_blocks_change_nothing() -> None:
 def test_a_chunk_that_does_not_fit_is_as_a_dead_peer(first: int, num: int) -> None:
     shipment = shipping(2)
     assert shipment.chunk_ready(first, num, 2.0) == FENCE
-    assert "does not fit" in shipment.error
+    assert isinstance(shipment.error, ContractBroken)
 
 
 @pytest.mark.parametrize("num_blocks", [-1, 1, 3, ROOM + 1, 2**31])
@@ -127,7 +152,7 @@ def test_a_manifest_that_contradicts_is_as_a_dead_peer(num_blocks: int) -> None:
 def test_a_manifest_shorter_than_what_arrived_is_as_a_dead_peer() -> None:
     shipment = reserved()
     shipment.bound(TABLE)
-    assert shipment.arrived(6, True, 1.0).verdict is Verdict.PLACE
+    assert arrives(shipment, 6, True, 1.0) == ()
     assert shipment.first_token(3, 2.0) == FENCE
 
 
@@ -136,7 +161,7 @@ def test_ids_that_change_are_our_own_bug() -> None:
     with pytest.raises(ValueError, match="other ids"):
         shipment.bound((1, 2, 3))
     assert shipment.bound(TABLE[:3]) == (), "a shorter table than known is an older answer"
-    assert shipment.arrived(5, True, 2.0).block_id == 55
+    assert shipment.claim(5).block_id == 55
 
 
 def test_a_sequence_that_the_engine_gave_up_cancels() -> None:
@@ -199,6 +224,86 @@ def test_close_does_not_drop_blocks() -> None:
         assert shipment.state is before
 
 
+# -------------------------------------------------------------------------------------------------------- claims
+
+
+def test_a_claim_holds_the_hand_over_back_whatever_ends_the_shipment() -> None:
+    ends: list[tuple[Callable[[IncomingShipment], Effects], Effects, HandOver]] = [
+        (lambda shipment: shipment.peer_lost(), (Detach(),), handover(Outcome.LOST, 1)),
+        (lambda shipment: shipment.prefill_failed(), (Detach(),), handover(Outcome.LOST, 1)),
+        (lambda shipment: shipment.first_token(0, 2.0), (Detach(),), handover(Outcome.FINISHED)),
+        (lambda shipment: shipment.bound(()), (Detach(), SendFence()), handover(Outcome.CANCELLED)),
+        (lambda shipment: shipment.refused(), (Detach(),), handover(Outcome.REFUSED)),
+    ]
+    for end, said, handed in ends:
+        shipment = shipping(2)
+        shipment.claim(4)
+        assert end(shipment) == said
+        assert (shipment.state, shipment.num_quarantined) == (IncomingState.FENCING, 1)
+        for nothing in (shipment.fenced(), shipment.expired(10**9), shipment.peer_lost()):
+            assert nothing == ()
+        assert shipment.settle(4, False, 3.0) == (handed,)
+        assert shipment.num_quarantined == 0
+
+
+def test_a_fence_waits_for_its_answer_and_for_the_last_claim() -> None:
+    shipment = shipping(2)
+    assert (shipment.claim(3).verdict, shipment.claim(4).verdict) == (Verdict.PLACE, Verdict.PLACE)
+    assert shipment.num_quarantined == 0, "still wanted"
+    assert shipment.stream_lost(3.0) == FENCE
+    assert shipment.num_quarantined == 2
+    assert shipment.settle(4, False, 3.0) == (), "what is spoilt is not asked for any more"
+    assert shipment.fenced() == ()
+    assert shipment.settle(3, True, 3.0) == (handover(Outcome.LOST, 2),), "what was there in time is kept"
+
+
+def test_an_open_claim_is_not_granted_again_and_settled_once() -> None:
+    shipment = shipping()
+    assert shipment.claim(3).verdict is Verdict.PLACE
+    assert shipment.claim(3).verdict is Verdict.DUPLICATE
+    shipment.settle(3, True, 1.0)
+    for index in (3, 4):
+        with pytest.raises(ValueError, match="not claimed"):
+            shipment.settle(index, True, 1.0)
+
+
+def test_a_manifest_that_leaves_a_claim_out_is_as_a_dead_peer() -> None:
+    shipment = shipping()
+    shipment.bound(TABLE)
+    shipment.claim(8)
+    assert shipment.first_token(4, 2.0) == FENCE
+
+
+def test_every_loss_has_a_named_cause_and_the_first_stands() -> None:
+    mine = EngineFailed("its engine broke")
+    ends: list[tuple[Callable[[IncomingShipment], Effects], type[PagewireError]]] = [
+        (lambda shipment: shipment.peer_lost(), PrefillLost),
+        (lambda shipment: shipment.stream_lost(1.0), StreamLost),
+        (lambda shipment: shipment.expired(DEADLINE_S), TransferTimeout),
+        (lambda shipment: shipment.prefill_failed(mine), EngineFailed),
+        (lambda shipment: shipment.refused(mine), EngineFailed),
+    ]
+    for end, cause in ends:
+        for shipment in (reserved(), shipping(2)):
+            assert shipment.error is None
+            end(shipment)
+            shipment.peer_lost()
+            assert isinstance(shipment.error, cause)
+    cancelled = shipping(2)
+    cancelled.cancel(1.0)
+    assert cancelled.error is None
+
+
+def test_what_a_fetch_brings_lands_without_a_token() -> None:
+    shipment = reserved()
+    assert shipment.fetch_ready(2, 1.0) == (AskBind(num_blocks=4),)
+    shipment.bound(TABLE[:4])
+    arrives(shipment, 2, True, 2.0)
+    assert arrives(shipment, 3, True, 3.0)[-1] == handover(Outcome.LANDED, 2)
+    assert shipment.exposed_s == 0.0
+    assert reserved().fetch_ready(0, 1.0) == (Detach(), handover(Outcome.FINISHED))
+
+
 # ------------------------------------------------------------------------------------------------------- timings
 
 
@@ -208,19 +313,19 @@ def test_transfer_counts_overlapping_chunks_once_and_gaps_not_at_all() -> None:
     shipment.chunk_ready(2, 2, 1.0)
     shipment.chunk_ready(4, 2, 2.0)
     for index, at_s in ((2, 1.5), (3, 3.0), (4, 3.5), (5, 4.0)):  # [1, 3] and [2, 4]: 3 s together
-        shipment.arrived(index, True, at_s)
+        arrives(shipment, index, True, at_s)
     shipment.chunk_ready(6, 1, 10.0)
-    shipment.arrived(6, True, 10.5)
+    arrives(shipment, 6, True, 10.5)
     assert shipment.transfer_s == pytest.approx(3.5)
 
 
 def test_a_block_that_overtook_its_announcement_starts_its_chunk() -> None:
     shipment = reserved()
     shipment.bound(TABLE)
-    shipment.arrived(2, True, 1.0)
+    arrives(shipment, 2, True, 1.0)
     shipment.chunk_ready(2, 2, 2.0)
     assert shipment.transfer_s == pytest.approx(1.0 - 1.0)
-    shipment.arrived(3, True, 4.0)
+    arrives(shipment, 3, True, 4.0)
     assert shipment.transfer_s == pytest.approx(3.0)
 
 
@@ -228,7 +333,82 @@ def test_exposed_is_what_came_after_the_first_token() -> None:
     shipment = shipping(2, 3)
     assert shipment.exposed_s == 0.0
     shipment.first_token(4, 3.0)
-    shipment.arrived(4, True, 3.25)
-    shipment.arrived(5, True, 3.75)
+    arrives(shipment, 4, True, 3.25)
+    arrives(shipment, 5, True, 3.75)
     assert shipment.exposed_s == pytest.approx(0.75)
     assert shipment.times.last_verified_s == 3.75
+
+
+# ----------------------------------------------------------------------------------------------------- layer groups
+
+
+def grouped() -> IncomingShipment:
+    """Blocks of three parts: two whole ones announced, then two group by group."""
+    shipment = IncomingShipment(
+        request_id="r", generation=1, shipment_id=9, first_block=FIRST, max_blocks=ROOM, deadline_s=DEADLINE_S,
+        num_groups=3,
+    )  # fmt: skip
+    assert shipment.chunk_ready(2, 2, 1.0) == (AskBind(num_blocks=4),)
+    assert shipment.chunk_ready(4, 2, 2.0, 0) == (AskBind(num_blocks=6),)
+    assert shipment.chunk_ready(4, 2, 5.0, 1) == ()
+    assert shipment.bound(TABLE[:6]) == ()
+    return shipment
+
+
+def part_arrives(shipment: IncomingShipment, block: int, group: int, now_s: float, is_intact: bool = True) -> Effects:
+    claim = shipment.claim(block * 3 + group)
+    assert (claim.verdict, claim.block_id) == (Verdict.PLACE, TABLE[block] * 3 + group)
+    return shipment.settle(block * 3 + group, is_intact, now_s)
+
+
+def test_a_block_is_there_when_all_its_parts_are() -> None:
+    shipment = grouped()
+    for group in (0, 2):
+        part_arrives(shipment, 2, group, 3.0)
+    assert (shipment.num_verified, shipment.landed_prefix_blocks) == (0, 0)
+    assert shipment.missing == (2, 3, 4, 5)
+    part_arrives(shipment, 2, 1, 3.0)
+    assert (shipment.num_verified, shipment.landed_prefix_blocks) == (1, 1)
+    for block in (3, 4, 5):
+        for group in (0, 1):
+            part_arrives(shipment, block, group, 6.0)
+    part_arrives(shipment, 3, 2, 6.0)
+    assert shipment.first_token(4, 7.0) == ()
+    assert shipment.chunk_ready(4, 2, 7.0, 2) == ()
+    assert part_arrives(shipment, 4, 2, 8.0) == ()
+    assert part_arrives(shipment, 5, 2, 8.0) == LANDED
+
+
+def test_what_is_lost_between_two_groups_is_kept_in_whole_blocks() -> None:
+    shipment = grouped()
+    for block, group in ((2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (4, 0)):
+        part_arrives(shipment, block, group, 3.0)
+    claim = shipment.claim(5 * 3)
+    assert claim.verdict is Verdict.PLACE
+    assert shipment.claim(5 * 3 + 1).verdict is Verdict.PLACE
+    assert shipment.stream_lost(4.0) == FENCE
+    assert shipment.num_quarantined == 1, "two parts of one block"
+    assert shipment.peer_lost() == ()
+    shipment.settle(5 * 3, False, 5.0)
+    assert shipment.settle(5 * 3 + 1, False, 5.0) == (handover(Outcome.LOST, 1),)
+
+
+def test_a_part_is_asked_for_once_more_by_its_group() -> None:
+    shipment = grouped()
+    resend = (AskResend(first_block=4, num_blocks=1, group=1),)
+    assert part_arrives(shipment, 4, 1, 3.0, is_intact=False) == resend
+    assert part_arrives(shipment, 4, 0, 3.0, is_intact=False) != FENCE, "each part by itself"
+    assert part_arrives(shipment, 4, 1, 3.0, is_intact=False) == FENCE
+
+
+def test_a_group_is_on_its_way_from_its_own_announcement_on() -> None:
+    shipment = grouped()
+    for block in (4, 5):
+        part_arrives(shipment, block, 0, 3.0)
+        part_arrives(shipment, block, 1, 5.5)
+    assert shipment.transfer_s == (3.0 - 2.0) + (5.5 - 5.0)
+    shipment.first_token(4, 7.0)
+    assert shipment.chunk_ready(4, 2, 7.0, 2) == ()
+    part_arrives(shipment, 5, 2, 7.25)
+    assert shipment.transfer_s == 1.0 + 0.5 + 0.25
+    assert shipment.exposed_s == 0.25

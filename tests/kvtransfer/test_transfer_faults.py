@@ -21,6 +21,7 @@ from pagewire.kvtransfer.effects import (
     Announce,
     AskBind,
     AskResend,
+    Claim,
     Detach,
     Effects,
     HandOver,
@@ -31,12 +32,15 @@ from pagewire.kvtransfer.effects import (
     SendFence,
     SendFenced,
     SendLanded,
-    Verdict,
 )
 from pagewire.kvtransfer.intake import Intake
+from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 from pagewire.kvtransfer.shipment import IncomingShipment, IncomingState
-from pagewire.kvtransfer.transports.grpc import CHANNEL_OPTIONS, GrpcReceiver, GrpcSender
+from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
 FIRST, NUM = 1, 20
 END = FIRST + NUM
@@ -46,11 +50,16 @@ class Transfer:
     """One shipment from P to D, its effects carried out as the services do."""
 
     def __init__(
-        self, sender: GrpcSender, receiver: GrpcReceiver, recorder: Recorder, tasks: asyncio.TaskGroup
+        self,
+        sender: StreamSender,
+        receiver: StreamReceiver,
+        target: PoolMemory,
+        recorder: Recorder,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self.sender, self.receiver, self.recorder, self.tasks = sender, receiver, recorder, tasks
         self.clock = ManualClock()
-        self.target = pool(filled=False)
+        self.target = target
         self.handed: list[HandOver] = []
         self.released: list[Release] = []
         self.resends = 0
@@ -58,15 +67,15 @@ class Transfer:
             request_id="r", generation=1, shipment_id=3, first_block=FIRST, max_blocks=NUM, deadline_s=100.0
         )
         self.outgoing = OutgoingShipment(request_id="r", generation=1, shipment_id=3, peer_id="D", first_block=FIRST)
-        self.intake = Intake(self.incoming, self.target, self.clock, lambda _, effects: self.on_d(effects))
+        self.intake = Intake(self.incoming, self.clock, lambda _, effects: self.on_d(effects))
         receiver.register(3, 1, self)
 
-    def deliver(
-        self, shipment_id: int, generation: int, block_index: int, data: memoryview, is_intact: bool
-    ) -> Verdict:
-        verdict = self.intake.deliver(shipment_id, generation, block_index, data, is_intact)
+    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+        return self.intake.claim(shipment_id, generation, block_index)
+
+    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+        self.intake.settle(shipment_id, generation, block_index, is_intact)
         self.recorder.note()
-        return verdict
 
     def ship(self, *, chunk: int = 5) -> None:
         """P's engine computes chunk after chunk; block i of the chain is P's block i."""
@@ -126,8 +135,8 @@ class Transfer:
 @contextlib.asynccontextmanager
 async def transfer(plan: Plan) -> AsyncIterator[tuple[Transfer, FaultyChannel]]:
     recorder = Recorder()
-    sender = GrpcSender(
-        pod_id="P", secret=SECRET, memory=pool(filled=True), on_lost=recorder.on_lost,
+    sender = StreamSender(
+        pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(GRPC,), on_lost=recorder.on_lost,
         message_bytes=SMALL.message_bytes, times=FAST,
     )  # fmt: skip
     async with (
@@ -135,14 +144,14 @@ async def transfer(plan: Plan) -> AsyncIterator[tuple[Transfer, FaultyChannel]]:
         grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
         asyncio.TaskGroup() as tasks,
     ):
-        faulty = FaultyChannel(channel, plan)
-        receiver = GrpcReceiver(
-            cast("grpc.aio.Channel", faulty), pod_id="D", sender_id="P", secret=SECRET, block_bytes=BLOCK_BYTES,
-            on_lost=recorder.on_lost, flow=SMALL, times=FAST,
+        faulty, target = FaultyChannel(channel, plan), pool(filled=False)
+        receiver = StreamReceiver(
+            cast("grpc.aio.Channel", faulty), pod_id="D", source_id="P", secret=SECRET, memory=target,
+            carriers=(GRPC,), on_lost=recorder.on_lost, flow=SMALL, times=FAST,
         )  # fmt: skip
         async with running(receiver):
             await receiver.connected(10)
-            yield Transfer(sender, receiver, recorder, tasks), faulty
+            yield Transfer(sender, receiver, target, recorder, tasks), faulty
 
 
 async def until_over(both: Transfer) -> None:
@@ -215,10 +224,10 @@ async def test_late_blocks_of_a_cancelled_shipment_go_nowhere() -> None:
         channel.flowing.set()
         # A later shipment on the same stream shows that everything before it was read.
         probe = Recorder()
-        sink = RecordingSink(pool(filled=False), probe)
+        sink = RecordingSink(probe)
         both.receiver.register(4, 1, sink)
-        both.sender.send("D", 4, 1, [(0, 0)])
-        await probe.until(lambda: sink.placed == [0])
+        both.sender.send("D", 4, 1, [(63, 63)])
+        await probe.until(lambda: sink.placed == [63])
         assert both.handed == [HandOver(outcome=Outcome.CANCELLED)]
         assert all(both.target.read(block_id) == bytes(BLOCK_BYTES) for block_id in range(2 * END))
 

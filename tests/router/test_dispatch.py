@@ -18,6 +18,7 @@ from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
 from pagewire.core.messages import Load, Role
 from pagewire.router.config import PrefillMode
+from pagewire.serving.registry import Registration
 
 TOKENIZER = byte_tokenizer.build()
 PROMPT = list(TOKENIZER.encode("the capital of France is").ids)
@@ -249,8 +250,12 @@ async def test_a_cached_prefix_draws_its_requests(start: StartRouter) -> None:
         hashes = chain(root, long, 16)
         indexed = [CachedBlock(block_hash=h, depth=i) for i, h in enumerate(hashes) if is_indexed(i)]
         assert indexed
-        await router.registry.write_index("d2@1", [block.block_hash for block in indexed], ())
-        await router.registry.write_index("d0@of-old", [block.block_hash for block in indexed], ())
+        tiers = {block.block_hash: 0 for block in indexed}
+        for pod_id, incarnation in (("d2", "1"), ("d0", "of-old")):
+            holder = Registration(
+                pod_id=pod_id, incarnation=incarnation, role=Role.DECODE, address="", metrics="", fingerprint=print_
+            )
+            await router.registry.write_index(holder, tiers)
         response = await router.complete(long, max_tokens=4, pagewire={"timeline": True})
         predicted = response.json()["pagewire"]["predicted_cached_tokens"]
         assert predicted == (indexed[-1].depth + 1) * 16

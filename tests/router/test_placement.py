@@ -130,6 +130,15 @@ def test_dead_incarnations_and_strangers_say_nothing() -> None:
     assert found.stale == ((asked[0].block_hash, "d0@old"),)
 
 
+def test_what_left_the_pool_for_host_memory_is_still_held() -> None:
+    asked = probes(hashes(400), 400, B)
+    answers: list[set[str]] = [{"d0@1", "d1@1+1"}, {"d0@1+1", "d1@1"}, {"d0@1+1", "d1@old+1"}]
+    found = held(asked, answers, {"d0": "1", "d1": "1"}, 400, B)
+    assert found.tokens == {"d0": 384, "d1": 256}
+    assert found.on_host == {"d0": 256, "d1": 0}
+    assert found.stale == ((asked[2].block_hash, "d1@old+1"),)
+
+
 def test_admission_is_bounded_and_says_when_to_come_back() -> None:
     admission = Admission(2)
     admission.enter()

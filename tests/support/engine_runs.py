@@ -30,10 +30,10 @@ def spec(request_id: str, tokens: Iterable[int], sampling: SamplingParams, **cha
     return SequenceSpec(request_id=request_id, tokens=tuple(tokens), sampling=sampling, root=ROOT, **changes)
 
 
-def engine(model: Path, role: Role = Role.COLOCATED, **settings: Any) -> Engine:
-    """Return an idle fp32 engine with a small pool."""
+def engine(model: Path, role: Role = Role.COLOCATED, *, pool_fd: int = -1, **settings: Any) -> Engine:
+    """Return an idle fp32 engine with a small pool, in the file `pool_fd` or anonymous memory."""
     defaults: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 4 << 20, "max_model_len": 256}
-    return assemble(EngineConfig(model=str(model), role=role, **{**defaults, **settings}), MonotonicClock())
+    return assemble(EngineConfig(model=str(model), role=role, **{**defaults, **settings}), MonotonicClock(), pool_fd)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A gRPC channel that spoils the bulk stream between two real ends: byte-level faults, decided by a script.
 
-Only messages of blocks are touched, so greetings and credit work. Proves what the receiver makes of bytes that come
-wrong, twice, late, out of order or not at all; cannot show what gRPC itself does about a bad network.
+Only messages that say which blocks are ready are touched, so greetings and credit work. Proves what the taker makes of
+bytes that come wrong, twice, late, out of order or not at all; cannot show what gRPC itself does about a bad network.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import grpc
 
-BLOCKS_KIND = 4
+KINDS = (4, 6)  # payload in band, or elsewhere
 Plan = Callable[[int, bytes], list[bytes]]
 """Given the number of a message of blocks (from 0, over all streams) and its bytes, what the receiver reads instead."""
 
@@ -65,7 +65,7 @@ class FaultyCall:
     async def read(self) -> object:
         while not self._ready:
             message = await self._call.read()
-            if not isinstance(message, bytes) or message[5] != BLOCKS_KIND:
+            if not isinstance(message, bytes) or message[5] not in KINDS:
                 return message
             await self._channel.flowing.wait()
             self._ready.extend(self._channel.plan(self._channel.num_messages, message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-START_S = 120.0
+TETHER = (sys.executable, "-P", "-m", "pagewire.cli.tether")  # it ends with whoever started it
 REST_S = 20.0
 AT_REST = re.compile(r"KV pool checked at the end: \d+ free, \d+ cached, 0 held, 0 reserved")
 
@@ -63,6 +64,9 @@ class LiveCluster:
         self.http: str = self.said["router"]["http"]
         self.grpc: str = self.said["router"]["grpc"]
         self.tree = psutil.Process(self.process.pid).children(recursive=True)
+        self._joined: list[subprocess.Popen[str]] = []
+        pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
+        self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
 
     # ------------------------------------------------------------------------------------------------------- asking
 
@@ -115,9 +119,20 @@ class LiveCluster:
         """Return all pods that `up` named."""
         return [*self.said["prefill"], *self.said["decode"], *self.said["colocated"]]
 
+    def alive(self) -> list[dict[str, Any]]:
+        """Return the pods that were not ended."""
+        return [pod for pod in self.pods() if _is_alive(pod["pid"])]
+
     def metrics(self, pod: dict[str, Any]) -> dict[str, float]:
         """Return a pod's metrics by name, without the prefix."""
-        text = httpx.get(pod["metrics"], trust_env=False).text
+        return self._metrics(pod["metrics"])
+
+    def router_metrics(self) -> dict[str, float]:
+        """Return the router's, likewise; of a labelled one the last."""
+        return self._metrics(f"{self.http}/metrics")
+
+    def _metrics(self, url: str) -> dict[str, float]:
+        text = httpx.get(url, trust_env=False, timeout=30).text
         return {
             sample.name.removeprefix("pagewire_"): sample.value
             for family in text_string_to_metric_families(text)
@@ -128,22 +143,63 @@ class LiveCluster:
         """Every block of every living pod is free or cached, none is promised or orphaned; waits for stragglers."""
         deadline_s = time.monotonic() + REST_S
         while True:
-            states = {pod["id"]: self.metrics(pod) for pod in self.pods() if psutil.pid_exists(pod["pid"])}
+            states = {pod["id"]: self.metrics(pod) for pod in self.alive()}
             if all(_is_at_rest(state) for state in states.values()):
                 return
             assert time.monotonic() < deadline_s, json.dumps(states, indent=1)
             time.sleep(0.05)
+
+    def usable(self) -> dict[str, int]:
+        """Return how many pods of each role the router would place a request on; none of a role is left out."""
+        pods: dict[str, int] = httpx.get(f"{self.http}/health", trust_env=False, timeout=30).json()["pods"]
+        return {role: number for role, number in pods.items() if number}
 
     def engine_of(self, pod: dict[str, Any]) -> psutil.Process:
         """Return the engine process of a pod."""
         (engine,) = psutil.Process(pod["pid"]).children(recursive=True)
         return engine
 
+    # ------------------------------------------------------------------------------------------------ coming and going
+
+    def join(self, role: str) -> dict[str, Any]:
+        """Start another pod, just as one of its role was started that `up` named; return what it says of itself."""
+        command, environ = self._how[role]
+        name = f"{role}-joined-{len(self._joined)}"
+        command = [
+            name if before == "--pod-id" else word for before, word in zip(["", *command], command, strict=False)
+        ]
+        with (self.logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*TETHER, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environ, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        assert process.stdout is not None
+        self._joined.append(process)
+        pod: dict[str, Any] = json.loads(process.stdout.readline())
+        self.tree += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        self.said[role].append(pod)
+        return pod
+
+    def exit_code(self, pod: dict[str, Any]) -> int:
+        """Return how a pod ended; waits for it."""
+        for process in self._joined:
+            if process.pid == pod["pid"]:
+                return process.wait(timeout=60)
+        ended = re.compile(rf"{pod['id']} ended with exit code (-?\d+)")
+        deadline_s = time.monotonic() + 60
+        while (found := ended.search(self.log("up"))) is None:
+            assert time.monotonic() < deadline_s, f"{pod['id']} did not end"
+            time.sleep(0.05)
+        return int(found[1])
+
     # ------------------------------------------------------------------------------------------------------- ending
 
     def kill(self, pod: dict[str, Any]) -> None:
-        """SIGKILL for a pod's front; its engine follows by itself."""
+        """SIGKILL for a pod's front, which is gone then; its engine follows by itself."""
         os.kill(pod["pid"], signal.SIGKILL)
+        while _is_alive(pod["pid"]):
+            time.sleep(0.001)
 
     def stop(self) -> int:
         """Interrupt `up`; return its exit code once it and everything that it started are gone.
@@ -163,18 +219,37 @@ class LiveCluster:
         return code
 
     def _stop(self) -> int:
-        alive_until_now = [pod["id"] for pod in self.pods() if psutil.pid_exists(pod["pid"])]
-        self.process.send_signal(signal.SIGINT)
+        alive_until_now = [pod["id"] for pod in self.alive()]
         try:
-            code = self.process.wait(timeout=60)
+            for pod in self.alive():
+                assert self.metrics(pod)["kv_blocks_orphaned"] == 0, pod["id"]
         finally:
-            self.process.kill()
-            self._close_streams()
+            self._leave()
+            self.process.send_signal(signal.SIGINT)
+            try:
+                code = self.process.wait(timeout=60)
+            finally:
+                self.process.kill()
+                self._close_streams()
         _, alive = psutil.wait_procs(self.tree, timeout=10)
         assert alive == [], f"left behind: {alive}"
         for name in alive_until_now:
             assert AT_REST.search(self.log(name)), self.log(name)
         return code
+
+    def _leave(self) -> None:
+        """End the pods that joined; wake what a test left stopped."""
+        for stopped in self.tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                stopped.resume()
+        for process in self._joined:
+            process.terminate()
+        for process in self._joined:
+            try:
+                process.communicate(timeout=60)
+            finally:
+                process.kill()
+                process.communicate()
 
     def _close_streams(self) -> None:
         assert self.process.stdout is not None
@@ -186,6 +261,17 @@ class LiveCluster:
         return (self.logs / f"{name}.log").read_text()
 
 
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _how_started(pod: psutil.Process) -> tuple[list[str], dict[str, str]]:
+    return pod.cmdline(), pod.environ()
+
+
 def _is_at_rest(state: dict[str, float]) -> bool:
-    in_use = sum(state[f"kv_blocks_{name}"] for name in ("held", "reserved", "orphaned"))
+    in_use = sum(state[f"kv_blocks_{name}"] for name in ("held", "reserved", "orphaned", "quarantined"))
     return in_use == 0 and state["kv_blocks_free"] + state["kv_blocks_cached"] == state["kv_blocks_total"]

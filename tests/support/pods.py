@@ -30,15 +30,18 @@ from pagewire.core.messages import (
     Report,
     Role,
     SequenceSpec,
+    Source,
     Submit,
     Tokens,
 )
 from pagewire.core.sampling import FinishReason
-from pagewire.decode_service.prefill_peers import open_bulk_channel
 from pagewire.decode_service.service import DecodeService
+from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.engine.front import Front
+from pagewire.kvtransfer.link_cost import LinkCost
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.kvtransfer.transports.grpc import GrpcSender
+from pagewire.kvtransfer.transports.offered import offered
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.prefill_service.service import PrefillService
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
@@ -49,6 +52,8 @@ SECRET = "the tests' secret"
 BLOCK = 16
 CHUNK = 16
 WAIT_S = 20.0
+FREE = LinkCost(rtt_s=0.0, s_per_byte=0.0)
+DEAR = LinkCost(rtt_s=1e6, s_per_byte=1.0)
 TIMES = LinkTimes(heartbeat_s=0.2, silence_s=WAIT_S, reconnect_min_s=0.01, reconnect_max_s=0.05)
 
 
@@ -99,35 +104,44 @@ class Pod:
     """One pod: engine, front, service, server."""
 
     def __init__(self, pod_id: str, role: Role, model: Path, settings: dict[str, Any]) -> None:
-        engine_settings = {"kv_memory_bytes": 4 << 20, "chunk_size": CHUNK, "block_size": BLOCK}
+        engine_settings: dict[str, Any] = {
+            "kv_memory_bytes": 4 << 20,
+            "chunk_size": CHUNK,
+            "block_size": BLOCK,
+            "kv_order": "layer_outer",
+            "layer_groups": 1,
+        }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id
+        self.address = ""  # where others dial it; a test may put a wire in front
         self.clock = ManualClock()
         self.wall_s = 1_000_000.0
-        self.engine = ThreadedEngine(engine(model, role, **engine_settings))
-        config = PodConfig(model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **settings)
-        self.front = Front(config, role, self.engine, ("grpc",))
+        self.engine = ThreadedEngine.assemble(model, role, **engine_settings)
+        config = PodConfig(
+            model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **({"transports": "grpc"} | settings)
+        )
+        self.front = Front(config, role, self.engine, offered(config.transports))
         self.bulk: list[FaultyChannel] = []
-        self.service = self._prefill() if role is Role.PREFILL else self._decode()
-        self.server = GrpcServer("127.0.0.1", 0, self.service.handlers())
-        self.engine.on_step = self._on_step
-
-    def _prefill(self) -> PrefillService:
-        self.sender = GrpcSender(
+        self.sender = StreamSender(
             pod_id=self.pod_id,
             secret=SECRET.encode(),
             memory=self.engine.pool,
+            carriers=self.front.offers.carriers,
+            layout=self.engine.ready.layout,
             on_lost=lambda peer_id, keys: None,
             message_bytes=self.engine.pool.block_bytes,  # a message is a block: faults hit what they name
+            num_groups=engine_settings["layer_groups"],
         )
-        return PrefillService(self.front, self.sender, clock=self.clock, wall=lambda: self.wall_s)
+        kind = PrefillService if role is Role.PREFILL else DecodeService
+        self.service = kind(
+            self.front, clock=self.clock, wall=lambda: self.wall_s, sender=self.sender, bulk_channel=self._bulk_channel
+        )
+        self.server = GrpcServer("127.0.0.1", 0, self.service.handlers())
+        self.engine.on_step = self._on_step
 
-    def _decode(self) -> DecodeService:
-        def bulk_channel(address: str) -> Any:
-            self.bulk.append(FaultyChannel(open_bulk_channel(address), lambda number, message: [message]))
-            return self.bulk[-1]
-
-        return DecodeService(self.front, clock=self.clock, wall=lambda: self.wall_s, bulk_channel=bulk_channel)
+    def _bulk_channel(self, address: str) -> Any:
+        self.bulk.append(FaultyChannel(open_bulk_channel(address), lambda number, message: [message]))
+        return self.bulk[-1]
 
     def _on_step(self, step: StepDone) -> None:
         self.front.note(step)
@@ -136,13 +150,20 @@ class Pod:
     @property
     def candidate(self) -> Candidate:
         """This pod as one that may run a prompt."""
-        return Candidate(pod_id=self.pod_id, address=self.server.address)
+        return Candidate(pod_id=self.pod_id, address=self.address)
+
+    def source(self, num_tokens: int) -> Source:
+        """This pod as one that holds a beginning of a prompt."""
+        return Source(pod_id=self.pod_id, address=self.address, num_tokens=num_tokens)
+
+    def take_copying_for(self, cost: LinkCost) -> None:
+        """Have this pod believe that copying costs this, from anybody."""
+        self.service._exchange.peers.cost = lambda pod_id, address: cost  # type: ignore[method-assign]
 
     @property
     def open_shipments(self) -> list[IncomingShipment]:
         """What is on its way to this decode pod."""
-        assert isinstance(self.service, DecodeService)
-        peers = self.service._peers._peers.values()
+        peers = self.service._exchange.peers.all().values()
         return [delivery.shipment for peer in peers for delivery in peer._deliveries.values()]
 
     @property
@@ -174,6 +195,7 @@ class Pod:
     async def start(self) -> None:
         """Serve."""
         await self.server.start()
+        self.address = self.front.address = self.server.address
         self.front.lifecycle.ready()
 
     async def aclose(self) -> None:
@@ -192,13 +214,15 @@ class Pod:
         await until(lambda: self.engine.loop.load().blocks_held == 0)
         assert_at_rest(self.engine.loop)
         assert not self.engine.engine.scheduler.sequences
-        if isinstance(self.service, PrefillService):
-            assert len(self.service._leases) == 0
-            return
-        assert (self.num_waiting, self.open_shipments) == (0, [])
-        for peer in self.service._peers._peers.values():
-            assert peer.receiver._inbox.keys() == ()
-            assert peer.receiver._inbox.num_waiting == 0
+        exchange = self.service._exchange
+        assert (len(exchange.exports), len(exchange.exports._leases), self.open_shipments) == (0, 0, [])
+        assert exchange.peers.num_quarantined == 0
+        if isinstance(self.service, DecodeService):
+            assert (self.num_waiting, len(self.service._handovers)) == (0, 0)
+        for peer in exchange.peers.all().values():
+            if peer.receiver._stream is not None:
+                assert peer.receiver._stream.inbox.keys() == ()
+                assert peer.receiver._stream.inbox.num_waiting == 0
 
 
 class RouterEnd:
@@ -214,14 +238,16 @@ class RouterEnd:
         """Return the link to a pod, dialling it first where there is none."""
         if pod.pod_id not in self._dialers:
             events = LinkEvents(on_message=self._on_message, on_up=lambda link: None, on_down=lambda link: None)
-            dialer = LinkDialer(pod.server.address, lambda: self._identity, events, times=TIMES)
+            dialer = LinkDialer(pod.address, lambda: self._identity, events, times=TIMES)
             self._dialers[pod.pod_id] = dialer
             self._tasks[pod.pod_id] = asyncio.create_task(dialer.run())
         return await self._dialers[pod.pod_id].up(WAIT_S)
 
     async def hang_up(self, pod: Pod) -> None:
-        """Lose the link to a pod for good."""
-        self._dialers.pop(pod.pod_id)
+        """Lose the link to a pod for good; no-op without one."""
+        if pod.pod_id not in self._dialers:
+            return
+        del self._dialers[pod.pod_id]
         task = self._tasks.pop(pod.pod_id)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -248,6 +274,8 @@ class Pods:
         self.prefill = list(prefill)
         self.decode = list(decode)
         self.router = RouterEnd()
+        for pod in (*self.prefill, *self.decode):  # what tiny models take would be a matter of luck
+            pod.take_copying_for(FREE)
 
     @property
     def p(self) -> Pod:
@@ -270,6 +298,7 @@ class Pods:
         prefill: str = "remote",
         deadline_s: float = 60.0,
         output: tuple[int, ...] = (),
+        sources: Sequence[Source] = (),
         **sampling: Any,
     ) -> Asked:
         """Submit a request to a decode pod, with all prefill pods as candidates unless told otherwise."""
@@ -277,7 +306,9 @@ class Pods:
         asked = Asked(spec(name, tokens, greedy(max_tokens, **sampling), output=output))
         self.router.asked[name] = asked
         chosen = tuple(pod.candidate for pod in self.prefill) if candidates is None else tuple(candidates)
-        link.send(Submit(spec=asked.spec, candidates=chosen, prefill=prefill, deadline_s=deadline_s))
+        link.send(
+            Submit(spec=asked.spec, candidates=chosen, prefill=prefill, deadline_s=deadline_s, sources=tuple(sources))
+        )
         return asked
 
     async def ask(self, name: str, tokens: Sequence[int], max_tokens: int = 8, **options: Any) -> Asked:
@@ -354,7 +385,7 @@ class Wire:
         self._target = pod.server
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -362,12 +393,22 @@ class Wire:
         """Let nothing through."""
         self._flowing.clear()
 
+    def thaw(self) -> None:
+        """Let all through again, what came meanwhile first."""
+        self._flowing.set()
+
+    def drop(self, share: Callable[[], bool] = lambda: True) -> None:
+        """Break those connections that `share` says, asked of each, and take new ones."""
+        for near, far in self._connections:
+            if share():
+                near.transport.abort()
+                far.transport.abort()
+
     def cut(self) -> None:
         """Break what is connected, and refuse what comes."""
         assert self._server is not None
         self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
+        self.drop()
 
     async def start(self) -> None:
         """Listen."""
@@ -383,7 +424,7 @@ class Wire:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
-        self._writers |= {writer, far_writer}
+        self._connections.append((writer, far_writer))
         for source, target in ((reader, far_writer), (far_reader, writer)):
             task = asyncio.create_task(self._copy(source, target))
             self._tasks.add(task)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine_runs import engine as build_engine
 
 from pagewire.core.engine_messages import (
     Add,
@@ -18,12 +22,16 @@ from pagewire.core.engine_messages import (
     Bound,
     EngineMessage,
     Freed,
+    Held,
+    Hold,
     Join,
+    Keep,
     Reserve,
     Reserved,
     StepDone,
 )
 from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Role
 from pagewire.engine.assembly import Engine
 from pagewire.kvtransfer.memory import PoolMemory
 
@@ -33,7 +41,7 @@ Answer = TypeVar("Answer", bound=EngineMessage)
 class ThreadedEngine:
     """A `RunningEngine`. `allow(n)` lets it compute n steps more and no further, `let_go()` as many as there are."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, pool_fd: int | None = None) -> None:
         self.engine = engine
         self.loop = engine.loop
         self.ready = engine.ready
@@ -41,6 +49,7 @@ class ThreadedEngine:
             memoryview(engine.cache.memory),
             block_bytes=engine.ready.layout.block_bytes,
             num_blocks=engine.ready.num_blocks,
+            fd=pool_fd,
         )
         self.exited = asyncio.Event()
         self.on_step: Callable[[StepDone], None] = lambda step: None
@@ -52,8 +61,20 @@ class ThreadedEngine:
         self._steps_left: float = math.inf
         self._closed = False
         self._waiting: dict[str, list[asyncio.Future[EngineMessage]]] = {}
+        self.loop.on_group = self.tell_group
         self._thread = threading.Thread(target=self._run, name="engine")
         self._thread.start()
+
+    @classmethod
+    def assemble(cls, model: Path, role: Role, **settings: Any) -> ThreadedEngine:
+        """Return one whose pool lies in a sealed file, as an engine process's does."""
+        pool_fd = os.memfd_create("pagewire-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            engine = cls(build_engine(model, role, pool_fd=pool_fd, **settings), pool_fd)
+        finally:
+            os.close(pool_fd)
+        engine.pool.seal()
+        return engine
 
     # ------------------------------------------------------------------------------------------------ for the test
 
@@ -77,6 +98,10 @@ class ThreadedEngine:
                     answer.set_exception(EngineFailed("killed by the test"))
         self._waiting.clear()
 
+    def tell_group(self, step: StepDone) -> None:
+        """Tell of a layer group, from within a step; a test may put itself in between."""
+        self._post(self._tell, step)
+
     # ----------------------------------------------------------------------------------------------- RunningEngine
 
     def add(self, command: Add) -> None:
@@ -92,6 +117,14 @@ class ThreadedEngine:
     async def bind(self, command: Bind) -> Bound:
         self._alive()
         return await self._answer(command.request_id, self.loop.bind(command))
+
+    async def hold(self, command: Hold) -> Held:
+        self._alive()
+        return await self._answer(command.request_id, self.loop.hold(command))
+
+    def keep(self, command: Keep) -> None:
+        self._alive()
+        self.loop.keep(command)
 
     def join(self, command: Join) -> None:
         self._alive()
@@ -111,6 +144,7 @@ class ThreadedEngine:
             self._close()
             self.exited.set()
         await asyncio.to_thread(self._thread.join)
+        self.pool.close()
 
     # -------------------------------------------------------------------------------------------------------- inside
 
@@ -163,7 +197,15 @@ class ThreadedEngine:
     def _hear(self, step: StepDone) -> None:
         if not self._closed:
             self.num_steps += bool(step.records or step.chunks)
-            self.on_step(step)
+            self._tell(step)
+
+    def _tell(self, step: StepDone) -> None:
+        if not self._closed:
+            try:
+                self.on_step(step)
+            except Exception:
+                self.die()  # as `EngineClient` does
+                raise
 
     def _free(self, freed: Freed) -> None:
         for future in list(self._waiting.get(freed.request_id, ())):

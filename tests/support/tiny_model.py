@@ -70,9 +70,10 @@ ARCHITECTURES: dict[str, Callable[[], PretrainedConfig]] = {
 }
 
 
-def build(folder: Path, name: str = "llama", seed: int = 0) -> Path:
+def build(folder: Path, name: str = "llama", seed: int = 0, num_layers: int = 3) -> Path:
     """Write the model `name` to `folder` and return it; equal seeds give equal weights."""
     config = ARCHITECTURES[name]()
+    config.num_hidden_layers = num_layers
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""What both ends of a bulk stream over gRPC share: its name, its options, and how it breaks."""
+"""What both ends of a bulk stream share: its gRPC name, its options, and how it breaks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import grpc
 
+from pagewire.core.kv_layout import KVLayout
 from pagewire.kvtransfer.wire import MAX_MESSAGE_BYTES, MalformedMessage
 
 METHOD = "/pagewire.kv.v1.Blocks/Stream"
@@ -19,8 +20,16 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # Pods of one host share nothing through gRPC's global subchannel pool: a dead peer's backoff would be inherited.
     ("grpc.use_local_subchannel_pool", 1),
 ]
-BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError, TimeoutError, MalformedMessage)
+BROKEN = (
+    grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError,
+    MalformedMessage,
+)  # fmt: skip
 _MAX_HEADER_BYTES = 1024
+
+
+def order_of(layout: KVLayout | None) -> str:
+    """Return what a greeting says of the order of a block's axes; empty where nobody cares."""
+    return layout.order.value if layout is not None else ""
 
 
 def why(error: BaseException) -> str:
@@ -31,6 +40,18 @@ def why(error: BaseException) -> str:
 
 
 def check_block_bytes(block_bytes: int) -> None:
-    """Raise ValueError when a block does not fit in a message."""
+    """Raise ValueError when a block does not fit in a message, as its payload."""
     if not 0 < block_bytes <= MAX_MESSAGE_BYTES - _MAX_HEADER_BYTES:
         raise ValueError(f"a block of {block_bytes} bytes does not fit in a message of {MAX_MESSAGE_BYTES}")
+
+
+async def ended(*tasks: asyncio.Task[None]) -> None:
+    """Return when all of the cancelled `tasks` have ended, also when the caller is cancelled meanwhile: then raises."""
+    interrupted: asyncio.CancelledError | None = None
+    while any(not task.done() for task in tasks):
+        try:
+            await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted

@@ -7,24 +7,26 @@ Turns frames into events of the `IncomingShipment` and carries out its effects. 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import Bind, Bound
-from pagewire.core.errors import EngineFailed, PagewireError, Unavailable
+from pagewire.core.errors import EngineFailed, PagewireError, PrefillLost, Unavailable
 from pagewire.core.messages import (
     ChunkReady,
     Fence,
     Fenced,
+    FetchReady,
     FirstToken,
     Landed,
     LinkMessage,
-    PrefillFailed,
     Resend,
     RunAccepted,
-    RunRefused,
+    ShipmentFailed,
+    ShipmentRefused,
 )
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.kvtransfer import effects as fx
@@ -35,7 +37,7 @@ from pagewire.serving.link import Link
 
 log = logging.getLogger(__name__)
 
-PrefillMessage = RunAccepted | RunRefused | ChunkReady | FirstToken | PrefillFailed | Fenced
+SourceMessage = RunAccepted | ShipmentRefused | ChunkReady | FirstToken | FetchReady | ShipmentFailed | Fenced
 
 
 class Delivery:
@@ -56,16 +58,19 @@ class Delivery:
         self.shipment = shipment
         self.link = link
         self.first_token: FirstToken | None = None
-        self.error: PagewireError | None = None  # what the prefill pod said of a prompt that it did not run
+        self.error: PagewireError | None = None  # what the source said of a shipment that it did not make
+        self.answered_s: float | None = None  # seconds from the question to its first answer
         self.handed_over: asyncio.Future[fx.HandOver] = asyncio.get_running_loop().create_future()
+        self.transport = receiver.transport  # the name of what carries it
         self._receiver = receiver
         self._bind = bind
         self._clock = clock
         self._watch = watch
         self._on_first_token = on_first_token
+        self._asked_s = clock.now()
         self._binding: asyncio.Task[None] | None = None
         self._key = (shipment.shipment_id, shipment.generation)
-        receiver.register(*self._key, Intake(shipment, memory, clock, self._from_intake))
+        receiver.register(*self._key, Intake(shipment, clock, self._from_intake))
 
     @property
     def key(self) -> tuple[str, int]:
@@ -82,28 +87,47 @@ class Delivery:
         """How many blocks from the shipment's first on are here and stay."""
         return self.handed_over.result().kept_blocks if self.handed_over.done() else 0
 
-    def on_message(self, message: PrefillMessage) -> None:
+    @property
+    def cause(self) -> str:
+        """The machine-readable cause of its loss, "" unless it was lost."""
+        if self.outcome is not fx.Outcome.LOST:
+            return ""
+        lost = self.error or self.shipment.error
+        return lost.cause if lost is not None else PrefillLost.cause
+
+    @property
+    def why(self) -> str:
+        """Why it did not land, for people."""
+        if self.error is not None:
+            return self.error.message
+        return self.shipment.error.message if self.shipment.error is not None else "the link is down"
+
+    def on_message(self, message: SourceMessage) -> None:
         """Take a frame of this shipment."""
         now_s = self._clock.now()
+        if self.answered_s is None:
+            self.answered_s = now_s - self._asked_s
         shipment = self.shipment
         match message:
             case RunAccepted():
                 self._act(shipment.accepted())
-            case RunRefused():
+            case ShipmentRefused():
                 self.error = message.error.error()
-                self._act(shipment.refused())
+                self._act(shipment.refused(self.error))
             case ChunkReady():
                 self._watch.stamp(Phase.FIRST_CHUNK_READY, now_s)
-                self._act(shipment.chunk_ready(message.first_block, message.num_blocks, now_s))
+                self._act(shipment.chunk_ready(message.first_block, message.num_blocks, now_s, message.group))
             case FirstToken():
                 if self.first_token is None and shipment.is_open:
                     self._watch.stamp(Phase.FIRST_TOKENS_RECEIVED, now_s)
                     self.first_token = message
                     self._on_first_token(message)
                 self._act(shipment.first_token(message.num_blocks, now_s))
-            case PrefillFailed():
+            case FetchReady():
+                self._act(shipment.fetch_ready(message.num_blocks, now_s))
+            case ShipmentFailed():
                 self.error = message.error.error()
-                self._act(shipment.prefill_failed())
+                self._act(shipment.prefill_failed(self.error))
             case Fenced():
                 self._act(shipment.fenced())
 
@@ -133,7 +157,7 @@ class Delivery:
                 case fx.AskBind():
                     self._binding = asyncio.create_task(self._bind_blocks(effect.num_blocks, self._binding))
                 case fx.AskResend():
-                    self._say(Resend(**names, first_block=effect.first_block, num_blocks=effect.num_blocks))
+                    self._say(Resend(**names, **dataclasses.asdict(effect)))
                 case fx.Detach():
                     self._receiver.unregister(*self._key)
                 case fx.SendFence():

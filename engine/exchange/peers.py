@@ -1,7 +1,7 @@
-"""The prefill pods that this decode pod has met: a link and a bulk stream to each, kept until they are gone for good.
+"""The pods that this one takes blocks from: a link and a bulk stream to each, kept until they are gone for good.
 
-Knows addresses and streams; nothing of requests, except to tell the deliveries of a peer that it is gone.
-Invariant: a delivery hears of the loss of its link and of its stream exactly while it is open.
+Knows addresses, streams and what they cost; nothing of requests, except to tell the deliveries of a peer that it is
+gone. Invariant: a delivery hears of the loss of its link and of its stream exactly while it is open.
 """
 
 from __future__ import annotations
@@ -9,32 +9,35 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import grpc
 
-from pagewire.core.errors import PeerMismatch
+from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed
+from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import (
-    ChunkReady,
-    Fenced,
-    FirstToken,
+    Heartbeat,
     LinkMessage,
-    PrefillFailed,
-    RunAccepted,
-    RunRefused,
+    Load,
     Welcome,
 )
-from pagewire.decode_service.delivery import Delivery
-from pagewire.kvtransfer.transport import ShipmentKey, TransferCounters
-from pagewire.kvtransfer.transports.grpc import CHANNEL_OPTIONS, GrpcReceiver
+from pagewire.engine.exchange.delivery import Delivery, SourceMessage
+from pagewire.kvtransfer.effects import Outcome
+from pagewire.kvtransfer.link_cost import LinkCost, LinkMeter
+from pagewire.kvtransfer.offers import Offers
+from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransferCounters
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import Link, LinkDialer, LinkEvents
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
-TRANSPORT = "grpc"
 FORGET_S = 60.0  # a pod that restarts in time is met again at once
+
+CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, TransferFailed)]
 
 BulkChannel = Callable[[str], grpc.aio.Channel]
 
@@ -44,13 +47,26 @@ def open_bulk_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
-class PrefillPeer:
-    """One prefill pod: what was dialled, and the deliveries from it that are not settled."""
+class Peer:
+    """One source: what was dialled, and the deliveries from it that are not settled."""
 
     def __init__(
-        self, pod_id: str, address: str, identity: Identity, block_bytes: int, channel: grpc.aio.Channel
+        self,
+        pod_id: str,
+        address: str,
+        identity: Identity,
+        memory: BlockMemory,
+        layout: KVLayout,
+        offers: Offers,
+        channel: grpc.aio.Channel,
+        lost: Counter[str],
     ) -> None:
         self._pod_id = pod_id
+        self._offers = offers
+        self.load: Load | None = None  # its own latest word
+        self._lost = lost
+        self.meter = LinkMeter()
+        self._block_bytes = memory.block_bytes
         self._deliveries: dict[tuple[str, int], Delivery] = {}
         self._alone_since_s: float | None = None
         self._dialer = LinkDialer(
@@ -59,12 +75,13 @@ class PrefillPeer:
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
         )
         self._channel = channel  # of the bulk stream alone
-        self.receiver = GrpcReceiver(
+        self.receiver = StreamReceiver(
             self._channel,
             pod_id=identity.peer_id,
-            sender_id=pod_id,
+            source_id=pod_id,
             secret=identity.secret,
-            block_bytes=block_bytes,
+            memory=memory,
+            layout=layout,
             on_lost=self._on_stream_lost,
         )
         self._tasks = [asyncio.create_task(self._dialer.run()), asyncio.create_task(self.receiver.run())]
@@ -74,15 +91,30 @@ class PrefillPeer:
         link = await self._dialer.up(CONNECT_S)
         if link.peer.peer_id != self._pod_id:
             raise PeerMismatch(f"{self._dialer.address} is {link.peer.peer_id}, not {self._pod_id}")
-        if isinstance(link.peer, Welcome) and link.peer.transport != TRANSPORT:
-            raise PeerMismatch(f"{self._pod_id} ships by {link.peer.transport or 'no transport'}, not by {TRANSPORT}")
+        if isinstance(link.peer, Welcome) and not self._offers.common(link.peer.transports):
+            ours = ", ".join(self._offers.texts)
+            raise PeerMismatch(f"{self._pod_id} ships by {link.peer.transports or 'no transport'}, not by {ours}")
         await self.receiver.connected(CONNECT_S)
         return link
+
+    @property
+    def num_quarantined(self) -> int:
+        """Blocks of shipments that are being fenced."""
+        return sum(delivery.shipment.num_quarantined for delivery in self._deliveries.values())
 
     def add(self, delivery: Delivery) -> None:
         """Route the frames of this delivery to it until it is settled."""
         self._deliveries[delivery.key] = delivery
-        delivery.handed_over.add_done_callback(lambda _: self._deliveries.pop(delivery.key, None))
+        delivery.handed_over.add_done_callback(lambda _: self._settled(delivery))
+
+    def _settled(self, delivery: Delivery) -> None:
+        self._deliveries.pop(delivery.key, None)
+        if delivery.cause:
+            self._lost[delivery.cause] += 1
+        if delivery.answered_s is not None:
+            self.meter.answered(delivery.answered_s)
+        if delivery.outcome is Outcome.LANDED:
+            self.meter.landed(delivery.kept_blocks * self._block_bytes, delivery.shipment.transfer_s)
 
     def tick(self, now_s: float) -> None:
         """Let every delivery look at the clock."""
@@ -105,16 +137,20 @@ class PrefillPeer:
         await self._channel.close()
 
     def _on_message(self, link: Link, message: LinkMessage) -> None:
-        if isinstance(message, RunAccepted | RunRefused | ChunkReady | FirstToken | PrefillFailed | Fenced):
+        if isinstance(message, Heartbeat):
+            self.load = message.load or self.load
+        elif isinstance(message, SourceMessage):
             delivery = self._deliveries.get((message.request_id, message.generation))
             if delivery is not None and delivery.link is link:
                 delivery.on_message(message)
 
     def _on_up(self, link: Link) -> None:
-        log.info("linked to prefill pod %s", link.peer.peer_id)
+        log.info("linked to %s", link.peer.peer_id)
+        if isinstance(link.peer, Welcome):
+            self.receiver.offer(self._offers.common(link.peer.transports))
 
     def _on_down(self, link: Link) -> None:
-        log.info("the link to prefill pod %s is down: %s", link.peer.peer_id, link.reason)
+        log.info("the link to %s is down: %s", link.peer.peer_id, link.reason)
         self.receiver.drop("the link is down")  # the bulk stream has no heartbeat of its own
         for delivery in list(self._deliveries.values()):
             if delivery.link is link:
@@ -127,32 +163,55 @@ class PrefillPeer:
                 delivery.stream_lost()
 
 
-class PrefillPeers:
+class Peers:
     """All of them, by id and address; met on first use. `bulk_channel` opens the channel of a bulk stream."""
 
-    def __init__(self, identity: Identity, block_bytes: int, bulk_channel: BulkChannel) -> None:
+    def __init__(
+        self, identity: Identity, memory: BlockMemory, layout: KVLayout, offers: Offers, bulk_channel: BulkChannel
+    ) -> None:
         self._identity = identity
-        self._block_bytes = block_bytes
+        self._memory = memory
+        self._layout = layout
+        self._offers = offers
         self._bulk_channel = bulk_channel
-        self._peers: dict[tuple[str, str], PrefillPeer] = {}
+        self._peers: dict[tuple[str, str], Peer] = {}
+        self.lost = Counter(dict.fromkeys(CAUSES, 0))  # shipments to us, by the cause of their loss
         self._forgotten = TransferCounters()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def at(self, pod_id: str, address: str) -> PrefillPeer:
+    def at(self, pod_id: str, address: str) -> Peer:
         """Return the pod that calls itself `pod_id` at `address`."""
         peer = self._peers.get((pod_id, address))
         if peer is None:
             channel = self._bulk_channel(address)
-            peer = PrefillPeer(pod_id, address, self._identity, self._block_bytes, channel)
+            peer = Peer(pod_id, address, self._identity, self._memory, self._layout, self._offers, channel, self.lost)
             self._peers[pod_id, address] = peer
         return peer
+
+    def known(self, pod_id: str, address: str) -> Peer | None:
+        """Return the pod if it was met; nothing is dialled."""
+        return self._peers.get((pod_id, address))
+
+    def cost(self, pod_id: str, address: str) -> LinkCost:
+        """Return what taking blocks from that pod costs, as far as it is known."""
+        peer = self.known(pod_id, address)
+        return peer.meter.cost if peer is not None else LinkCost()
+
+    def all(self) -> dict[str, Peer]:
+        """Return who was met and is not forgotten, by pod id."""
+        return {pod_id: peer for (pod_id, _), peer in self._peers.items()}
+
+    @property
+    def num_quarantined(self) -> int:
+        """Blocks whose shipment is over for its request and not yet for their writers."""
+        return sum(peer.num_quarantined for peer in self._peers.values())
 
     def tick(self, now_s: float) -> None:
         """Let every delivery look at the clock; hang up on pods that are gone."""
         for key, peer in list(self._peers.items()):
             peer.tick(now_s)
             if peer.is_gone(now_s):
-                log.info("prefill pod %s at %s is forgotten", *key)
+                log.info("%s at %s is forgotten", *key)
                 del self._peers[key]
                 self._forgotten = _sum(self._forgotten, peer.receiver.counters)
                 task = asyncio.create_task(peer.aclose())

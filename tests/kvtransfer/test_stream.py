@@ -1,13 +1,13 @@
-"""What is particular to the gRPC transport: who may connect, what garbage does, and two real processes."""
+"""The bulk stream itself: who may connect, what garbage does, which carrier is taken, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
+import dataclasses
+import platform
 from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
@@ -19,43 +19,47 @@ from transport_rigs import (
     SMALL,
     Recorder,
     RecordingSink,
-    grpc_rig,
     pool,
     running,
     serving,
+    taking,
 )
 
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer import wire
+from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransportTimes
-from pagewire.kvtransfer.transports.grpc import CHANNEL_OPTIONS, GrpcReceiver, GrpcSender
-from pagewire.kvtransfer.transports.grpc_stream import METHOD
+from pagewire.kvtransfer.transport import ShipmentKey, TransportTimes
+from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.heap import keep_heap
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS, METHOD
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
-SUPPORT = Path(__file__).parent.parent / "support"
 
-
-def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times: TransportTimes = FAST) -> GrpcSender:
+def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times: TransportTimes = FAST) -> StreamSender:
     heard = recorder or Recorder()
-    return GrpcSender(
-        pod_id="P", secret=secret, memory=pool(filled=True), on_lost=heard.on_lost, on_sent=heard.on_sent, times=times
-    )
+    return StreamSender(
+        pod_id="P", secret=secret, memory=pool(filled=True), carriers=(GRPC,), on_lost=heard.on_lost,
+        on_sent=heard.on_sent, message_bytes=SMALL.message_bytes, times=times,
+    )  # fmt: skip
 
 
 def a_receiver(
-    channel: grpc.aio.Channel, recorder: Recorder | None = None, *, secret: bytes = SECRET, sender_id: str = "P",
-    block_bytes: int = BLOCK_BYTES,
-) -> GrpcReceiver:  # fmt: skip
+    channel: grpc.aio.Channel, recorder: Recorder | None = None, *, secret: bytes = SECRET, source_id: str = "P",
+    block_bytes: int = BLOCK_BYTES, carriers: tuple[Carrier, ...] = (GRPC,),
+) -> StreamReceiver:  # fmt: skip
     heard = recorder or Recorder()
-    return GrpcReceiver(
-        channel, pod_id="D", sender_id=sender_id, secret=secret, block_bytes=block_bytes, on_lost=heard.on_lost,
-        flow=SMALL, times=FAST,
+    memory = PoolMemory(memoryview(bytearray(4 * block_bytes)), block_bytes=block_bytes, num_blocks=4)
+    return StreamReceiver(
+        channel, pod_id="D", source_id=source_id, secret=secret, memory=memory, on_lost=heard.on_lost,
+        carriers=carriers, flow=SMALL, times=FAST,
     )  # fmt: skip
 
 
 @contextlib.asynccontextmanager
-async def raw_call(sender: GrpcSender) -> AsyncIterator[grpc.aio.StreamStreamCall[bytes, bytes]]:
+async def raw_call(sender: StreamSender) -> AsyncIterator[grpc.aio.StreamStreamCall[bytes, bytes]]:
     async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
         yield call
@@ -63,13 +67,13 @@ async def raw_call(sender: GrpcSender) -> AsyncIterator[grpc.aio.StreamStreamCal
 
 
 @contextlib.asynccontextmanager
-async def open_call(sender: GrpcSender) -> AsyncIterator[grpc.aio.StreamStreamCall[bytes, bytes]]:
+async def open_call(sender: StreamSender) -> AsyncIterator[grpc.aio.StreamStreamCall[bytes, bytes]]:
     """Yield a bulk stream that has been greeted as pod D greets."""
     async with raw_call(sender) as call:
         data = await call.read()
         assert isinstance(data, bytes)
         greeter = Greeter(peer_id="D", block_bytes=BLOCK_BYTES, secret=SECRET)
-        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes)
+        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes, carrier="grpc")
         await call.write(wire.encode_hello(hello))
         await call.read()
         yield call
@@ -83,22 +87,23 @@ async def test_an_empty_secret_is_refused_on_both_sides() -> None:
             a_receiver(channel, secret=b"")
 
 
-async def test_a_block_that_no_message_holds_is_refused() -> None:
+async def test_a_block_that_no_message_holds_has_no_carrier_in_band() -> None:
     huge = PoolMemory(memoryview(b""), block_bytes=wire.MAX_MESSAGE_BYTES, num_blocks=0)
-    with pytest.raises(ValueError, match="does not fit"):
-        GrpcSender(pod_id="P", secret=SECRET, memory=huge, on_lost=lambda _peer, _keys: None)
+    for end in (GRPC.outlet, GRPC.inlet):
+        with pytest.raises(TransferFailed, match="does not fit"):
+            end(huge, "D")
 
 
 @pytest.mark.parametrize(
-    ("secret", "sender_id", "block_bytes"),
+    ("secret", "source_id", "block_bytes"),
     [(b"another", "P", BLOCK_BYTES), (SECRET, "P2", BLOCK_BYTES), (SECRET, "P", 2 * BLOCK_BYTES)],
 )
 async def test_a_misfit_is_refused_with_a_reason_and_may_try_again(
-    secret: bytes, sender_id: str, block_bytes: int
+    secret: bytes, source_id: str, block_bytes: int
 ) -> None:
     sender = a_sender()
     async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, secret=secret, sender_id=sender_id, block_bytes=block_bytes)
+        receiver = a_receiver(channel, secret=secret, source_id=source_id, block_bytes=block_bytes)
         async with running(receiver):
             async with asyncio.timeout(10):
                 while "refused" not in receiver.reason:
@@ -108,7 +113,7 @@ async def test_a_misfit_is_refused_with_a_reason_and_may_try_again(
                 await receiver.connected(0.01)
             assert not sender.is_connected("D")
             with pytest.raises(TransferFailed):
-                receiver.register(1, 1, RecordingSink(pool(filled=False), Recorder()))
+                receiver.register(1, 1, RecordingSink(Recorder()))
 
 
 async def test_an_overheard_hello_is_worth_nothing() -> None:
@@ -119,7 +124,7 @@ async def test_an_overheard_hello_is_worth_nothing() -> None:
         data = await call.read()
         assert isinstance(data, bytes)
         challenge = wire.decode_challenge(data)
-        overheard = wire.encode_hello(greeter.hello("P", challenge, bytes(16), SMALL.window_bytes))
+        overheard = wire.encode_hello(greeter.hello("P", challenge, bytes(16), SMALL.window_bytes, carrier="grpc"))
         await call.write(overheard)
         assert isinstance(await call.read(), bytes)
         assert sender.is_connected("D")
@@ -131,7 +136,7 @@ async def test_an_overheard_hello_is_worth_nothing() -> None:
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-GARBAGE = [b"", b"x", b"PWKV\x01\x02", b"\x80\x04." * 20, bytes(2000), b"PWKV\x02\x02" + bytes(90)]
+GARBAGE = [b"", b"x", b"PWKV\x02\x02", b"\x80\x04." * 20, bytes(20000), b"PWKV\x01\x02" + bytes(90)]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -158,7 +163,7 @@ async def test_garbage_for_credit_ends_the_stream_once() -> None:
     recorder = Recorder()
     sender = a_sender(recorder)
     async with open_call(sender) as call:
-        await call.write(b"PWKV\x01\x05 and so on")
+        await call.write(b"PWKV\x02\x05 and so on")
         await recorder.until(lambda: recorder.lost == [("D", ())])
         assert not sender.is_connected("D")
 
@@ -192,55 +197,56 @@ async def test_a_second_stream_of_a_pod_replaces_the_first() -> None:
             stack.callback(task.cancel)
             await receiver.connected(10)
             if receiver is receivers[0]:
-                receiver.register(1, 1, RecordingSink(pool(filled=False), recorder))
+                receiver.register(1, 1, RecordingSink(recorder))
         await recorders[0].until(lambda: recorders[0].lost == [("P", (ShipmentKey(1, 1),))])
         assert at_p.lost[0] == ("D", ())
 
 
 async def test_memory_out_of_range_ends_the_stream_not_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    async with grpc_rig() as rig:
-        sink = rig.sink()
-        rig.receiver.register(1, 1, sink)
-        rig.sender.send("D", 1, 1, [(0, NUM_BLOCKS)])
-        await rig.at_receiver.until(lambda: len(rig.at_receiver.lost) == 1)
-        await rig.receiver.connected(10)
-        assert "could not be sent" in caplog.text
-        again = rig.sink()
-        rig.receiver.register(1, 2, again)
-        rig.sender.send("D", 1, 2, [(0, 0)])
-        await rig.at_receiver.until(lambda: again.placed == [0])
-
-
-async def test_two_processes_and_the_death_of_one() -> None:
-    """A real prefill process sends a pool's worth, is killed in the middle of the next, and the loss is told once."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", str(SUPPORT / "sender_process.py"), stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(SUPPORT)},
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
     recorder = Recorder()
-    try:
-        port = int(await asyncio.wait_for(process.stdout.readline(), 30))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-            receiver = GrpcReceiver(
-                channel, pod_id="D", sender_id="P", secret=SECRET, block_bytes=BLOCK_BYTES, on_lost=recorder.on_lost,
-                flow=Flow(window_bytes=16 * BLOCK_BYTES, message_bytes=4 * BLOCK_BYTES), times=FAST,
-            )  # fmt: skip
-            async with running(receiver):
-                await receiver.connected(30)
-                source, target = pool(filled=True), pool(filled=False)
-                sink, unbound = RecordingSink(target, recorder), RecordingSink(target, recorder, is_bound=False)
-                receiver.register(1, 1, sink)
-                receiver.register(2, 1, unbound)
-                process.stdin.write(f"1 1 0 {NUM_BLOCKS}\n2 1 0 {NUM_BLOCKS}\n".encode())
-                await recorder.until(lambda: len(sink.placed) == NUM_BLOCKS and len(unbound.deliveries) > 0)
-                assert all(source.read(index) == target.read(index) for index in range(NUM_BLOCKS))
-                process.kill()
-                await recorder.until(lambda: bool(recorder.lost))
-                assert recorder.lost == [("P", (ShipmentKey(1, 1), ShipmentKey(2, 1)))]
-                assert unbound.placed == []
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    sender = a_sender(recorder)
+    async with serving(sender) as address:
+        port = int(address.rpartition(":")[2])
+        async with taking(port, (GRPC,), recorder) as (receiver, _):
+            receiver.register(1, 1, RecordingSink(recorder))
+            sender.send("D", 1, 1, [(0, NUM_BLOCKS)])
+            await recorder.until(lambda: ("P", (ShipmentKey(1, 1),)) in recorder.lost)
+            await receiver.connected(10)
+            assert "could not be sent" in caplog.text
+            again = RecordingSink(recorder)
+            receiver.register(1, 2, again)
+            sender.send("D", 1, 2, [(0, 0)])
+            await recorder.until(lambda: again.placed == [0])
+
+
+async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    """One that our pool does not fit, one that the source does not have, and one that is there."""
+
+    def misfit(_memory: object, _peer_id: str) -> NoReturn:
+        raise TransferFailed("no such memory")
+
+    broken = dataclasses.replace(GRPC, name="broken", inlet=misfit)
+    unknown = dataclasses.replace(GRPC, name="unknown")
+    sender = a_sender()
+    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=(broken, unknown, GRPC))
+        async with running(receiver):
+            await receiver.connected(10)
+            assert receiver.transport == "grpc"
+    assert "by broken: TransferFailed: no such memory" in caplog.text
+    assert "by unknown: FAILED_PRECONDITION" in caplog.text
+
+
+async def test_nothing_is_dialled_before_a_carrier_is_offered() -> None:
+    sender = a_sender()
+    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=())
+        async with running(receiver):
+            with pytest.raises(TransferFailed, match="not dialled yet"):
+                await receiver.connected(0.01)
+            receiver.offer((GRPC,))
+            await receiver.connected(10)
+
+
+def test_the_heap_is_kept_where_the_c_library_can_be_told() -> None:
+    assert keep_heap() is (platform.libc_ver()[0] == "glibc")

@@ -1,0 +1,1 @@
+"""How pods exchange KV: both sides of every shipment, for every role. A pod dials as taker, serves as source."""

@@ -1,0 +1,188 @@
+"""A pod's part in the KV plane: what it takes from others, what it ships to them, and the links for both.
+
+Glue that both services share. Frames of shipments end here, all others go to the service. Knows nothing of prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import grpc
+
+from pagewire.core.clock import Clock
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import ErrorInfo, Fence, Fetch, FirstToken, Landed, LinkMessage, Resend
+from pagewire.core.timeline import Stopwatch
+from pagewire.engine.exchange.export import Export
+from pagewire.engine.exchange.exports import Exports
+from pagewire.engine.exchange.peers import BulkChannel, Peers
+from pagewire.engine.exchange.permits import Permits
+from pagewire.engine.exchange.taking import Taker, Taking
+from pagewire.engine.front import Front
+from pagewire.kvtransfer.transport import ShipmentKey
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
+from pagewire.serving.link import Link, LinkEvents, LinkServer
+from pagewire.serving.metrics import Sample
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+
+
+class Job(Protocol):
+    """What a service does with the frames that are not of shipments."""
+
+    def on_message(self, link: Link, message: LinkMessage) -> None:
+        """Take a frame."""
+        ...
+
+    def on_down(self, link: Link) -> None:
+        """A link that was dialled to this pod is down; its exports are ending."""
+        ...
+
+    def on_export_end(self, export: Export) -> None:
+        """An export is over: its blocks were given back."""
+        ...
+
+    def on_tick(self, now_s: float) -> None:
+        """Time has passed."""
+        ...
+
+
+class Exchange:
+    """One pod's. `wall` is the wall clock, for tickets alone; `sender` serves the bulk streams of those who take."""
+
+    def __init__(
+        self,
+        front: Front,
+        job: Job,
+        sender: StreamSender,
+        *,
+        clock: Clock,
+        wall: Callable[[], float],
+        bulk_channel: BulkChannel,
+    ) -> None:
+        self.clock = clock
+        self._front = front
+        self._job = job
+        self._sender = sender
+        permits = Permits(front.identity.peer_id, front.identity.secret, wall)
+        self.peers = Peers(front.identity, front.engine.pool, front.engine.ready.layout, front.offers, bulk_channel)
+        self.exports = Exports(
+            front.engine, sender, permits, clock, max_exports=front.config.max_num_waiting, on_end=job.on_export_end
+        )
+        self._taker = Taker(
+            engine=front.engine,
+            peers=self.peers,
+            permits=permits,
+            clock=clock,
+            lease_s=front.config.lease_s,
+            transfer_timeout_s=front.config.transfer_timeout_s,
+        )
+        self._newest_link: dict[str, Link] = {}
+        self._links = LinkServer(
+            lambda: front.identity,
+            LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
+            load=front.load,
+        )
+        self._ticker = asyncio.create_task(self._keep_ticking())
+
+    def taking(
+        self,
+        request_id: str,
+        deadline_s: float,
+        watch: Stopwatch,
+        on_first_token: Callable[[FirstToken], None] = lambda _: None,
+    ) -> Taking:
+        """Return what the sequence `request_id` will take. `deadline_s` is absolute."""
+        return Taking(self._taker, request_id, deadline_s=deadline_s, watch=watch, on_first_token=on_first_token)
+
+    def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
+        """Return the links and the bulk streams, for the pod's gRPC server."""
+        return (self._links.handler(), self._sender.handler())
+
+    def counters(self) -> dict[str, float]:
+        """Return totals since the start."""
+        received, sent = self.peers.counters(), self._sender.counters
+        block_bytes = self._front.engine.ready.layout.block_bytes  # what travels may be parts of blocks
+        return {
+            "kv_blocks_received": received.bytes / block_bytes,
+            "kv_bytes_received": float(received.bytes),
+            "kv_blocks_corrupt": float(received.corrupt),
+            "kv_blocks_late": float(received.late),
+            "kv_blocks_sent": sent.bytes / block_bytes,
+            "kv_bytes_sent": float(sent.bytes),
+            **{f"exports_{name}": float(count) for name, count in self.exports.counters.items()},
+            **{f"shipments_lost_{cause}": float(count) for cause, count in self.peers.lost.items()},
+        }
+
+    def gauges(self) -> Iterator[Sample]:
+        """Yield what links are known to cost, and the blocks that nobody may touch until a write is over."""
+        for pod_id, peer in self.peers.all().items():
+            yield Sample("link_seconds_per_byte", {"peer": pod_id}, peer.meter.cost.s_per_byte)
+            yield Sample("link_rtt_seconds", {"peer": pod_id}, peer.meter.cost.rtt_s)
+        yield Sample("kv_blocks_quarantined", {}, float(self.peers.num_quarantined))
+
+    def tick(self) -> None:
+        """Look at the clock, as it does by itself every `TICK_S`."""
+        now_s = self.clock.now()
+        self.peers.tick(now_s)
+        self.exports.tick()
+        self._job.on_tick(now_s)
+
+    def engine_failed(self, error: EngineFailed) -> None:
+        """The engine is gone, and all that it held."""
+        self.exports.forget_all(ErrorInfo.of(error))
+
+    async def aclose(self) -> None:
+        """End links and streams, and what was going on for them."""
+        self._ticker.cancel()
+        await self._links.aclose("the pod stops")
+        self._sender.close("the pod stops")
+        await asyncio.gather(self._ticker, self.exports.aclose(), self.peers.aclose(), return_exceptions=True)
+
+    def _on_up(self, link: Link) -> None:
+        log.info("%s linked", link.peer.peer_id)
+        self._newest_link[link.peer.peer_id] = link
+
+    def _on_down(self, link: Link) -> None:
+        if self._newest_link.get(link.peer.peer_id) is link:  # a pod that dialled again has a new stream as well
+            del self._newest_link[link.peer.peer_id]
+            self._sender.drop(link.peer.peer_id, "the link is down")
+        self.exports.link_lost(link)
+        self._job.on_down(link)
+
+    def _on_message(self, link: Link, message: LinkMessage) -> None:
+        self.exports.renew(link)
+        if isinstance(message, Fetch | Landed | Resend | Fence):
+            self.exports.on_message(link, message)
+        else:
+            self._job.on_message(link, message)
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception:  # our own bug in one tick must not stop leases and deadlines for good
+                log.exception("a look at the clock failed")
+
+
+def block_sender(front: Front) -> StreamSender:
+    """Return the sender of a pod's bulk streams."""
+    return StreamSender(
+        pod_id=front.identity.peer_id,
+        secret=front.identity.secret,
+        memory=front.engine.pool,
+        carriers=front.offers.carriers,
+        layout=front.engine.ready.layout,
+        on_lost=_stream_lost,
+        num_groups=front.config.layer_groups,
+    )
+
+
+def _stream_lost(peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
+    """The taker hears of the same loss and fences; if it cannot, its link or its lease ends the shipment."""

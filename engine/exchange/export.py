@@ -1,0 +1,73 @@
+"""One outgoing shipment and the words that it says to its taker.
+
+Knows frames; knows no engine and no transport. Invariant: all that it says carries its request and generation.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.errors import Unavailable
+from pagewire.core.messages import ErrorInfo, Fenced, FetchReady, LinkMessage, ShipmentFailed
+from pagewire.kvtransfer.effects import Announce
+from pagewire.kvtransfer.outgoing import OutgoingShipment
+from pagewire.serving.link import Link
+
+log = logging.getLogger(__name__)
+
+ExportKey = tuple[str, str, int]
+"""The taker's pod id, the request id and the generation that its frames carry."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Export:
+    """Blocks on their way to `link`'s pod; here, cached ones that it fetches.
+
+    `engine_id` names what holds the blocks in our engine. `deadline_s` is absolute, on this pod's clock. `hashes` are
+    those that a fetch asked for.
+    """
+
+    link: Link
+    request_id: str
+    generation: int
+    engine_id: str
+    shipment: OutgoingShipment
+    deadline_s: float
+    hashes: tuple[BlockHash, ...] = ()
+
+    @property
+    def key(self) -> ExportKey:
+        """The name of this export among all of the pod."""
+        return (self.link.peer.peer_id, self.request_id, self.generation)
+
+    def say_ready(self, announced: Announce) -> None:
+        """Announce blocks: of a fetch all there are, once."""
+        self._say(FetchReady(**self._names(), num_blocks=announced.num_blocks))
+
+    def say_failed(self, error: ErrorInfo) -> None:
+        """Give the shipment up."""
+        self._say(ShipmentFailed(**self._names(), error=error))
+
+    def say_fenced(self) -> None:
+        """Tell that nothing more comes and the blocks are released."""
+        self._say(Fenced(**self._names()))
+
+    async def stop(self) -> None:
+        """Return when nobody but the engine writes into the blocks any more; nobody does into cached ones."""
+
+    def _names(self) -> dict[str, Any]:
+        return {"request_id": self.request_id, "generation": self.generation}
+
+    def _say(self, message: LinkMessage) -> None:
+        say(self.link, message)
+
+
+def say(link: Link, message: LinkMessage) -> None:
+    """Send a frame, unless the link is down: its end is an event of its own, and settles what was on it."""
+    try:
+        link.send(message)
+    except Unavailable:
+        log.debug("%s not said to %s", type(message).__name__, link.peer.peer_id)

@@ -1,0 +1,148 @@
+"""The shipments into one sequence's reserved blocks, one after another, each of its own generation.
+
+Knows pods to ask and what they brought; nothing of why. Invariants: at most one shipment is open at a time; after
+`settle` nobody writes into the sequence's blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.clock import Clock
+from pagewire.core.errors import PagewireError, Unavailable
+from pagewire.core.messages import Fetch, FirstToken, Run, Source
+from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.engine.exchange.delivery import Delivery
+from pagewire.engine.exchange.peers import Peers
+from pagewire.engine.exchange.permits import Permits
+from pagewire.engine.running_engine import RunningEngine
+from pagewire.kvtransfer.effects import Outcome
+from pagewire.kvtransfer.shipment import IncomingShipment
+
+log = logging.getLogger(__name__)
+
+Question = Callable[[IncomingShipment, bytes], Run | Fetch]
+"""Makes the message that begins a shipment, of the shipment and its ticket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """What all takings of a pod share. A value: it does nothing itself."""
+
+    engine: RunningEngine
+    peers: Peers
+    permits: Permits
+    clock: Clock
+    lease_s: float
+    transfer_timeout_s: float
+
+
+class Taking:
+    """What one sequence takes. `deadline_s` is absolute; `on_first_token` hears of each first token that comes."""
+
+    def __init__(
+        self,
+        taker: Taker,
+        request_id: str,
+        *,
+        deadline_s: float,
+        watch: Stopwatch,
+        on_first_token: Callable[[FirstToken], None] = lambda _: None,
+    ) -> None:
+        self.runs: list[Delivery] = []  # those that reached a pod, the last one last
+        self.fetches: list[Delivery] = []
+        self._taker = taker
+        self._request_id = request_id
+        self._deadline_s = deadline_s
+        self._watch = watch
+        self._on_first_token = on_first_token
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline, 0 after it."""
+        return max(0.0, self._deadline_s - self._taker.clock.now())
+
+    async def run(
+        self, pod_id: str, address: str, *, first_block: int, max_blocks: int, question: Question
+    ) -> Delivery | None:
+        """Have a prompt built by one pod, and see its shipment to the end; None when the pod cannot be reached."""
+        return await self._take(pod_id, address, first_block, max_blocks, question, self.runs)
+
+    async def fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:
+        """Have cached blocks shipped by one pod, from `first_block` of the chain on; return how many came."""
+
+        def question(shipment: IncomingShipment, ticket: bytes) -> Fetch:
+            return Fetch(
+                request_id=shipment.request_id,
+                generation=shipment.generation,
+                shipment_id=shipment.shipment_id,
+                first_block=first_block,
+                hashes=tuple(hashes),
+                ticket=ticket,
+                lease_s=self._taker.lease_s,
+                deadline_s=self.remaining_s,
+            )
+
+        delivery = await self._take(source.pod_id, source.address, first_block, len(hashes), question, self.fetches)
+        self._watch.stamp(Phase.PREFIX_FETCHED, self._taker.clock.now())
+        return delivery.kept_blocks if delivery is not None else 0
+
+    async def settle(self) -> None:
+        """End what is on its way; returns when nobody writes into the sequence's blocks any more."""
+        for delivery in (*self.fetches, *self.runs):
+            delivery.cancel()
+            await delivery.handed_over
+
+    async def _take(
+        self,
+        pod_id: str,
+        address: str,
+        first_block: int,
+        max_blocks: int,
+        question: Question,
+        kind: list[Delivery],
+    ) -> Delivery | None:
+        peer = self._taker.peers.at(pod_id, address)
+        try:
+            link = await peer.link()
+            shipment = self._shipment(first_block, max_blocks, peer.receiver.num_groups)
+            delivery = Delivery(
+                shipment,
+                link=link,
+                receiver=peer.receiver,
+                memory=self._taker.engine.pool,
+                bind=self._taker.engine.bind,
+                clock=self._taker.clock,
+                watch=self._watch,
+                on_first_token=self._on_first_token,
+            )
+        except PagewireError as error:
+            log.warning("%s: %s not used: %s", self._request_id, pod_id, error.message)
+            return None
+        kind.append(delivery)
+        peer.add(delivery)
+        try:
+            link.send(question(shipment, self._taker.permits.mint(shipment, pod_id)))
+        except Unavailable:
+            delivery.peer_lost()
+        await asyncio.shield(delivery.handed_over)
+        if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
+            log.warning("%s: %s by %s: %s", self._request_id, delivery.outcome, pod_id, delivery.why)
+        return delivery
+
+    def _shipment(self, first_block: int, max_blocks: int, num_groups: int) -> IncomingShipment:
+        return IncomingShipment(
+            request_id=self._request_id,
+            generation=len(self.runs) + len(self.fetches) + 1,
+            shipment_id=secrets.randbits(63),
+            first_block=first_block,
+            max_blocks=max_blocks,
+            deadline_s=self._deadline_s,
+            landing_s=self._taker.transfer_timeout_s,
+            num_groups=num_groups,
+        )

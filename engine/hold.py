@@ -1,0 +1,43 @@
+"""Cached blocks that another pod is about to read: pinned by their hashes, for nobody's sequence, until released.
+
+Works on a scheduler's pool; knows nothing of shipments or of who asked. Invariant: a hold has at least one block, and
+its id names nothing else in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.engine.scheduler import Scheduler
+
+
+def hold(scheduler: Scheduler, request_id: str, hashes: Sequence[BlockHash]) -> tuple[int, ...]:
+    """Pin the blocks of `hashes` up to the first that the cache misses, or that would break a promise; return them.
+
+    The hashes may begin anywhere in a chain. What the host tier has is pinned as a copy: its own pod did not ask for
+    it. Empty, and no hold, when there are none or the id is taken.
+    """
+    pool = scheduler.pool
+    hashes = hashes[: pool.num_blocks]
+    if request_id in scheduler.holds or request_id in scheduler.sequences:
+        return ()
+    found = pool.match(hashes)
+    in_pool = len(found)
+    while pool.num_unreferenced(found) > pool.num_available:
+        found.pop()
+    pool.share(found)
+    if len(found) == in_pool:
+        found += pool.copy_up(hashes[in_pool:])
+    if found:
+        scheduler.holds[request_id] = found
+    return tuple(found)
+
+
+def release(scheduler: Scheduler, request_id: str) -> bool:
+    """End a hold; return whether there was one."""
+    block_ids = scheduler.holds.pop(request_id, None)
+    if block_ids is None:
+        return False
+    scheduler.pool.release(block_ids)
+    return True

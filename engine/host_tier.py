@@ -1,0 +1,146 @@
+"""The cache's second tier, as bookkeeping: which evicted blocks lie in which slot of host memory, and what to copy.
+
+Knows hashes, slots and the pool's block ids; knows no bytes and not what the pool caches. Copies are asked for in an
+order that must be kept (`take_moves`), so that a slot may be taken again at once. Invariants, with those of the pool:
+a slot is free or holds one block; a block's parent is in the pool or here, so what both hold of a chain is a prefix.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pagewire.core.block_hash import BlockHash
+
+
+class Move(NamedTuple):
+    """Copy a block between the pool and a slot: out of the pool, or into it."""
+
+    block_id: int
+    slot: int
+    is_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A block in the host tier: `depth` is its place in the chain."""
+
+    slot: int
+    block_hash: BlockHash
+    parent_hash: BlockHash | None
+    depth: int
+
+
+class HostTier:
+    """`num_slots` places for blocks; the least recently used chain goes first, from its leaf.
+
+    One slot is kept for a block on its way up while another goes down, so that bringing one up costs none.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.capacity = max(0, num_slots - 1)
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._parked: OrderedDict[BlockHash, Parked] = OrderedDict()  # least recently used first
+        self._children: dict[BlockHash, set[BlockHash]] = {}  # of blocks here and of blocks in the pool
+        self._moves: list[Move] = []
+
+    @property
+    def num_parked(self) -> int:
+        """Slots that hold a block."""
+        return len(self._parked)
+
+    def __contains__(self, block_hash: BlockHash) -> bool:
+        return block_hash in self._parked
+
+    def parked(self) -> Iterable[Parked]:
+        """Return all blocks that are here."""
+        return self._parked.values()
+
+    def touch(self, hashes: Sequence[BlockHash]) -> None:
+        """Make a chain the most recently used, its last block the least recently used of it."""
+        for block_hash in reversed(hashes):
+            if block_hash in self._parked:
+                self._parked.move_to_end(block_hash)
+
+    def park(
+        self, block_id: int, block_hash: BlockHash, parent_hash: BlockHash | None, depth: int
+    ) -> tuple[Parked, ...]:
+        """Take over what a block of the pool caches; return what had to go to make room. Needs a capacity at all."""
+        assert block_hash not in self._parked, "a block is parked twice"
+        gone = () if len(self._parked) < self.capacity else (self._drop(self._least_useful()),)
+        parked = Parked(self._free.pop(), block_hash, parent_hash, depth)
+        self._parked[block_hash] = parked
+        if parent_hash is not None:
+            self._children.setdefault(parent_hash, set()).add(block_hash)
+        self._moves.append(Move(block_id, parked.slot, is_out=True))
+        return gone
+
+    def copy(self, block_hash: BlockHash, block_id: int) -> bool:
+        """Have a block copied into the pool's `block_id`, and keep it; False when it is not here (any more)."""
+        parked = self._parked.get(block_hash)
+        if parked is not None:
+            self._moves.append(Move(block_id, parked.slot, is_out=False))
+        return parked is not None
+
+    def lift(self, block_hash: BlockHash) -> Parked:
+        """Forget a block, not what follows it; its slot keeps the bytes until `land`."""
+        return self._remove(block_hash)
+
+    def land(self, parked: Parked, block_id: int) -> None:
+        """Have a lifted block copied into the pool's `block_id`."""
+        self._moves.append(Move(block_id, parked.slot, is_out=False))
+        self._free.append(parked.slot)
+
+    def discard(self, block_hash: BlockHash) -> None:
+        """Forget a block, not what follows it: the pool has it now."""
+        self._drop(block_hash)
+
+    def drop_after(self, block_hash: BlockHash) -> tuple[Parked, ...]:
+        """Forget everything that follows a block in any chain, and return it: the block is gone for good."""
+        gone: list[Parked] = []
+        pending = list(self._children.get(block_hash, ()))
+        while pending:
+            follower = pending.pop()
+            pending.extend(self._children.get(follower, ()))
+            gone.append(self._drop(follower))
+        return tuple(gone)
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """Return the copies to make, in their order; whoever asks makes them before anybody touches the blocks."""
+        moves, self._moves = tuple(self._moves), []
+        return moves
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        used = [parked.slot for parked in self._parked.values()]
+        assert sorted(used + self._free) == list(range(self.num_slots)), "a slot is lost, or in two places"
+        for block_hash, parked in self._parked.items():
+            assert parked.block_hash == block_hash
+            assert (parked.parent_hash is None) == (parked.depth == 0)
+            assert parked.parent_hash is None or block_hash in self._children[parked.parent_hash]
+        assert sum(map(len, self._children.values())) == sum(p.depth > 0 for p in self._parked.values())
+        assert all(self._children.values()), "an empty set of children is kept"
+
+    def _least_useful(self) -> BlockHash:
+        # From the least recently used block down to a leaf, as in the pool.
+        block_hash = next(iter(self._parked))
+        while children := self._children.get(block_hash):
+            block_hash = next(iter(children))
+        return block_hash
+
+    def _drop(self, block_hash: BlockHash) -> Parked:
+        parked = self._remove(block_hash)
+        self._free.append(parked.slot)
+        return parked
+
+    def _remove(self, block_hash: BlockHash) -> Parked:
+        parked = self._parked.pop(block_hash)
+        if parked.parent_hash is not None:
+            siblings = self._children[parked.parent_hash]
+            siblings.discard(block_hash)
+            if not siblings:
+                del self._children[parked.parent_hash]
+        return parked

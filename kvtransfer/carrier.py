@@ -1,0 +1,111 @@
+"""The seam of a bulk stream: how a message's payload gets from the source's blocks into the taker's.
+
+Every networked transport has one stream per (taker, source) pair: greeting, turns, window, credit, fences, loss. What
+differs is the carrier. In band, the payload is part of the message; out of band, the message only says which blocks are
+ready (`Ready`), and the carrier moves the bytes: mapped memory, device copies, a communicator, a transfer library.
+
+    taker   Inlet()  --card in HELLO-->    source  Outlet(), open(card) --card in WELCOME-->    taker  open(card)
+    source  message written, carry(batch)  ...  taker  arrived(ready), place(ready, moves), done(ready), credit
+
+Knows nothing of shipments and streams. Invariants that every carrier keeps:
+
+1. A taker's block is written only between the begin and the end of a `place` that names it. When `place` has ended, by
+   returning, raising or being cancelled, nothing writes any more: a carrier that cannot call its writes back waits for
+   them. So a block whose `place` has ended may be given away.
+2. A source's block is read only until the end of `carry`, where it is lent until the taker's credit, or until `close`.
+3. `close` is final, does not block, and may come at any time, also while something is awaited, which then raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from pagewire.kvtransfer.outbox import Batch
+from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.wire import Ready
+
+
+class Move(NamedTuple):
+    """One block of a message and where it goes: its position in the message, the taker's block id."""
+
+    position: int
+    block_id: int
+
+
+class Outlet(Protocol):
+    """The source's end, of one stream. Calls come from one task, except `close`."""
+
+    announces: bool
+    """True: the payload goes out of band. False: in band."""
+
+    lends: bool
+    """True: the taker reads our blocks, in use until its credit. False: nobody does once `carry` has ended."""
+
+    checksums: bool
+    """True: the stream computes a checksum of each block before it says that it is ready; a CPU can read the pool."""
+
+    async def open(self, card: bytes) -> bytes:
+        """Take the taker's card, return ours, at most `MAX_CARD_BYTES` long; both are proven. Raises TransferFailed."""
+        ...
+
+    def tag(self, batch: Batch) -> int:
+        """Say what the inlet has to know of a message that is about to be written: 32 bits, `Ready.tag` over there."""
+        ...
+
+    async def carry(self, batch: Batch) -> None:
+        """Do what belongs to a message once it is written, before the next is. Raises TransferFailed: it ends."""
+        ...
+
+    def close(self) -> None:
+        """Abort and let go of everything; any number of times."""
+        ...
+
+
+class Inlet(Protocol):
+    """The taker's end, of one stream; writes into the pool that it was made for."""
+
+    card: bytes
+    """What the source's outlet is to know of us; at most `MAX_CARD_BYTES` long."""
+
+    place_bytes: int
+    """How much payload one `place` is given at most. A carrier that copies with the CPU gives the loop a turn between
+    two, and its blocks are verified while they are in the cache; one that posts work wants a whole message."""
+
+    async def open(self, card: bytes) -> None:
+        """Take the source's card. Raises TransferFailed: this carrier cannot be used with this source."""
+        ...
+
+    async def arrived(self, ready: Ready) -> None:
+        """A message was read; in order, before the next one is read. A carrier that is sent to receives now."""
+        ...
+
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+        """Copy those blocks into ours; returns when all are there. One at a time. Raises TransferFailed: it ends."""
+        ...
+
+    def done(self, ready: Ready) -> None:
+        """Every block of the message is disposed of: what was staged for it may be reused."""
+        ...
+
+    def close(self) -> None:
+        """Abort and let go of everything; any number of times."""
+        ...
+
+
+MakeOutlet = Callable[[BlockMemory, str], Outlet]
+"""Given our pool and the taker's id. Raises TransferFailed when this pool cannot be read that way."""
+
+MakeInlet = Callable[[BlockMemory, str], Inlet]
+"""Given our pool and the source's id. Raises TransferFailed when this pool cannot be written that way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """One way that a pod can ship (`outlet`) and take (`inlet`). `flow` is what suits it unless told otherwise."""
+
+    name: str
+    outlet: MakeOutlet
+    inlet: MakeInlet
+    flow: Flow = field(default_factory=Flow)

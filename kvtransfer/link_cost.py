@@ -1,0 +1,55 @@
+"""What moving blocks from one peer costs, learned from the shipments that came: seconds per byte and per exchange.
+
+    seconds = rtt_s + bytes x s_per_byte
+
+Pure: moments come as parameters. Both figures are exponential averages; the first ones replace the priors, which stand
+for a link that nobody has measured. Invariant: costs are positive and finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WEIGHT = 0.2  # of the newest observation
+MIN_BYTES = 1 << 16  # less says more about the exchange than about the rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCost:
+    """The costs of a link now."""
+
+    rtt_s: float = 0.002
+    s_per_byte: float = 1e-9
+
+    def seconds(self, num_bytes: int) -> float:
+        """Return the predicted seconds from asking for `num_bytes` to their being here."""
+        return self.rtt_s + num_bytes * self.s_per_byte
+
+
+class LinkMeter:
+    """Learns the costs of one link."""
+
+    def __init__(self) -> None:
+        self._rtt_s: float | None = None
+        self._s_per_byte: float | None = None
+
+    @property
+    def cost(self) -> LinkCost:
+        """What is known now; the priors where nothing is."""
+        prior = LinkCost()
+        return LinkCost(
+            rtt_s=prior.rtt_s if self._rtt_s is None else self._rtt_s,
+            s_per_byte=prior.s_per_byte if self._s_per_byte is None else self._s_per_byte,
+        )
+
+    def answered(self, seconds: float) -> None:
+        """A question was answered after `seconds`."""
+        if seconds > 0:
+            self._rtt_s = seconds if self._rtt_s is None else (1 - WEIGHT) * self._rtt_s + WEIGHT * seconds
+
+    def landed(self, num_bytes: int, seconds: float) -> None:
+        """`num_bytes` took `seconds` on their way; small shipments are not taken for a rate."""
+        if num_bytes < MIN_BYTES or seconds <= 0:
+            return
+        rate = seconds / num_bytes
+        self._s_per_byte = rate if self._s_per_byte is None else (1 - WEIGHT) * self._s_per_byte + WEIGHT * rate

@@ -1,0 +1,145 @@
+"""Which bytes of one pod's block go where in another pod's block, when the two lie differently.
+
+Two pools of one model may differ in the order of a block's axes and in which KV heads they hold (tensor parallelism).
+`plan_copy` maps one onto the other as byte spans within a block; `CopyPlan.over` lays them over pairs of blocks for
+transports that copy by address; `apply` copies them where both ends are bytes in this process. Pure: knows no pool and
+no peer. Invariants: a plan writes no byte twice, stays within both blocks, and has as few spans as there can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pagewire.core.errors import PeerMismatch
+from pagewire.core.kv_layout import DTYPE_BYTES, BlockOrder, KVLayout
+
+_MUST_AGREE = ("block_size", "dtype", "num_kv_heads", "num_layers", "head_dim")
+
+
+class Span(NamedTuple):
+    """`length` bytes from offset `source` to offset `destination`."""
+
+    source: int
+    destination: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVShard:
+    """Rank `rank` of `size` equal parts of the KV heads of `layout`, which is the whole model's."""
+
+    layout: KVLayout
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.layout.num_kv_heads % self.size:
+            raise ValueError(f"{self.layout.num_kv_heads} KV heads do not split into {self.size} equal parts")
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank {self.rank} of {self.size}")
+
+    @property
+    def heads(self) -> range:
+        """Which of the model's KV heads lie here."""
+        count = self.layout.num_kv_heads // self.size
+        return range(self.rank * count, (self.rank + 1) * count)
+
+    @property
+    def local(self) -> KVLayout:
+        """The layout of this rank's own blocks."""
+        return replace(self.layout, num_kv_heads=len(self.heads))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """The spans within one block of `source_bytes` and one of `destination_bytes`, in the destination's order."""
+
+    spans: tuple[Span, ...]
+    source_bytes: int
+    destination_bytes: int
+
+    @property
+    def is_identity(self) -> bool:
+        """True when a block is copied as it is."""
+        return self.spans == (Span(0, 0, self.source_bytes),) and self.source_bytes == self.destination_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that one block's copy moves."""
+        return sum(span.length for span in self.spans)
+
+    def over(self, moves: Iterable[tuple[int, int]]) -> list[Span]:
+        """Return the spans between two pools for (source block, destination block) pairs, in their order.
+
+        Runs of adjacent blocks become one span where blocks are copied whole.
+        """
+        return coalesce(
+            Span(
+                source * self.source_bytes + span.source,
+                destination * self.destination_bytes + span.destination,
+                span.length,
+            )
+            for source, destination in moves
+            for span in self.spans
+        )
+
+
+def plan_copy(source: KVShard, destination: KVShard) -> CopyPlan:
+    """Plan the copy of the heads that both hold; no span where there are none.
+
+    Raises PeerMismatch naming both values of whatever must agree and does not.
+    """
+    for name in _MUST_AGREE:
+        theirs, ours = getattr(source.layout, name), getattr(destination.layout, name)
+        if theirs != ours:
+            raise PeerMismatch(f"KV {name}: the source has {theirs}, the destination {ours}")
+    shared = range(max(source.heads.start, destination.heads.start), min(source.heads.stop, destination.heads.stop))
+    layers = range(source.layout.num_layers)
+    if destination.layout.order is BlockOrder.HEAD_OUTER:
+        rows = ((head, layer, kv) for head in shared for layer in layers for kv in (0, 1))
+    else:
+        rows = ((head, layer, kv) for layer in layers for kv in (0, 1) for head in shared)
+    row_bytes = _row_bytes(source.layout)
+    spans = coalesce(
+        Span(_row(source, *row) * row_bytes, _row(destination, *row) * row_bytes, row_bytes) for row in rows
+    )
+    return CopyPlan(tuple(spans), source.local.block_bytes, destination.local.block_bytes)
+
+
+def coalesce(spans: Iterable[Span]) -> list[Span]:
+    """Join each span with the one before it where both ends continue."""
+    joined: list[Span] = []
+    for span in spans:
+        if joined:
+            last = joined[-1]
+            if (last.source + last.length, last.destination + last.length) == (span.source, span.destination):
+                joined[-1] = Span(last.source, last.destination, last.length + span.length)
+                continue
+        joined.append(span)
+    return joined
+
+
+def apply(spans: Sequence[Span], source: memoryview, destination: memoryview) -> None:
+    """Copy `spans` between two flat views of bytes. Raises ValueError, before any byte moves, on one outside."""
+    for span in spans:
+        if min(span) < 0 or span.source + span.length > source.nbytes:
+            raise ValueError(f"{span} in {source.nbytes} bytes")
+        if span.destination + span.length > destination.nbytes:
+            raise ValueError(f"{span} into {destination.nbytes} bytes")
+    for start, to, length in spans:
+        destination[to : to + length] = source[start : start + length]
+
+
+def _row_bytes(layout: KVLayout) -> int:
+    """Bytes of the tokens of one head's K or V in one layer, B x D: they lie together in every order."""
+    return layout.block_size * layout.head_dim * DTYPE_BYTES[layout.dtype]
+
+
+def _row(shard: KVShard, head: int, layer: int, kv: int) -> int:
+    """Return which row of the shard's block holds K (0) or V (1) of `head` in `layer`."""
+    at = head - shard.heads.start
+    if shard.layout.order is BlockOrder.HEAD_OUTER:
+        return (at * shard.layout.num_layers + layer) * 2 + kv
+    return (layer * 2 + kv) * len(shard.heads) + at

@@ -1,0 +1,257 @@
+"""Blocks through a two-rank communicator: the source sends each message's blocks, the taker receives and places them.
+
+    source  tag (the message's number), READY, gather into staging, send ...
+    taker   ... READY read -> receive into staging; place = staging to pool; done = staging is free again
+
+A pair's first message builds its communicator, and the first one after an idle time builds it anew: that message says
+so. A receive is posted only when its message was read, so it always has a partner; a message whose shipment is fenced
+or gone meanwhile still sends and is received, into staging alone. One thread an end sends or receives, in order.
+
+Knows messages and staging; how two ranks meet is `Communicator`'s. Invariants: a communicator touches staging
+alone, however it hangs; the pool is written within `place` by us; what is staged is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.outbox import Batch
+from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.transports.communicator import (
+    SOURCE,
+    TAKER,
+    Communicator,
+    Rendezvous,
+    host_store,
+    join_store,
+)
+from pagewire.kvtransfer.transports.staging import Staging, device_of, gather, scatter
+from pagewire.kvtransfer.transports.worker import Worker
+from pagewire.kvtransfer.wire import Ready
+
+NAME = "collective"
+FLOW = Flow(window_bytes=32 << 20, message_bytes=4 << 20)
+PLACE_BYTES = 1 << 20
+_FRESH = 1 << 31  # of a tag: the communicator is built anew for this message
+_COUNT = _FRESH - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveOptions:
+    """`host` is our own address, to listen on. Seconds: to build a communicator or pass one message; until an idle one
+    closes. `staged_bytes` bounds what a source can make us stage, and has to hold a window and a block."""
+
+    host: str
+    timeout_s: float = 10.0
+    idle_s: float = 60.0
+    staged_bytes: int = 256 << 20
+
+
+def carrier(options: CollectiveOptions) -> Carrier:
+    """Return the carrier of a pod."""
+    return Carrier(
+        name=NAME,
+        outlet=lambda memory, _: CollectiveOutlet(memory, options),
+        inlet=lambda memory, _: CollectiveInlet(memory, options),
+        flow=FLOW,
+    )
+
+
+class CollectiveOutlet:
+    """The source's end; see `Outlet`."""
+
+    announces = True
+    lends = False
+
+    def __init__(self, memory: BlockMemory, options: CollectiveOptions) -> None:
+        self._memory = memory
+        self._options = options
+        self._device = device_of(memory)
+        self.checksums = self._device.type == "cpu"
+        self._pair = _Pair(SOURCE, self._device, options)
+        self._staging = Staging(self._device)
+        self._count = 0  # of messages
+
+    async def open(self, card: bytes) -> bytes:
+        """Open a store for the pair; see `Outlet`."""
+        if card != self._device.type.encode():
+            raise TransferFailed(f"our pool is on {self._device.type}, the taker's is not")
+        name = secrets.token_bytes(16)
+        host, timeout_s = self._options.host, self._options.timeout_s
+        self._pair.store, port = await self._pair.worker.run(host_store, host, name, timeout_s)
+        return Rendezvous(host=host, port=port, name=name, idle_s=self._options.idle_s).card()
+
+    def tag(self, batch: Batch) -> int:
+        """Number the message; see `Outlet`."""
+        self._pair.stay()
+        number, self._count = self._count, (self._count + 1) & _COUNT
+        return number if self._pair.is_up else number | _FRESH
+
+    async def carry(self, batch: Batch) -> None:
+        """Send the message's blocks; see `Outlet`."""
+        if not self._pair.is_up:
+            await self._pair.build()
+        await self._pair.worker.run(self._send, batch.block_ids)
+        self._pair.hang_up_after(self._options.idle_s)
+
+    def close(self) -> None:
+        """Abort; see `Outlet`."""
+        self._pair.close()
+
+    def _send(self, block_ids: Sequence[int]) -> None:
+        num_bytes = len(block_ids) * self._memory.block_bytes
+        gather(self._memory, block_ids, self._staging.sized(num_bytes))
+        # Closed since then, the communicator is gone: what was read of blocks that may have others' data goes nowhere.
+        self._pair.communicator().send(self._staging.tensor[:num_bytes])
+
+
+class CollectiveInlet:
+    """The taker's end; see `Inlet`."""
+
+    place_bytes = PLACE_BYTES  # copied by the CPU: the loop gets a turn in between
+
+    def __init__(self, memory: BlockMemory, options: CollectiveOptions) -> None:
+        self._memory = memory
+        self._options = options
+        self._device = device_of(memory)
+        self.card = self._device.type.encode()
+        self._pair = _Pair(TAKER, self._device, options)
+        self._placing = Worker("collective-place") if self._device.type == "cuda" else None
+        self._idle_s = 0.0
+        self._count = 0
+        self._staged: dict[int, Staging] = {}  # by the identity of the message: a copy of one is another
+        self._free: list[Staging] = []
+        self._staged_bytes = 0
+
+    async def open(self, card: bytes) -> None:
+        """Reach the source's store; see `Inlet`."""
+        meeting = Rendezvous.read(card)
+        # By then the source has closed, and says so with its next message.
+        self._idle_s = 2 * meeting.idle_s + self._options.timeout_s
+        self._pair.store = await self._pair.worker.run(join_store, meeting, self._options.timeout_s)
+
+    async def arrived(self, ready: Ready) -> None:
+        """Receive the message's blocks; see `Inlet`."""
+        ahead = ((ready.tag & _COUNT) - self._count) & _COUNT
+        if ahead > _COUNT // 2:
+            return  # a message that came twice; its payload came once
+        if ahead:
+            raise ContractBroken(f"{ahead} messages are missing")
+        self._count = (self._count + 1) & _COUNT
+        self._pair.stay()
+        num_bytes = len(ready) * self._memory.block_bytes
+        staging = self._stage(num_bytes)
+        self._staged[id(ready)] = staging
+        if ready.tag & _FRESH:
+            self._pair.hang_up()
+            await self._pair.build()
+        await self._pair.worker.run(self._pair.communicator().receive, staging.tensor[:num_bytes])
+        self._pair.hang_up_after(self._idle_s)
+
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+        """Copy from staging into the pool; see `Inlet`."""
+        staging = self._staged.get(id(ready))
+        if staging is None:
+            raise TransferFailed("nothing came for this message")
+        if self._placing is None:
+            scatter(staging, self._memory, moves)
+        else:
+            await self._placing.finish(lambda: None, scatter, staging, self._memory, moves)
+
+    def done(self, ready: Ready) -> None:
+        """The staging of the message may be reused; see `Inlet`."""
+        if staging := self._staged.pop(id(ready), None):
+            self._free.append(staging)
+
+    def close(self) -> None:
+        """Abort; see `Inlet`."""
+        self._pair.close()
+        if self._placing is not None:
+            self._placing.close()
+        self._staged.clear()
+        self._free.clear()
+
+    def _stage(self, num_bytes: int) -> Staging:
+        """Return room for a message: used before, where there is some."""
+        staging = self._free.pop() if self._free else Staging(self._device)
+        self._staged_bytes += max(0, num_bytes - staging.num_bytes)
+        if self._staged_bytes > max(self._options.staged_bytes, self._memory.block_bytes):
+            raise ContractBroken(f"more than {self._options.staged_bytes} bytes to be staged")
+        return staging.sized(num_bytes)
+
+
+class _Pair:
+    """One end's communicator, built from `store` as often as it is needed, and the thread that it is used in."""
+
+    def __init__(self, rank: int, device: torch.device, options: CollectiveOptions) -> None:
+        self.store: c10d.Store | None = None
+        self.worker = Worker(f"collective-{rank}")
+        self._rank = rank
+        self._device = device
+        self._options = options
+        self._number = 0
+        self._communicator: Communicator | None = None
+        self._is_closed = False
+        self._idle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """True between `build` and `hang_up`."""
+        return self._communicator is not None
+
+    def communicator(self) -> Communicator:
+        """Return what was built. Raises ContractBroken where nothing was."""
+        if self._communicator is None:
+            raise ContractBroken("there is no communicator")
+        return self._communicator
+
+    async def build(self) -> None:
+        """Wait for the peer; both count the communicators that they build."""
+        self._number += 1
+        await self.worker.run(self._build)
+
+    def stay(self) -> None:
+        """It is used: it does not close for being idle."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def hang_up_after(self, idle_s: float) -> None:
+        """Close it unless it is used within that time."""
+        self._idle = asyncio.get_running_loop().call_later(idle_s, self.hang_up)
+
+    def hang_up(self) -> None:
+        """Let go of it; a next one can be built."""
+        if self._communicator is not None:
+            self._communicator.abort()
+            self._communicator = None
+
+    def close(self) -> None:
+        """Let go of everything, for good."""
+        self._is_closed = True
+        self.stay()
+        self.worker.close()
+        self.hang_up()
+        self.store = None
+
+    def _build(self) -> None:
+        if self.store is None:
+            raise StreamLost("the pair is not open")
+        self._communicator = Communicator(
+            self.store,
+            number=self._number,
+            rank=self._rank,
+            device=self._device,
+            host=self._options.host,
+            timeout_s=self._options.timeout_s,
+        )
+        if self._is_closed:  # nobody waits for it any more
+            self.hang_up()

@@ -1,0 +1,134 @@
+"""A pool of blocks in the memory of a CUDA device: one tensor `[N, block_bytes]` of bytes.
+
+Whoever writes blocks records it (`wrote`) on the stream that writes, before it hands them on; the events are
+interprocess ones, so that a reader's stream waits on the device for what its blocks need, and no host does.
+
+Knows no transports and no requests. Invariants: no id outside the pool is ever touched; what comes from or goes to the
+host is synchronous.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from pagewire.kvtransfer.carrier import Move
+from pagewire.kvtransfer.plan import Span, coalesce
+
+NUM_EVENTS = 64
+
+
+class DevicePool:
+    """`blocks` is contiguous; raises ValueError where it is not `[N, block_bytes]` of uint8 on a CUDA device.
+
+    Its memory comes from plain cudaMalloc: without `expandable_segments`, which cannot be mapped by other processes.
+    """
+
+    def __init__(self, blocks: torch.Tensor) -> None:
+        if blocks.device.type != "cuda" or blocks.dtype != torch.uint8 or blocks.dim() != 2:
+            raise ValueError(f"not a pool of bytes on a CUDA device: {blocks.dtype} {blocks.shape} on {blocks.device}")
+        if not blocks.is_contiguous():
+            raise ValueError("a pool whose blocks do not lie one behind the other")
+        self.blocks = blocks  # [N, block_bytes]
+        self.copies = torch.cuda.Stream(blocks.device)  # type: ignore[no-untyped-call]
+        self.events = [_interprocess_event() for _ in range(NUM_EVENTS)]
+        self._writes = [0]  # how many; shared with splits
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return self.blocks.shape[1]
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        return self.blocks.shape[0]
+
+    @property
+    def address(self) -> int:
+        """Where block 0 lies on the device."""
+        return self.blocks.data_ptr()
+
+    @property
+    def device_index(self) -> int:
+        """Which device of this process."""
+        return self.blocks.get_device()
+
+    @property
+    def has_writes(self) -> bool:
+        """True once `wrote` was called."""
+        return self._writes[0] > 0
+
+    @property
+    def last_write(self) -> int:
+        """Which of `events` was recorded last: what was written until now is there once it has happened."""
+        return (self._writes[0] - 1) % NUM_EVENTS
+
+    def wrote(self, stream: torch.cuda.Stream) -> None:
+        """Record what `stream` was given to write until now. An event is used again after `NUM_EVENTS` records: whoever
+        waits for an old one then waits for a later one, longer than it had to and never too short."""
+        self.events[self._writes[0] % NUM_EVENTS].record(stream)
+        self._writes[0] += 1
+
+    def split(self, count: int) -> DevicePool:
+        """Return the same memory as blocks of which `count` are one of ours. Raises ValueError."""
+        if count < 1 or self.block_bytes % count:
+            raise ValueError(f"a block of {self.block_bytes} bytes does not split into {count} equal parts")
+        split = copy.copy(self)
+        split.blocks = self.blocks.view(self.num_blocks * count, self.block_bytes // count)
+        return split
+
+    def read(self, block_id: int) -> memoryview:
+        """Return a copy of the block on the host. Raises IndexError."""
+        host = bytearray(self.block_bytes)
+        self._after_writes()
+        with torch.cuda.stream(self.copies):
+            torch.frombuffer(host, dtype=torch.uint8).copy_(self.blocks[self._checked(block_id)])
+        self.copies.synchronize()
+        return memoryview(host).toreadonly()
+
+    def write(self, block_id: int, data: bytes | bytearray | memoryview) -> None:
+        """Copy bytes of the host into the block. Raises IndexError, ValueError on a wrong length."""
+        if len(data) != self.block_bytes:
+            raise ValueError(f"{len(data)} bytes for a block of {self.block_bytes}")
+        with torch.cuda.stream(self.copies):
+            self.blocks[self._checked(block_id)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        self.copies.synchronize()
+
+    def copy_out(self, block_ids: Sequence[int], out: torch.Tensor) -> None:
+        """Copy blocks into the rows of `out` `[n, block_bytes]` on the same device. Raises IndexError."""
+        self._after_writes()
+        self._copy([(self._checked(block_id), row) for row, block_id in enumerate(block_ids)], self.blocks, out)
+
+    def copy_in(self, rows: torch.Tensor, moves: Sequence[Move]) -> None:
+        """Copy rows of a `[n, block_bytes]` tensor of the same device into blocks. Raises IndexError."""
+        self._copy([(position, self._checked(block_id)) for position, block_id in moves], rows, self.blocks)
+
+    def _checked(self, block_id: int) -> int:
+        if not 0 <= block_id < self.num_blocks:
+            raise IndexError(f"block {block_id} of {self.num_blocks}")
+        return block_id
+
+    def _after_writes(self) -> None:
+        if self.has_writes:
+            self.copies.wait_event(self.events[self.last_write])
+
+    def _copy(self, pairs: Iterable[tuple[int, int]], source: torch.Tensor, destination: torch.Tensor) -> None:
+        """Copy rows; runs of adjacent ones are one copy."""
+        size = self.block_bytes
+        spans = coalesce([Span(row * size, to * size, size) for row, to in pairs])
+        with torch.cuda.stream(self.copies):
+            copy_spans(spans, source.view(-1), destination.view(-1))
+        self.copies.synchronize()
+
+
+def copy_spans(spans: Iterable[Span], source: torch.Tensor, destination: torch.Tensor) -> None:
+    """Post the copies between two flat tensors of bytes on the current stream."""
+    for start, to, length in spans:
+        destination[to : to + length].copy_(source[start : start + length], non_blocking=True)
+
+
+def _interprocess_event() -> torch.cuda.Event:
+    return torch.cuda.Event(interprocess=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,61 @@
+"""How a taker on the same host knows, after it has read a source's memory, that the source still held it meanwhile.
+
+The source listens on an abstract Unix socket and never accepts; the taker connects. Once the source has closed, also by
+being killed, a look at the connection says so, at once and for good: the kernel closes it before the source goes on.
+Knows nothing of memory. Invariant: `is_held` is never True after the source's `close` has returned.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from pagewire.core.errors import TransferFailed
+
+NAME_BYTES = 16
+
+
+class Lifeline:
+    """The source's end, under a random name."""
+
+    def __init__(self) -> None:
+        self.name = secrets.token_bytes(NAME_BYTES)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(_address(self.name))
+        self._listener.listen(1)
+
+    def close(self) -> None:
+        """Let go; any number of times."""
+        self._listener.close()
+
+
+class Hold:
+    """The taker's end. Raises TransferFailed where no source listens under that name on this host."""
+
+    def __init__(self, name: bytes) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.setblocking(False)
+        try:
+            self._connection.connect(_address(name))
+        except OSError as error:
+            self._connection.close()
+            raise TransferFailed(f"the source is not on this host: {error}") from None
+
+    @property
+    def is_held(self) -> bool:
+        """True while the source has not closed."""
+        try:
+            self._connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Let go; any number of times."""
+        self._connection.close()
+
+
+def _address(name: bytes) -> bytes:
+    return b"\0pagewire-kv-" + name.hex().encode()

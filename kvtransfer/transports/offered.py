@@ -1,0 +1,48 @@
+"""Builds what a pod offers from what it was told: the one place that knows every carrier there is.
+
+Those with heavy libraries are imported when they are named. Knows no pool and no peer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from pagewire.kvtransfer.offers import Offer, Offers, parse_names
+from pagewire.kvtransfer.transports import nixl
+from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.nixl_agent import load_library
+from pagewire.kvtransfer.transports.shm import host_token, shm_carrier
+
+log = logging.getLogger(__name__)
+
+
+def offered(transports: str = "auto", shm_dir: str = "", host: str = "127.0.0.1") -> Offers:
+    """Return the carriers of the setting `transports`, best first; `host` is where peers dial us.
+
+    Raises ValueError for names, ImportError or TransferFailed for a library that is not there.
+    """
+    offers = (_offer(name, shm_dir, host) for name in parse_names(transports))
+    return Offers(tuple(offer for offer in offers if offer is not None))
+
+
+def _offer(name: str, shm_dir: str, host: str) -> Offer | None:
+    if name == "grpc":
+        return Offer(GRPC)
+    if name == "shm":
+        token = host_token(shm_dir)
+        if not token:
+            log.warning("shm is not offered: it cannot be told which host this is")
+            return None
+        return Offer(shm_carrier(shm_dir), token)
+    if name == "nixl":
+        load_library()
+        return Offer(nixl.carrier())
+    module = importlib.import_module(f"pagewire.kvtransfer.transports.{name}")  # and torch with it
+    if name == "collective":
+        return Offer(module.carrier(module.CollectiveOptions(host=host)))
+    token = host_token("")
+    if not token:
+        log.warning("%s is not offered: it cannot be told which host this is", name)
+        return None
+    return Offer(module.carrier(), token)

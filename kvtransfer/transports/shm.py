@@ -1,0 +1,216 @@
+"""The carrier between CPU pods of one host: the taker maps the source's pool and copies blocks out of it.
+
+The pool is a memfd. Its descriptor goes over a Unix socket, read-only, to whoever shows the one-time token that came
+with the proven welcome; seals keep everybody but the source's own processes from writing or resizing it: a pod's memory
+is written by that pod alone, and a taker's reads never fault. Nothing has a name that could outlive a pod, except the
+socket file under `shm_dir` while a stream opens. Knows nothing of shipments. Invariant: no source block outside the
+mapped pool is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import hmac
+import mmap
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.memory import SEALS, PoolMemory
+from pagewire.kvtransfer.outbox import Batch
+from pagewire.kvtransfer.prefault import prefault
+from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.wire import Ready
+
+NAME = "shm"
+TOKEN_BYTES = 32
+CONNECT_S = 4.0
+# Messages are tiny: their size sets how often one is written and credited, and how long the first is checksummed.
+FLOW = Flow(window_bytes=64 << 20, message_bytes=8 << 20)
+
+_CARD = struct.Struct(f"<{TOKEN_BYTES}sQ")  # token, blocks in the pool | the socket's address
+
+
+class ShmOutlet:
+    """The `Outlet` of a pool in a sealed memfd: hands the descriptor out, once."""
+
+    announces = True
+    lends = True
+    checksums = True
+
+    def __init__(self, shm_dir: str, memory: BlockMemory, _taker_id: str) -> None:
+        if not isinstance(memory, PoolMemory) or memory.fd is None:
+            raise TransferFailed("this pool has no descriptor that another process could map")
+        if fcntl.fcntl(memory.fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise TransferFailed("this pool is not sealed: whoever maps it could write into it")
+        self._memory = memory
+        self._address = _new_address(shm_dir)
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def open(self, card: bytes) -> bytes:
+        """Listen for the one that holds our card. Raises TransferFailed."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        try:
+            self._socket.bind(self._address)
+            self._socket.listen(4)
+        except OSError as error:
+            raise TransferFailed(f"no socket at {self._address!r}: {error}") from error
+        self._serving = asyncio.create_task(self._serve(self._socket, token))
+        return _CARD.pack(token, self._memory.num_blocks) + self._address
+
+    def tag(self, batch: Batch) -> int:
+        """There is nothing to know."""
+        return 0
+
+    async def carry(self, batch: Batch) -> None:
+        """The taker copies."""
+
+    def close(self) -> None:
+        """Stop listening. What was mapped stays mapped: the taker's stream ends with ours."""
+        if self._serving is not None:
+            self._serving.cancel()
+        self._unlisten()
+
+    async def _serve(self, listening: socket.socket, token: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(listening)
+            with connection:
+                connection.setblocking(False)
+                with contextlib.suppress(OSError, TimeoutError):
+                    if await _show(connection, token, self._memory):
+                        self._unlisten()
+                        return
+
+    def _unlisten(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            if not self._address.startswith(b"\0"):
+                Path(os.fsdecode(self._address)).unlink(missing_ok=True)
+
+
+class ShmInlet:
+    """The `Inlet` that copies out of the source's pool, mapped to read."""
+
+    card = b""
+    place_bytes = 1 << 20
+
+    def __init__(self, memory: BlockMemory, _source_id: str) -> None:
+        self._memory = memory
+        self._block_bytes = memory.block_bytes
+        self._num_blocks = 0
+        self._map: mmap.mmap | None = None
+        self._prefaulting: asyncio.Task[None] | None = None
+        self._view = memoryview(b"")
+
+    async def open(self, card: bytes) -> None:
+        """Fetch the descriptor and map the pool. Raises TransferFailed."""
+        if len(card) <= _CARD.size:
+            raise TransferFailed(f"a card of {len(card)} bytes")
+        token, num_blocks = _CARD.unpack_from(card)
+        num_bytes = num_blocks * self._block_bytes
+        try:
+            fd = await asyncio.to_thread(_fetch, card[_CARD.size :], token)
+            try:
+                # A file that could shrink under us would end this process at the next read.
+                if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0 or os.fstat(fd).st_size < num_bytes:
+                    raise TransferFailed("the source's pool is not what its card says")
+                self._map = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError) as error:
+            raise TransferFailed(f"the source's pool cannot be mapped: {error}") from error
+        self._view = memoryview(self._map)
+        self._num_blocks = num_blocks
+        self._prefaulting = asyncio.create_task(_prefault(self._map))
+
+    async def arrived(self, ready: Ready) -> None:
+        """The source's blocks stay as they are until they are credited."""
+
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+        """Copy from the mapping into our pool. Raises IndexError on a block outside the source's."""
+        for position, block_id in moves:
+            source_id = ready.block_ids[position]
+            if source_id >= self._num_blocks:
+                raise IndexError(f"block {source_id} of {self._num_blocks} of the source's")
+            start = source_id * self._block_bytes
+            self._memory.write(block_id, self._view[start : start + self._block_bytes])
+
+    def done(self, ready: Ready) -> None:
+        """Nothing was staged."""
+
+    def close(self) -> None:
+        """Unmap."""
+        self._num_blocks = 0
+        self._view.release()
+        if self._prefaulting is not None:
+            self._prefaulting.cancel()
+        if self._map is not None:
+            self._map.close()
+
+
+async def _prefault(memory: mmap.mmap) -> None:
+    """Have the source's pages at hand before its blocks are, a turn at a time."""
+    for _ in prefault(memory, writable=False):
+        await asyncio.sleep(0)
+
+
+def shm_carrier(shm_dir: str = "") -> Carrier:
+    """Return the carrier; its sockets are abstract, or lie in `shm_dir` (pods in other network namespaces)."""
+    return Carrier(name=NAME, outlet=functools.partial(ShmOutlet, shm_dir), inlet=ShmInlet, flow=FLOW)
+
+
+def host_token(shm_dir: str = "") -> str:
+    """Return what two pods have in common exactly when one can connect to the other's sockets; empty: nobody can."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        place = Path(shm_dir).stat() if shm_dir else Path("/proc/self/ns/net").stat()
+    except OSError:
+        return ""
+    return f"{boot}.{place.st_dev:x}.{place.st_ino:x}"
+
+
+def _new_address(shm_dir: str) -> bytes:
+    name = f"pagewire-{secrets.token_hex(8)}"
+    return os.fsencode(Path(shm_dir) / name) if shm_dir else b"\0" + name.encode()
+
+
+async def _show(connection: socket.socket, token: bytes, memory: PoolMemory) -> bool:
+    """Hand the descriptor to a connection that shows the token; False when it does not."""
+    loop = asyncio.get_running_loop()
+    shown = b""
+    async with asyncio.timeout(CONNECT_S):
+        while len(shown) < TOKEN_BYTES and (more := await loop.sock_recv(connection, TOKEN_BYTES - len(shown))):
+            shown += more
+    if not hmac.compare_digest(shown, token) or memory.fd is None:
+        return False
+    fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
+    try:
+        socket.send_fds(connection, [b"k"], [fd])
+    finally:
+        os.close(fd)
+    return True
+
+
+def _fetch(address: bytes, token: bytes) -> int:
+    """Return a descriptor of the pool of whoever listens there. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONNECT_S)
+        connection.connect(address)
+        connection.sendall(token)
+        _, fds, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not fds:
+            raise OSError("no descriptor came")
+        return fds[0]

@@ -1,0 +1,332 @@
+"""The taker's end of a bulk stream: dials, reads messages, has them placed, gives credit, dials again.
+
+Knows streams, greetings and delays; what is asked about a block is `Inbox`'s decision, how it gets here the carrier's.
+
+    offered carriers -> dialling, the next carrier when one cannot be opened -> up -> lost (told once) -> dialling
+
+Invariant: what was registered on a lost stream is forgotten, its credit never reaches the next one, and what was being
+written for it is settled before there is a next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Sequence
+
+import grpc
+
+from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed
+from pagewire.core.kv_layout import KVLayout
+from pagewire.core.tasks import check_cancelled
+from pagewire.kvtransfer import wire
+from pagewire.kvtransfer.carrier import Carrier, Inlet
+from pagewire.kvtransfer.greeting import Greeter
+from pagewire.kvtransfer.inbox import Inbox
+from pagewire.kvtransfer.placer import Placer
+from pagewire.kvtransfer.translation import Translation
+from pagewire.kvtransfer.transport import (
+    BlockMemory,
+    Flow,
+    LostCallback,
+    ShipmentKey,
+    Sink,
+    TransferCounters,
+    TransportTimes,
+)
+from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, ended, order_of, why
+from pagewire.kvtransfer.wire import Credit, MalformedMessage
+
+log = logging.getLogger(__name__)
+
+Call = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+class _Otherwise(Exception):
+    """The source's blocks lie, or travel, otherwise than this stream was prepared for."""
+
+
+class StreamReceiver:
+    """The `Receiver` of a taker for one source; `run()` keeps the stream.
+
+    `channel` goes to the pod `source_id`, has `CHANNEL_OPTIONS`, and stays the caller's. `carriers` are tried in order;
+    empty, nothing is dialled until `offer`. In what order and how many parts blocks come, the source says; it costs
+    a second greeting where we were not ready for that. Raises ValueError on an empty secret.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        pod_id: str,
+        source_id: str,
+        secret: bytes,
+        memory: BlockMemory,
+        on_lost: LostCallback,
+        carriers: Sequence[Carrier] = (),
+        layout: KVLayout | None = None,
+        flow: Flow | None = None,
+        times: TransportTimes | None = None,
+    ) -> None:
+        self.source_id = source_id
+        self.counters = TransferCounters()
+        self._channel = channel
+        self._greeter = Greeter(peer_id=pod_id, block_bytes=memory.block_bytes, order=order_of(layout), secret=secret)
+        self._memory = memory
+        self._parts = memory  # as blocks of what travels, as the source's welcome said
+        self._num_groups = 1
+        self._layout = layout
+        self._translation: Translation | None = None  # where the source's order is another, as its welcome said
+        self._source_order = order_of(layout)
+        self._on_lost = on_lost
+        self._flow = flow
+        self._times = times or TransportTimes()
+        self._carriers = tuple(carriers)
+        self._offered = asyncio.Event()
+        self._stream: _Stream | None = None  # the one that is up
+        self._up = asyncio.Event()
+        self._reason = "not dialled yet"
+        self.offer(carriers)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a stream is up."""
+        return self._stream is not None
+
+    @property
+    def num_groups(self) -> int:
+        """In how many parts a block travels on the stream that is up."""
+        return self._num_groups
+
+    @property
+    def transport(self) -> str:
+        """The carrier of the stream that is up; empty without one."""
+        return self._stream.carrier.name if self._stream is not None else ""
+
+    @property
+    def reason(self) -> str:
+        """Why there is no stream: how the last attempt or stream ended; empty while one is up."""
+        return self._reason
+
+    def offer(self, carriers: Sequence[Carrier]) -> None:
+        """Take these from the next attempt on, the first that opens."""
+        self._carriers = tuple(carriers)
+        if self._carriers:
+            self._offered.set()
+
+    async def connected(self, timeout_s: float) -> None:
+        """Wait for a stream; raises TransferFailed with the reason when there is none in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            raise self._not_connected() from None
+
+    def register(self, shipment_id: int, generation: int, sink: Sink) -> None:
+        """Take blocks of this key; see `Receiver`."""
+        if self._stream is None:
+            raise self._not_connected()
+        self._stream.inbox.register(ShipmentKey(shipment_id, generation), sink)
+
+    def unregister(self, shipment_id: int, generation: int) -> None:
+        """Drop what is held and what comes; see `Receiver`."""
+        if self._stream is not None:
+            self._stream.inbox.unregister(ShipmentKey(shipment_id, generation))
+
+    def retry(self, shipment_id: int, generation: int) -> None:
+        """Offer what waits again; see `Receiver`."""
+        if self._stream is not None:
+            self._stream.inbox.retry(ShipmentKey(shipment_id, generation))
+            self._stream.placer.wake()
+
+    def drop(self, reason: str) -> None:
+        """Give the stream up, as when the link says that the pod is gone; a new one is dialled."""
+        if self._stream is not None:
+            self._stream.end(reason)
+
+    async def run(self) -> None:
+        """Keep a stream until cancelled."""
+        delay_s, turn = self._times.reconnect_min_s, 0
+        while True:
+            check_cancelled()
+            await self._offered.wait()
+            carrier = self._carriers[turn % len(self._carriers)]
+            call: Call = self._channel.stream_stream(METHOD)()
+            inlet: Inlet | None = None
+            try:
+                translation = self._translation
+                inlet = carrier.inlet(translation.staging if translation else self._parts, self.source_id)
+                async with asyncio.timeout(self._times.connect_s):
+                    window_bytes = await self._greet(call, carrier, inlet)
+                check_cancelled()
+                delay_s = self._times.reconnect_min_s
+                log.info("blocks come from %s by %s, %s bytes at a time", self.source_id, carrier.name, window_bytes)
+                turn = turn + 1 if await self._carry(_Stream(self, call, carrier, inlet)) else 0
+            except _Otherwise:
+                continue
+            except (*BROKEN, PagewireError) as error:
+                if self._reason != why(error):
+                    self._reason = why(error)
+                    log.warning("no stream for blocks to %s by %s: %s", self.source_id, carrier.name, self._reason)
+                if _is_of_the_carrier(error) and (turn + 1) % len(self._carriers):
+                    turn += 1
+                    continue
+                turn, delay_s = 0, min(delay_s * 2, self._times.reconnect_max_s)
+            finally:
+                call.cancel()
+                if inlet is not None:
+                    inlet.close()
+            # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+
+    def _not_connected(self) -> TransferFailed:
+        return TransferFailed(f"no stream for blocks to {self.source_id}: {self._reason}")
+
+    async def _greet(self, call: Call, carrier: Carrier, inlet: Inlet) -> int:
+        challenge = wire.decode_challenge(await _read(call))
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        window_bytes = (self._flow or carrier.flow).window_bytes
+        hello = self._greeter.hello(
+            self.source_id, challenge, nonce, window_bytes, carrier=carrier.name, card=inlet.card
+        )
+        await call.write(wire.encode_hello(hello))
+        welcome = wire.decode_welcome(await _read(call))
+        self._greeter.check(self.source_id, hello, challenge, welcome)
+        self._learn(welcome.order, welcome.num_groups)
+        await inlet.open(welcome.card)
+        return window_bytes
+
+    def _learn(self, order: str, num_groups: int) -> None:
+        """Blocks in another order than ours are staged, and come whole. What we were not ready for is dialled again."""
+        if (order, num_groups) == (self._source_order, self._num_groups):
+            return
+        is_ours = order == order_of(self._layout)
+        if not is_ours and num_groups > 1:
+            raise PeerMismatch(f"blocks in the order {order!r} come in {num_groups} parts")
+        try:
+            parts = self._memory.split(num_groups)
+        except ValueError as error:
+            raise PeerMismatch(str(error)) from None
+        self._translation = None if is_ours else Translation(self._memory, self._layout, order)
+        self._parts, self._num_groups, self._source_order = parts, num_groups, order
+        raise _Otherwise
+
+    async def _carry(self, stream: _Stream) -> bool:
+        """Read and place until the stream ends; True when its carrier failed. Raises our own cancellation alone."""
+        self._reason = ""
+        self._stream = stream
+        self._up.set()
+        try:
+            await stream.run(self._times.place_s)
+        finally:
+            self._stream = None
+            self._up.clear()
+            self._reason = stream.reason or "the process stops"
+            log.info("the stream for blocks from %s ended: %s", self.source_id, self._reason)
+            self._on_lost(self.source_id, stream.inbox.clear())
+            await stream.settled()
+        return stream.carrier_failed
+
+    def new_placer(self, inbox: Inbox, inlet: Inlet) -> Placer:
+        """Return what places for one stream."""
+        return Placer(inbox, inlet, self._parts, self._times.place_s, self._translation)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of what travels: a block, or a part of one."""
+        return self._parts.block_bytes
+
+
+class _Stream:
+    """One stream that is up: who reads, places and gives credit on it."""
+
+    def __init__(self, receiver: StreamReceiver, call: Call, carrier: Carrier, inlet: Inlet) -> None:
+        self.carrier = carrier
+        self.inbox = Inbox(receiver.block_bytes, receiver.counters, self._credit, inlet.done)
+        self.placer = receiver.new_placer(self.inbox, inlet)
+        self.reason = ""
+        self.carrier_failed = False
+        self._call = call
+        self._inlet = inlet
+        self._block_bytes = receiver.block_bytes
+        self._credits: dict[ShipmentKey, int] = {}
+        self._credited = asyncio.Event()
+        self._placing = asyncio.create_task(self._place())
+        self._crediting = asyncio.create_task(self._write_credit())
+
+    def end(self, reason: str) -> None:
+        """End it; the first reason stands."""
+        self.reason = self.reason or reason
+        self._call.cancel()
+
+    async def run(self, arrival_s: float) -> None:
+        """Read until it ends; raises nothing but the caller's cancellation."""
+        try:
+            while True:
+                ready = wire.decode_ready(await _read(self._call), self._block_bytes)
+                async with asyncio.timeout(arrival_s):
+                    await self._inlet.arrived(ready)
+                self.inbox.accept(ready)
+                self.placer.wake()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # grpc.aio raises this too when the call alone was cancelled, by `end` or for a credit that failed.
+            if task is None or task.cancelling():
+                raise
+        except (*BROKEN, TransferFailed) as error:
+            self.carrier_failed = _is_of_the_carrier(error)
+            self.reason = self.reason or why(error)
+        finally:
+            self._inlet.close()
+            self._placing.cancel()
+            self._crediting.cancel()
+
+    async def settled(self) -> None:
+        """Return when nothing is written for it any more and every claim is settled."""
+        try:
+            await ended(self._placing, self._crediting)
+        finally:
+            self.placer.give_up()
+
+    async def _place(self) -> None:
+        try:
+            await self.placer.run()
+        except TransferFailed as error:
+            self.carrier_failed = True
+            self.end(f"the carrier {self.carrier.name} failed: {error.message}")
+        except Exception as error:
+            # A sink that raises is our own bug: end the stream loudly, so that its shipments are settled.
+            log.exception("blocks could not be placed")
+            self.end(f"internal error: {error}")
+
+    def _credit(self, credit: Credit) -> None:
+        self._credits[credit.key] = self._credits.get(credit.key, 0) + credit.num_bytes
+        self._credited.set()
+
+    async def _write_credit(self) -> None:
+        try:
+            while True:
+                await self._credited.wait()
+                self._credited.clear()
+                while self._credits:
+                    key = next(iter(self._credits))
+                    await self._call.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
+        except BROKEN as error:
+            self.end(why(error))
+
+
+def _is_of_the_carrier(error: BaseException) -> bool:
+    """Return whether another carrier may fare better."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    return isinstance(error, TransferFailed | TimeoutError) and not isinstance(error, MalformedMessage)
+
+
+async def _read(call: Call) -> bytes:
+    """Return the next message; raises MalformedMessage at the end of the stream."""
+    data = await call.read()
+    if not isinstance(data, bytes):
+        raise MalformedMessage(f"the source closed it: {await call.details()}")
+    return data

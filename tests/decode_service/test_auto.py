@@ -1,0 +1,82 @@
+"""Local or remote, request by request: what is predicted decides, is reported, and learns from what came true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pods import Colocated, Pods, pods, prompt
+
+from pagewire.decode_service.service import DecodeService
+
+LONG = prompt(1, 100)
+
+
+def predict(cluster: Pods, *, local_s: float, remote_s: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the decode pod predict these seconds."""
+    service = cluster.d.service
+    assert isinstance(service, DecodeService)
+    monkeypatch.setattr(service._costs, "local_s", lambda *_: local_s)
+    monkeypatch.setattr(service._costs, "remote_s", lambda _tokens, candidate, _sources: remote_s[candidate.pod_id])
+
+
+async def measured(cluster: Pods) -> None:
+    """Have the decode pod compute a prompt: from then on it knows what that costs."""
+    await cluster.ask("measure", prompt(8, 60), candidates=[])
+
+
+async def test_nothing_is_left_to_chance_before_anything_is_measured(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        asked = await cluster.ask("a", LONG, prefill="auto")
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "remote")
+        assert (asked.report.predicted_local_s, asked.report.predicted_remote_s) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("local_s", "placement"), [(0.5, "local"), (2.0, "remote")])
+async def test_the_sooner_one_is_taken(
+    model: Path, colocated: Colocated, local_s: float, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pods(model) as cluster:
+        await measured(cluster)
+        predict(cluster, local_s=local_s, remote_s={"p0": 1.0}, monkeypatch=monkeypatch)
+        asked = await cluster.ask("a", LONG, prefill="auto")
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), placement)
+        assert (asked.report.predicted_local_s, asked.report.predicted_remote_s) == (local_s, 1.0)
+
+
+async def test_the_soonest_candidate_is_asked_first(
+    model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pods(model, 3) as cluster:
+        await measured(cluster)
+        predict(cluster, local_s=9.0, remote_s={"p0": 3.0, "p1": 1.0, "p2": 2.0}, monkeypatch=monkeypatch)
+        asked = await cluster.ask("a", LONG, prefill="auto")
+        assert (asked.tokens, asked.report.prefill_pod) == (colocated.answer(LONG), "p1")
+
+
+async def test_predictions_are_made_and_learned_from_in_either_mode(model: Path) -> None:
+    async with pods(model) as cluster:
+        await measured(cluster)
+        service = cluster.d.service
+        assert isinstance(service, DecodeService)
+        cluster.d.clock.advance(1.0)
+        asked = await cluster.ask("a", LONG)
+        assert asked.report.placement == "remote"
+        assert asked.report.predicted_remote_s > 0
+        # This rig's clock stands still between two advances: no time passed, so there is nothing to learn.
+        assert service._costs.there.observations == 0
+        samples = {(sample.name, *sample.labels.values()): sample.value for sample in service.gauges()}
+        assert samples["prefill_correction", "local"] == samples["prefill_correction", "remote"] == 1.0
+        assert samples["link_seconds_per_byte", "p0"] > 0
+        assert samples["kv_blocks_quarantined",] == 0
+
+
+async def test_a_pod_that_only_ever_decoded_takes_a_peers_word(model: Path) -> None:
+    async with pods(model) as cluster:
+        await cluster.ask("a", LONG)
+        service = cluster.d.service
+        assert isinstance(service, DecodeService)
+        assert service._costs.s_per_token == 0
+        (peer,) = service._exchange.peers.all().values()
+        peer.load = cluster.p.engine.loop.load()  # as its heartbeats say
+        assert service._costs.s_per_token == peer.load.prefill_s_per_token > 0

@@ -1,0 +1,314 @@
+"""The cache over two tiers: against dictionaries that say what every block and slot must contain, then on a real model.
+
+The bookkeeping's tests carry out its moves on dictionaries, in order, as the mover does on tensors.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from engine_runs import ROOT, assert_at_rest, engine, greedy, run_all, spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from reference import generate
+
+from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.engine_messages import Bind, Hold, Join, Reserve
+from pagewire.core.messages import Role
+from pagewire.engine.block_mover import BlockMover
+from pagewire.engine.block_pool import HOST, POOL, BlockPool
+from pagewire.engine.host_tier import Move
+from pagewire.engine.runner import OnGroup
+from pagewire.engine.step import Step
+from pagewire.kernels.torch_backend import TorchBackend
+
+TinyModel = Callable[[str], Path]
+
+NUM_BLOCKS = 6
+NUM_SLOTS = 5  # one of them for swaps
+FOREIGN = BlockHash(b"somebody else's")
+
+
+def hashes(*tokens: int) -> list[BlockHash]:
+    return chain(ROOT, tokens, 1)
+
+
+class Memory:
+    """What is in each block and slot, by the name of what was computed there."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.blocks: dict[int, BlockHash] = {}
+        self.slots: dict[int, BlockHash] = {}
+
+    def settle(self) -> None:
+        for block_id, slot, is_out in self.pool.host.take_moves():
+            if is_out:
+                self.slots[slot] = self.blocks[block_id]
+            else:
+                self.blocks[block_id] = self.slots[slot]
+
+    def run(self, names: list[BlockHash]) -> tuple[list[int], int]:
+        """Hold a chain as a sequence does, computing what is not cached; return its table and how much was cached."""
+        table = self.pool.claim(names)
+        cached = len(table)
+        table = table + self.pool.allocate(len(names) - cached)
+        self.settle()
+        assert [self.blocks[block_id] for block_id in table[:cached]] == names[:cached]
+        self.compute(table, names)
+        return table, cached
+
+    def compute(self, table: list[int], names: list[BlockHash]) -> None:
+        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
+            self.blocks[block_id] = name
+            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+
+    def check(self) -> dict[BlockHash, int]:
+        """Compare every cached block with its name; return the tier of each."""
+        self.pool.check()
+        found = {}
+        for block in self.pool.cached_chain():
+            found[block.block_hash] = block.tier
+            if block.tier == POOL:
+                assert self.blocks[self.pool.match([block.block_hash])[0]] == block.block_hash
+        for parked in self.pool.host.parked():
+            assert self.slots[parked.slot] == parked.block_hash
+        return found
+
+
+class TierMachine(RuleBasedStateMachine):
+    """Chains are run, computed twice, fetched by peers; others write into what they were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS, NUM_SLOTS)
+        self.memory = Memory(self.pool)
+        self.tables: list[list[int]] = []
+        self.told: dict[BlockHash, int] = {}  # as a listener of the events would know
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5))
+    def run(self, tokens: list[int]) -> None:
+        names = hashes(*tokens)
+        hits = self.pool.match(names)
+        if self.pool.num_unreferenced(hits) + len(names) - len(hits) > self.pool.num_available:
+            return
+        known = next((i for i, name in enumerate(names) if name not in self.told), len(names))
+        table, cached = self.memory.run(names)
+        assert cached == known, "bringing a chain up costs none of it"
+        self.tables.append(table)
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
+    def compute_twice(self, tokens: list[int]) -> None:
+        names = hashes(*tokens)
+        if len(names) <= self.pool.num_available:
+            table = self.pool.allocate(len(names))
+            self.memory.settle()
+            self.memory.compute(table, names)
+            self.tables.append(table)
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5), start=st.integers(0, 3))
+    def fetch(self, tokens: list[int], start: int) -> None:
+        names = hashes(*tokens)[start:]
+        found = self.pool.match(names)
+        if self.pool.num_unreferenced(found) > self.pool.num_available:
+            return
+        self.pool.share(found)
+        table = found + self.pool.copy_up(names[len(found) :])
+        self.memory.settle()
+        assert [self.memory.blocks[block_id] for block_id in table] == names[: len(table)]
+        self.tables.append(table)
+
+    @rule(count=st.integers(1, 4), reserved=st.booleans())
+    def bind(self, count: int, reserved: bool) -> None:
+        if count > self.pool.num_available:
+            return
+        if reserved:
+            self.pool.reserve(count)
+            table = self.pool.allocate_reserved(count)
+        else:
+            table = self.pool.allocate(count)
+        self.memory.settle()
+        self.memory.blocks.update(dict.fromkeys(table, FOREIGN))
+        self.tables.append(table)
+
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        if self.tables:
+            self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
+
+    @invariant()
+    def every_name_is_where_it_is_said_to_be(self) -> None:
+        found = self.memory.check()
+        stored, evicted = self.pool.drain_events()
+        for block in evicted:
+            assert self.told.pop(block.block_hash) == block.tier
+        for block in stored:
+            assert self.told.get(block.block_hash) != block.tier
+            self.told[block.block_hash] = block.tier
+        assert self.told == found
+        assert self.pool.host.num_parked == sum(tier == HOST for tier in found.values()) < NUM_SLOTS
+        assert self.pool.num_orphaned(self.tables) == 0
+
+
+TierMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestTwoTiers = TierMachine.TestCase
+
+
+@settings(max_examples=200, deadline=None)
+@given(uses=st.lists(st.integers(0, 14), max_size=60))
+def test_two_tiers_are_one_least_recently_used_cache(uses: list[int]) -> None:
+    pool = BlockPool(NUM_BLOCKS, NUM_SLOTS)
+    memory, naive = Memory(pool), OrderedDict[BlockHash, None]()
+    for token in uses:
+        (name,) = hashes(token)
+        table, cached = memory.run([name])
+        assert bool(cached) == (name in naive)
+        pool.release(table)
+        naive[name] = None
+        naive.move_to_end(name)
+        if len(naive) > NUM_BLOCKS + NUM_SLOTS - 1:
+            naive.popitem(last=False)
+        recent = list(naive)
+        expected = dict.fromkeys(recent[:-NUM_BLOCKS], HOST) | dict.fromkeys(recent[-NUM_BLOCKS:], POOL)
+        assert memory.check() == expected
+
+
+def test_a_chain_leaves_both_tiers_from_its_end() -> None:
+    pool = BlockPool(4, 4)
+    memory = Memory(pool)
+    old = hashes(1, 2, 3, 4)
+    table, _ = memory.run(old)
+    pool.release(table)
+    held: list[int] = []
+    for parked, left in ((1, 4), (2, 4), (3, 4), (3, 3)):
+        held += pool.allocate(1)
+        memory.settle()
+        found = memory.check()
+        assert (pool.host.num_parked, len(found)) == (parked, left)
+        assert list(found) == old[:left]
+    pool.release(held)
+    table, cached = memory.run(old)
+    assert cached == 3
+    pool.release(table)
+
+
+def test_moves_with_one_target_are_made_one_after_the_other() -> None:
+    pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
+    mover = BlockMover(pool, 2, TorchBackend())
+    before = pool.clone()
+    mover.move([
+        Move(0, 0, is_out=True), Move(1, 1, is_out=True), Move(2, 0, is_out=True),  # slot 0 is taken again
+        Move(3, 0, is_out=False), Move(0, 1, is_out=False), Move(3, 1, is_out=False),
+    ])  # fmt: skip
+    assert torch.equal(pool, before[[1, 1, 2, 1]])
+
+
+# ----------------------------------------------------------------------------------------------------- on a real model
+
+BLOCK_BYTES = 16 * 768  # the tiny llama in fp32
+NUM_TOKENS = 12
+
+
+def prompts() -> list[list[int]]:
+    chance = random.Random(5)
+    shared = [chance.randrange(256) for _ in range(40)]
+    own = [[chance.randrange(256) for _ in range(length)] for length in (70, 33, 90, 16, 64)]
+    return own + [shared + [chance.randrange(256) for _ in range(length)] for length in (1, 30, 60)]
+
+
+def small(tiny: TinyModel, role: Role = Role.COLOCATED, slots: int = 64, **changes: Any) -> Any:
+    settings_ = {"kv_memory_bytes": 12 * BLOCK_BYTES, "host_kv_memory_bytes": slots * BLOCK_BYTES, **changes}
+    return engine(tiny("llama"), role, max_model_len=128, **settings_)
+
+
+@pytest.mark.parametrize("order", ["layer_outer", "head_outer"])
+def test_with_a_host_tier_nothing_is_computed_twice(tiny: TinyModel, order: str) -> None:
+    expected = generate(tiny("llama"), prompts(), NUM_TOKENS)
+    built = small(tiny, kv_order=order)
+    built.cache.pool.fill_(torch.nan)
+    for turn in ("first", "second", "third"):
+        for i, prompt in enumerate(prompts()):
+            name = f"{turn} {i}"
+            heard = run_all(built.loop, [spec(name, prompt, greedy(NUM_TOKENS))])
+            assert heard.tokens[name] == expected[i]
+            if turn != "first":
+                end = heard.ends[name]
+                assert end.cached_tokens == (len(prompt) - 1) // 16 * 16
+                assert end.cached_tokens + end.computed_tokens == len(prompt)
+    load = built.loop.load()
+    assert load.blocks_host > load.blocks_total, "more was kept than the pool can hold"
+    assert_at_rest(built.loop)
+
+
+def test_a_preempted_sequence_computes_its_unfilled_block_anew_and_no_more(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_tokens = 60
+    asked = [prompt[:60] for prompt in prompts()[:5]]
+    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES)
+    run, computed = cast("Callable[[Step, OnGroup], dict[str, int]]", built.runner.run), list[int]()
+
+    def counted(step: Step, on_group: OnGroup) -> dict[str, int]:
+        computed.append(step.num_tokens)
+        return run(step, on_group)
+
+    monkeypatch.setattr(built.runner, "run", counted)
+    heard = run_all(built.loop, [spec(str(i), prompt, greedy(num_tokens)) for i, prompt in enumerate(asked)])
+    assert [heard.tokens[str(i)] for i in range(5)] == generate(tiny("llama"), asked, num_tokens)
+    needed = sum(len(prompt) + num_tokens - 1 for prompt in asked)
+    preemptions = built.loop.load().preemptions
+    assert preemptions > 0
+    assert sum(computed) <= needed + 15 * preemptions
+    assert_at_rest(built.loop)
+
+
+def test_a_hold_brings_up_what_is_in_host_memory(tiny: TinyModel) -> None:
+    built = small(tiny)
+    prompt = prompts()[2]
+    run_all(built.loop, [spec("a", prompt, greedy(1))])
+    names = tuple(chain(ROOT, prompt, 16))
+    first = built.loop.hold(Hold(request_id="h", hashes=names))
+    before = built.cache.pool[list(first.block_ids)].clone()
+    built.loop.release("h")
+    run_all(built.loop, [spec("b", prompts()[0] + prompts()[1], greedy(1))])
+    run_all(built.loop, [spec("c", prompts()[4] + prompts()[3], greedy(1))])
+    assert built.loop.load().blocks_host > 0
+    held = built.loop.hold(Hold(request_id="i", hashes=names[1:]))
+    assert len(held.block_ids) == len(names) - 1
+    assert torch.equal(built.cache.pool[list(held.block_ids)], before[1:])
+    built.loop.check()
+    assert built.loop.load().blocks_orphaned == 0
+    built.loop.release("i")
+    assert_at_rest(built.loop)
+
+
+def test_what_was_cached_in_a_bound_block_is_saved_before_others_write_there(tiny: TinyModel) -> None:
+    built = small(tiny, Role.DECODE)
+    prompt, other = prompts()[2], [9] * 120
+    run_all(built.loop, [spec("a", prompt, greedy(1))])
+    assert built.loop.reserve(Reserve(spec=spec("b", other, greedy(5)))).error is None
+    bound = built.loop.bind(Bind(request_id="b", num_blocks=9)).block_ids
+    assert built.loop.load().blocks_host == 2
+    built.cache.pool[list(bound)] = torch.nan  # as a transport writes, while no step runs
+    built.loop.abort("b")
+    reserved = built.loop.reserve(Reserve(spec=spec("c", prompt, greedy(NUM_TOKENS))))
+    assert reserved.hit_blocks == 5
+    built.loop.join(Join(request_id="c", num_computed=80, output=()))
+    heard = run_all(built.loop, [])
+    assert heard.tokens["c"] == generate(tiny("llama"), [prompt], NUM_TOKENS)[0]
+    assert (heard.ends["c"].cached_tokens, heard.ends["c"].computed_tokens) == (80, 10)
+    assert_at_rest(built.loop)
+
+
+def test_without_host_memory_there_is_no_tier(tiny: TinyModel) -> None:
+    built = small(tiny, slots=0)
+    run_all(built.loop, [spec(str(i), prompt, greedy(1)) for i, prompt in enumerate(prompts())])
+    assert built.loop.load().blocks_host == 0
+    assert all(block.tier == POOL for block in built.scheduler.pool.cached_chain())

@@ -1,0 +1,59 @@
+"""Copying against computing: the plan is never worse than any other way, by brute force."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.core.kv_layout import KVLayout
+from pagewire.core.messages import Source
+from pagewire.engine.exchange.prefix_plan import PRIOR_S_PER_TOKEN, plan_prefix
+from pagewire.kvtransfer.link_cost import LinkCost
+
+LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
+
+
+def source(num_tokens: int, name: str = "s") -> Source:
+    return Source(pod_id=name, address="a", num_tokens=num_tokens)
+
+
+def test_a_fast_link_is_used_and_the_last_token_is_computed() -> None:
+    plan = plan_prefix(64, 1, [(source(64), LinkCost(rtt_s=0.0, s_per_byte=0.0))], LAYOUT, 1e-3)
+    assert (plan.num_blocks, plan.source) == (3, source(64))
+    assert plan.seconds == 16 * 1e-3
+
+
+def test_a_slow_link_is_not() -> None:
+    plan = plan_prefix(64, 0, [(source(64), LinkCost(rtt_s=1.0, s_per_byte=0.0))], LAYOUT, 1e-3)
+    assert (plan.num_blocks, plan.source) == (0, None)
+
+
+def test_what_is_here_is_not_fetched() -> None:
+    plan = plan_prefix(64, 3, [(source(64), LinkCost(rtt_s=0.0, s_per_byte=0.0))], LAYOUT, 1e-3)
+    assert (plan.num_blocks, plan.source) == (3, None)
+
+
+@given(
+    num_tokens=st.integers(1, 200),
+    data=st.data(),
+    s_per_token=st.sampled_from([0.0, 1e-4, 1e-2]),
+)
+def test_it_is_the_best_of_all(num_tokens: int, data: st.DataObject, s_per_token: float) -> None:
+    most = (num_tokens - 1) // 16
+    cached = data.draw(st.integers(0, most))
+    sources = data.draw(st.lists(st.tuples(st.integers(0, 300), st.floats(0, 1), st.floats(0, 1e-3)), max_size=3))
+    known = [
+        (source(held, f"s{at}"), LinkCost(rtt_s=rtt, s_per_byte=rate)) for at, (held, rtt, rate) in enumerate(sources)
+    ]
+    plan = plan_prefix(num_tokens, cached, known, LAYOUT, s_per_token)
+    cost = s_per_token or PRIOR_S_PER_TOKEN
+    ways = [(num_tokens - cached * 16) * cost]
+    for held, link in known:
+        end = min(held.num_tokens // 16, most)
+        if end > cached:
+            ways.append(
+                link.rtt_s + (end - cached) * LAYOUT.block_bytes * link.s_per_byte + (num_tokens - end * 16) * cost
+            )
+    assert plan.seconds == min(ways)
+    assert cached <= plan.num_blocks <= max(cached, most)
+    assert (plan.source is None) == (plan.num_blocks == cached)

@@ -1,0 +1,198 @@
+"""What is particular to CUDA IPC. Lifelines run anywhere; the rest needs one CUDA device, and a source process on it.
+
+Proves, where there is a device, that a copy waits for the kernel that writes its blocks, that a source which let go is
+noticed, and that cards and block ids are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from cuda_source import device_pool
+from transport_rigs import NUM_BLOCKS, pool
+
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.kvtransfer.carrier import Move
+from pagewire.kvtransfer.transport import ShipmentKey
+from pagewire.kvtransfer.transports import cuda_ipc
+from pagewire.kvtransfer.transports.cuda_driver import CudaDriver
+from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
+from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
+from pagewire.kvtransfer.wire import Ready
+
+KEY = ShipmentKey(1, 1)
+NO_DEVICE = not torch.cuda.is_available()
+on_a_device = pytest.mark.skipif(NO_DEVICE, reason="no CUDA device")
+
+
+def test_a_lifeline_breaks_when_its_source_closes() -> None:
+    lifeline = Lifeline()
+    holds = [Hold(lifeline.name), Hold(lifeline.name)]
+    assert all(hold.is_held for hold in holds)
+    lifeline.close()
+    assert not any(hold.is_held for hold in holds)
+    lifeline.close()
+    for hold in (*holds, *holds):
+        hold.close()
+
+
+def test_a_lifeline_that_is_not_there_is_a_named_error() -> None:
+    lifeline = Lifeline()
+    lifeline.close()
+    with pytest.raises(TransferFailed, match="not on this host"):
+        Hold(lifeline.name)
+
+
+async def test_a_lifeline_breaks_when_its_source_is_killed() -> None:
+    code = (
+        "import sys; from pagewire.kvtransfer.transports.lifeline import Lifeline; line = Lifeline();"
+        "print(line.name.hex(), flush=True); sys.stdin.read()"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    hold = Hold(bytes.fromhex((await process.stdout.readline()).decode()))
+    assert hold.is_held
+    process.kill()
+    await process.wait()
+    assert not hold.is_held
+    hold.close()
+
+
+def test_pools_on_a_host_are_refused() -> None:
+    carrier = cuda_ipc.carrier()
+    for make in (carrier.outlet, carrier.inlet):
+        with pytest.raises(TransferFailed, match="not on a CUDA device"):
+            make(pool(filled=False), "P")
+
+
+@pytest.mark.skipif(not NO_DEVICE, reason="there is a CUDA device")
+def test_a_missing_driver_is_a_named_error() -> None:
+    with pytest.raises(TransferFailed, match="no CUDA driver"):
+        CudaDriver(0)
+
+
+class Source:
+    """A source process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, card: bytes) -> None:
+        self.process = process
+        self.card = card
+
+    async def do(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        async with asyncio.timeout(30):
+            return (await self.process.stdout.readline()).decode().strip()
+
+
+@contextlib.asynccontextmanager
+async def a_source() -> AsyncIterator[Source]:
+    support = Path(__file__).parent.parent / "support"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", str(support / "cuda_source.py"),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20,
+        env={**os.environ, "PYTHONPATH": str(support)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(120):
+            card = bytes.fromhex((await process.stdout.readline()).decode())
+        yield Source(process, card)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def ready(*block_ids: int, tag: int = NUM_EVENTS) -> Ready:
+    return Ready(KEY, 0, (), block_ids=block_ids, tag=tag)
+
+
+@pytest.mark.gpu
+@on_a_device
+async def test_blocks_are_copied_from_pool_to_pool() -> None:
+    original, target = pool(filled=True), device_pool(filled=False)
+    async with a_source() as source:
+        inlet = CudaIpcInlet(target)
+        await inlet.open(source.card)
+        await inlet.place(ready(5, 6, 7, 60), [Move(0, 1), Move(1, 2), Move(2, 3), Move(3, 63)])
+        assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
+        assert not any(target.read(4))
+        for block_id in (NUM_BLOCKS, 2**63):
+            with pytest.raises(ContractBroken, match="announced another"):
+                await inlet.place(ready(block_id), [Move(0, 1)])
+        with pytest.raises(IndexError):
+            await inlet.place(ready(1), [Move(0, NUM_BLOCKS)])
+        with pytest.raises(ContractBroken, match="event"):
+            await inlet.place(ready(1, tag=NUM_EVENTS + 1), [Move(0, 1)])
+        inlet.close()
+        inlet.close()
+
+
+@pytest.mark.gpu
+@on_a_device
+async def test_a_copy_waits_for_the_kernel_that_writes_its_blocks() -> None:
+    target = device_pool(filled=False)
+    async with a_source() as source:
+        inlet = CudaIpcInlet(target)
+        await inlet.open(source.card)
+        for block_id in range(NUM_EVENTS + 2):  # round the ring, and once more
+            number = block_id % NUM_BLOCKS
+            tag = int(await source.do(f"write {number}"))
+            await inlet.place(ready(number, tag=tag), [Move(0, number)])
+            assert set(target.read(number)) == {number + 100}
+        inlet.close()
+
+
+@pytest.mark.gpu
+@on_a_device
+async def test_a_source_that_let_go_is_noticed_after_the_copy() -> None:
+    async with a_source() as source:
+        inlet = CudaIpcInlet(device_pool(filled=False))
+        await inlet.open(source.card)
+        assert await source.do("close") == "closed"
+        with pytest.raises(StreamLost, match="let go"):
+            await inlet.place(ready(1), [Move(0, 1)])
+        inlet.close()
+
+
+@pytest.mark.gpu
+@on_a_device
+@pytest.mark.parametrize("spoil", ["empty", "magic", "handle", "length"])
+async def test_a_card_is_checked(spoil: str) -> None:
+    async with a_source() as source:
+        card = source.card
+        spoilt = {
+            "empty": b"",
+            "magic": b"x" + card[1:],
+            "handle": card[:4] + bytes(64) + card[68:],
+            "length": card[:-1],
+        }
+        inlet = CudaIpcInlet(device_pool(filled=False))
+        with pytest.raises(TransferFailed):
+            await inlet.open(spoilt[spoil])
+        inlet.close()
+
+
+@on_a_device
+def test_a_split_device_pool_is_the_same_memory_and_waits_for_the_same_writes() -> None:
+    whole = device_pool(filled=False)
+    split = whole.split(2)
+    assert (split.num_blocks, split.block_bytes) == (whole.num_blocks * 2, whole.block_bytes // 2)
+    whole.write(1, bytes([1]) * split.block_bytes + bytes([2]) * split.block_bytes)
+    assert [bytes(split.read(part)[:1]) for part in (2, 3)] == [b"\1", b"\2"]
+    whole.wrote(torch.cuda.current_stream())
+    assert (split.has_writes, split.last_write) == (True, whole.last_write)
+    with pytest.raises(ValueError, match="equal parts"):
+        whole.split(7)

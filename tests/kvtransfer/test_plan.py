@@ -1,0 +1,194 @@
+"""Copy plans against a naive copy, element by element, and their number of spans."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagewire.core.errors import PeerMismatch
+from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.kvtransfer.plan import CopyPlan, KVShard, Span, apply, plan_copy
+
+HEADS, LAYERS = 4, 3
+LAYER_OUTER = KVLayout(
+    num_layers=LAYERS, num_kv_heads=HEADS, head_dim=2, block_size=16, dtype="bfloat16", order=BlockOrder.LAYER_OUTER
+)
+HEAD_OUTER = replace(LAYER_OUTER, order=BlockOrder.HEAD_OUTER)
+
+orders = st.sampled_from(BlockOrder)
+layouts = st.builds(
+    KVLayout,
+    num_layers=st.integers(1, 3),
+    num_kv_heads=st.sampled_from([1, 2, 4, 6]),
+    head_dim=st.sampled_from([1, 4]),
+    block_size=st.just(16),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
+
+
+def element(shard: KVShard, head: int, layer: int, kv: int, token: int, dim: int) -> int:
+    """Where one number lies in a shard's block, by the documented shape and nothing else."""
+    local = shard.local
+    at = head - shard.heads.start
+    by_order = {
+        BlockOrder.LAYER_OUTER: (0, layer, kv, at, token, dim),
+        BlockOrder.HEAD_OUTER: (0, at, layer, kv, token, dim),
+    }
+    return int(np.ravel_multi_index(by_order[local.order], local.shape(1)))
+
+
+def naive_copy(source: KVShard, destination: KVShard, data: np.ndarray, into: np.ndarray) -> None:
+    """Copy every number that both hold, one at a time."""
+    layout = source.layout
+    for head in set(source.heads) & set(destination.heads):
+        axes = (range(layout.num_layers), range(2), range(layout.block_size), range(layout.head_dim))
+        for rest in itertools.product(*axes):
+            into[element(destination, head, *rest)] = data[element(source, head, *rest)]
+
+
+def random_block(shard: KVShard, seed: int) -> np.ndarray:
+    width = {"float32": np.uint32, "bfloat16": np.uint16}[shard.layout.dtype]
+    values = np.random.default_rng(seed).integers(0, 2**16, int(np.prod(shard.local.shape(1))))
+    return values.astype(width)
+
+
+def view(array: np.ndarray) -> memoryview:
+    return array.data.cast("B")
+
+
+def copied(plan: CopyPlan, data: np.ndarray, into: np.ndarray) -> np.ndarray:
+    result = into.copy()
+    apply(plan.spans, view(data), view(result))
+    return result
+
+
+@settings(deadline=None, max_examples=60)
+@given(layout=layouts, source_order=orders, destination_order=orders, data=st.data())
+def test_a_plan_copies_what_a_naive_copy_does_and_nothing_else(
+    layout: KVLayout, source_order: BlockOrder, destination_order: BlockOrder, data: st.DataObject
+) -> None:
+    sizes = st.sampled_from([size for size in range(1, layout.num_kv_heads + 1) if layout.num_kv_heads % size == 0])
+    source_size, destination_size = data.draw(sizes), data.draw(sizes)
+    source = KVShard(replace(layout, order=source_order), data.draw(st.integers(0, source_size - 1)), source_size)
+    destination = KVShard(
+        replace(layout, order=destination_order), data.draw(st.integers(0, destination_size - 1)), destination_size
+    )
+    plan = plan_copy(source, destination)
+    block, before = random_block(source, 1), random_block(destination, 2)
+    expected = before.copy()
+    naive_copy(source, destination, block, expected)
+    assert np.array_equal(copied(plan, block, before), expected)
+    for one, next_one in itertools.pairwise(plan.spans):
+        one_end = (one.source + one.length, one.destination + one.length)
+        assert one_end[1] <= next_one.destination, "in the destination's order, nothing twice"
+        assert one_end != (next_one.source, next_one.destination), "as few spans as there can be"
+
+
+@settings(deadline=None, max_examples=30)
+@given(layout=layouts, source_order=orders, destination_order=orders, data=st.data())
+def test_all_source_ranks_together_fill_a_destination(
+    layout: KVLayout, source_order: BlockOrder, destination_order: BlockOrder, data: st.DataObject
+) -> None:
+    sizes = st.sampled_from([size for size in range(1, layout.num_kv_heads + 1) if layout.num_kv_heads % size == 0])
+    source_size, destination_size = data.draw(sizes), data.draw(sizes)
+    destination = KVShard(
+        replace(layout, order=destination_order), data.draw(st.integers(0, destination_size - 1)), destination_size
+    )
+    plans = [
+        plan_copy(KVShard(replace(layout, order=source_order), rank, source_size), destination)
+        for rank in range(source_size)
+    ]
+    written = sorted((span.destination, span.length) for plan in plans for span in plan.spans)
+    ends = [0, *itertools.accumulate(length for _, length in written)]
+    assert [start for start, _ in written] == ends[:-1], "no gap, no overlap"
+    assert ends[-1] == destination.local.block_bytes
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "count"),
+    [
+        # One order and the same heads: a block is one span.
+        (KVShard(LAYER_OUTER), KVShard(LAYER_OUTER), 1),
+        (KVShard(HEAD_OUTER, 1, 2), KVShard(HEAD_OUTER, 1, 2), 1),
+        # A head shard is one span where heads are outermost, one a layer and K or V where they are not.
+        (KVShard(HEAD_OUTER, 1, 2), KVShard(HEAD_OUTER), 1),
+        (KVShard(HEAD_OUTER), KVShard(HEAD_OUTER, 1, 2), 1),
+        (KVShard(HEAD_OUTER, 3, 4), KVShard(HEAD_OUTER, 1, 2), 1),
+        (KVShard(LAYER_OUTER, 1, 2), KVShard(LAYER_OUTER), LAYERS * 2),
+        (KVShard(LAYER_OUTER), KVShard(LAYER_OUTER, 0, 2), LAYERS * 2),
+        (KVShard(LAYER_OUTER, 3, 4), KVShard(LAYER_OUTER, 1, 2), LAYERS * 2),
+        # Between orders: one a head, layer and K or V.
+        (KVShard(HEAD_OUTER), KVShard(LAYER_OUTER), HEADS * LAYERS * 2),
+        (KVShard(LAYER_OUTER), KVShard(HEAD_OUTER), HEADS * LAYERS * 2),
+        (KVShard(HEAD_OUTER, 0, 2), KVShard(LAYER_OUTER), HEADS // 2 * LAYERS * 2),
+        # A single head lies the same in both.
+        (KVShard(HEAD_OUTER, 2, 4), KVShard(LAYER_OUTER, 2, 4), 1),
+        # Nothing in common, nothing to copy.
+        (KVShard(HEAD_OUTER, 0, 2), KVShard(HEAD_OUTER, 1, 2), 0),
+        (KVShard(LAYER_OUTER, 0, 4), KVShard(HEAD_OUTER, 1, 2), 0),
+    ],
+)
+def test_the_number_of_spans(source: KVShard, destination: KVShard, count: int) -> None:
+    plan = plan_copy(source, destination)
+    assert len(plan.spans) == count
+    assert plan.is_identity == (count == 1 and source.heads == destination.heads)
+
+
+def test_adjacent_blocks_are_one_span_between_pools() -> None:
+    plan = plan_copy(KVShard(LAYER_OUTER), KVShard(LAYER_OUTER))
+    size = LAYER_OUTER.block_bytes
+    assert plan.over([(4, 1), (5, 2), (6, 3), (8, 4), (9, 6)]) == [
+        Span(4 * size, size, 3 * size),
+        Span(8 * size, 4 * size, size),
+        Span(9 * size, 6 * size, size),
+    ]
+
+
+def test_spans_between_pools_copy_every_pair_of_blocks() -> None:
+    source, destination = KVShard(HEAD_OUTER, 1, 2), KVShard(LAYER_OUTER)
+    plan = plan_copy(source, destination)
+    pool = np.arange(3 * source.local.block_bytes, dtype=np.uint32).astype(np.uint8)
+    whole = np.zeros(4 * destination.local.block_bytes, np.uint8)
+    moves = [(0, 3), (2, 1)]
+    apply(plan.over(moves), view(pool), view(whole))
+    for source_block, destination_block in moves:
+        theirs = np.split(pool, 3)[source_block]
+        ours = np.split(whole, 4)[destination_block]
+        assert np.array_equal(ours, copied(plan, theirs, np.zeros_like(ours)))
+    assert not np.split(whole, 4)[0].any()
+
+
+@pytest.mark.parametrize(
+    ("field", "theirs", "ours"),
+    [
+        ("block_size", 16, 32),
+        ("dtype", "float32", "bfloat16"),
+        ("num_kv_heads", 4, 2),
+        ("num_layers", 3, 4),
+        ("head_dim", 2, 64),
+    ],
+)
+def test_what_must_agree_is_refused_by_name_with_both_values(field: str, theirs: object, ours: object) -> None:
+    source = replace(LAYER_OUTER, **{field: theirs})  # type: ignore[arg-type]
+    destination = replace(LAYER_OUTER, **{field: ours})  # type: ignore[arg-type]
+    with pytest.raises(PeerMismatch, match=f"{field}: the source has {theirs}, the destination {ours}"):
+        plan_copy(KVShard(source), KVShard(destination))
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 3), (0, 8), (2, 2), (-1, 2), (0, 0)])
+def test_a_shard_is_one_of_equal_parts(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match=r"equal parts|rank"):
+        KVShard(LAYER_OUTER, rank, size)
+
+
+@pytest.mark.parametrize("span", [Span(9, 0, 8), Span(0, 9, 8), Span(-1, 0, 4), Span(0, -1, 4), Span(0, 0, -1)])
+def test_spans_outside_move_nothing(span: Span) -> None:
+    into = bytearray(16)
+    with pytest.raises(ValueError, match="bytes"):
+        apply([Span(0, 0, 8), span], memoryview(bytes(range(16))), memoryview(into))
+    assert not any(into)

@@ -1,0 +1,109 @@
+"""What is particular to shared memory: who gets a pool's descriptor, and what it is good for."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
+
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer.carrier import Move
+from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transport import ShipmentKey
+from pagewire.kvtransfer.transports import shm
+from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
+from pagewire.kvtransfer.wire import Ready
+
+KEY = ShipmentKey(1, 1)
+
+
+def a_descriptor(card: bytes, token: bytes) -> int:
+    """Fetch the pool's descriptor as an inlet does."""
+    return shm._fetch(card[shm._CARD.size :], token)
+
+
+@pytest.mark.parametrize("where", ["abstract", "directory"])
+async def test_a_taker_maps_the_pool_and_copies_out_of_it(where: str, tmp_path: Path) -> None:
+    source, target = pool(filled=True), pool(filled=False)
+    outlet = ShmOutlet("" if where == "abstract" else str(tmp_path), source, "D")
+    inlet = ShmInlet(target, "P")
+    await inlet.open(await outlet.open(inlet.card))
+    assert os.listdir(tmp_path) == [], "the socket's file is gone as soon as it was used"
+    await inlet.place(Ready(KEY, 0, (), block_ids=(5, 7)), [Move(1, 3)])
+    assert target.read(3) == source.read(7)
+    for block_ids in ((NUM_BLOCKS,), (2**64 - 1,), ()):
+        with pytest.raises(IndexError):
+            await inlet.place(Ready(KEY, 0, (), block_ids=block_ids), [Move(0, 3)])
+    for end in (inlet, outlet):
+        end.close()
+        end.close()
+
+
+async def test_the_descriptor_is_good_for_reading_alone() -> None:
+    outlet = ShmOutlet("", pool(filled=True), "D")
+    card = await outlet.open(b"")
+    fd = await asyncio.to_thread(a_descriptor, card, card[: shm.TOKEN_BYTES])
+    outlet.close()
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)  # the kernel opens a memfd anew for whoever asks ...
+    for mine in (fd, again):
+        with pytest.raises(OSError, match=r"Operation not permitted|Permission denied"):
+            mmap.mmap(mine, BLOCK_BYTES, mmap.MAP_SHARED, mmap.PROT_WRITE)  # ... and the seal holds all the same
+        with pytest.raises(OSError, match=r"Operation not permitted|Bad file descriptor"):
+            os.write(mine, b"x")
+        with pytest.raises(OSError, match=r"Operation not permitted|Invalid argument"):
+            os.ftruncate(mine, 0)
+        os.close(mine)
+
+
+async def test_a_wrong_token_gets_nothing_and_spoils_nothing() -> None:
+    source = pool(filled=True)
+    outlet, inlet = ShmOutlet("", source, "D"), ShmInlet(pool(filled=False), "P")
+    card = await outlet.open(b"")
+    with pytest.raises(OSError, match=r"no descriptor|reset"):
+        await asyncio.to_thread(a_descriptor, card, bytes(shm.TOKEN_BYTES))
+    await inlet.open(card)
+    late = ShmInlet(pool(filled=False), "P")
+    with pytest.raises(TransferFailed, match="cannot be mapped"):
+        await late.open(card)  # the token is good once
+    outlet.close()
+    inlet.close()
+
+
+async def test_a_card_that_lies_is_refused() -> None:
+    inlet = ShmInlet(pool(filled=False), "P")
+    for card in (b"", bytes(10), shm._CARD.pack(bytes(32), 1)):
+        with pytest.raises(TransferFailed):
+            await inlet.open(card)
+    outlet = ShmOutlet("", pool(filled=True), "D")
+    card = await outlet.open(b"")
+    larger = shm._CARD.pack(card[: shm.TOKEN_BYTES], NUM_BLOCKS + 1) + card[shm._CARD.size :]
+    with pytest.raises(TransferFailed, match="not what its card says"):
+        await inlet.open(larger)
+    outlet.close()
+
+
+async def test_a_pool_that_could_shrink_is_not_mapped() -> None:
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, BLOCK_BYTES)
+    memory = PoolMemory.map(fd, block_bytes=BLOCK_BYTES, num_blocks=1)
+    with pytest.raises(TransferFailed, match="not sealed"):
+        ShmOutlet("", memory, "D")
+    os.close(fd)
+
+
+def test_a_pool_without_a_descriptor_is_not_offered() -> None:
+    memory = PoolMemory(memoryview(bytearray(BLOCK_BYTES)), block_bytes=BLOCK_BYTES, num_blocks=1)
+    with pytest.raises(TransferFailed, match="no descriptor"):
+        ShmOutlet("", memory, "D")
+
+
+def test_a_host_is_known_by_where_its_sockets_are(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert host_token() == host_token() != ""
+    assert len({host_token(), host_token(str(tmp_path)), host_token(str(other))}) == 3
+    assert host_token(str(tmp_path / "missing")) == ""

@@ -1,0 +1,188 @@
+"""Every networked transport, its source in another process, with faults on its messages and in its carrier.
+
+Whatever goes wrong: the taker has exactly the source's bytes, or a loss with a named cause and a right prefix; no claim
+stays open, and the next shipment on the stream, or on the one after it, arrives: no credit is owed for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+import pytest
+from faulty_carrier import Faults
+from faulty_channel import FaultyChannel, Plan, corrupt, duplicate, reorder, swallow
+from shipping import Shipping
+from transport_rigs import CARRIERS, FAST, SECRET, SMALL, Recorder, SourceProcess, pool, running
+
+from pagewire.kvtransfer.effects import Outcome
+from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+
+NUM = 20
+LOST = {"stream_lost", "transfer_timeout", "block_corrupt"}
+
+
+class Setting:
+    """A source process and a taker with a faulty channel and a faulty carrier between them."""
+
+    def __init__(
+        self, source: SourceProcess, receiver: StreamReceiver, channel: FaultyChannel, faults: Faults, target: Any
+    ) -> None:
+        self.source, self.receiver, self.channel, self.faults, self.target = source, receiver, channel, faults, target
+        self.recorder = Recorder()
+        self.original = pool(filled=True)
+        self.shipments: list[Shipping] = []
+
+    def on_lost(self, peer_id: str, keys: tuple[tuple[int, int], ...]) -> None:
+        for shipping in self.shipments:
+            if shipping.key in keys:
+                shipping.lost()
+        self.recorder.note()
+
+    async def begin(self, *, first: int = 0, num: int = NUM) -> Shipping:
+        key = (len(self.shipments) + 1, 1)
+        shipping = Shipping(self.source, self.receiver, self.target, self.recorder, key, first=first, num=num)
+        self.shipments.append(shipping)
+        await shipping.ship()
+        return shipping
+
+    async def drop(self) -> None:
+        """Lose the stream."""
+        self.receiver.drop("the test says so")
+        await self.recorder.until(lambda: not self.receiver.is_connected)
+
+    async def still_serves(self) -> None:
+        """What follows arrives."""
+        self.channel.plan = lambda _number, message: [message]
+        await self.receiver.connected(20)
+        after = await self.begin(first=40, num=16)
+        assert (await after.over()).outcome is Outcome.LANDED, after.cause
+        assert after.matches(self.original)
+        for shipping in self.shipments:
+            await shipping.settled()
+            assert not shipping.open
+            assert shipping.shipment.num_quarantined == 0
+
+
+@pytest.fixture(params=sorted(CARRIERS))
+async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
+    faults, target = Faults(), pool(filled=False)
+    async with (
+        SourceProcess.start(request.param, Recorder(), SMALL.message_bytes) as source,
+        grpc.aio.insecure_channel(f"127.0.0.1:{source.port}", options=CHANNEL_OPTIONS) as plain,
+    ):
+        channel = FaultyChannel(plain, lambda _number, message: [message])
+        holder: list[Setting] = []
+        receiver = StreamReceiver(
+            cast("grpc.aio.Channel", channel), pod_id="D", source_id="P", secret=SECRET, memory=target,
+            on_lost=lambda peer_id, keys: holder[0].on_lost(peer_id, keys),
+            carriers=(faults.around(CARRIERS[request.param]()),), flow=SMALL, times=FAST,
+        )  # fmt: skip
+        holder.append(Setting(source, receiver, channel, faults, target))
+        async with running(receiver):
+            await receiver.connected(30)
+            yield holder[0]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [duplicate, reorder(0, 3), corrupt(2), corrupt(1, at=0), corrupt(2, at=30), corrupt(0, at=45)],
+    ids=["duplicate", "reorder", "corrupt end", "corrupt start", "corrupt head", "corrupt checksum"],
+)
+async def test_a_message_that_is_not_as_it_was_sent(setting: Setting, plan: Plan) -> None:
+    setting.channel.plan = plan
+    shipping = await setting.begin()
+    over = await shipping.over()
+    assert shipping.matches(setting.original)
+    assert (over.outcome, shipping.cause) == (Outcome.LANDED, "") or shipping.cause in LOST
+    await setting.still_serves()
+
+
+async def test_a_message_that_never_comes(setting: Setting) -> None:
+    setting.channel.plan = swallow(4)
+    shipping = await setting.begin()
+    await setting.recorder.until(lambda: shipping.shipment.num_verified >= 8)
+    shipping.expire()
+    over = await shipping.over()
+    assert over.outcome is Outcome.LOST
+    assert shipping.cause in LOST
+    assert over.kept_blocks >= 8
+    assert shipping.matches(setting.original)
+    if setting.receiver.is_connected:  # a carrier that is sent to has noticed
+        await setting.drop()
+    await setting.still_serves()
+
+
+async def test_late_messages_of_a_shipment_that_ended(setting: Setting) -> None:
+    """The stream stalls until the shipment is cancelled; what comes then goes nowhere."""
+    setting.channel.flowing.clear()
+    shipping = await setting.begin()
+    shipping.act(shipping.shipment.cancel(0.0))
+    assert shipping.handed is None, "it is fenced first"
+    setting.channel.flowing.set()
+    assert (await shipping.over()).outcome is Outcome.CANCELLED
+    await setting.still_serves()
+    zeros = bytes(setting.target.block_bytes)
+    assert all(setting.target.read(index) == zeros for index in range(NUM))
+
+
+async def test_a_block_that_lands_spoilt_is_asked_for_again(setting: Setting) -> None:
+    setting.faults.spoil = {3: 1, 4: 1, 11: 1}
+    shipping = await setting.begin()
+    assert (await shipping.over()).outcome is Outcome.LANDED
+    assert shipping.matches(setting.original)
+    assert setting.receiver.counters.corrupt == 3
+    await setting.still_serves()
+
+
+async def test_a_block_that_lands_spoilt_twice_is_as_a_dead_peer(setting: Setting) -> None:
+    setting.faults.spoil = {5: 2}
+    shipping = await setting.begin()
+    over = await shipping.over()
+    assert (over.outcome, shipping.cause) == (Outcome.LOST, "block_corrupt")
+    assert over.kept_blocks == 5
+    assert shipping.matches(setting.original)
+    await setting.still_serves()
+
+
+async def test_a_carrier_that_fails_ends_the_stream(setting: Setting) -> None:
+    setting.faults.fail_at = 2
+    shipping = await setting.begin()
+    over = await shipping.over()
+    assert (over.outcome, shipping.cause) == (Outcome.LOST, "stream_lost")
+    assert shipping.matches(setting.original)
+    await setting.still_serves()
+
+
+async def test_a_placement_that_hangs_quarantines_its_blocks_until_it_has_ended(setting: Setting) -> None:
+    setting.faults.hang_at = 2
+    shipping = await setting.begin()
+    await setting.faults.hanging.wait()
+    shipping.expire()
+    assert shipping.shipment.num_quarantined == len(shipping.open) > 0
+    assert shipping.handed is None
+    await setting.drop()
+    assert (await shipping.over()).outcome is Outcome.LOST
+    assert shipping.matches(setting.original)
+    await setting.still_serves()
+
+
+async def test_a_source_block_that_changes_under_a_copy_is_noticed(setting: Setting) -> None:
+    """As when a source gave it away too early: what lies there is not what was announced, and is asked for again."""
+
+    async def spoil() -> None:
+        for block_id in range(2):
+            await setting.source.spoil(block_id)
+
+    setting.faults.before = spoil
+    shipping = await setting.begin(num=2)
+    assert (await shipping.over()).outcome is Outcome.LANDED
+    if setting.receiver.counters.corrupt == 0:  # the bytes had left before
+        assert shipping.matches(setting.original)
+    else:
+        assert setting.receiver.counters.corrupt == 2
+        zeros = bytes(setting.target.block_bytes)
+        assert all(setting.target.read(index) == zeros for index in range(2))
+    await setting.still_serves()

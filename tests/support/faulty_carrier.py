@@ -1,0 +1,66 @@
+"""A carrier whose taker's end misbehaves as told, around a real one: it fails, hangs, or spoils what it placed.
+
+Proves what stream and shipment make of a carrier's faults; cannot show what the carrier's own library does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Move
+from pagewire.kvtransfer.transport import BlockMemory
+from pagewire.kvtransfer.wire import Ready
+
+
+class Faults:
+    """What is to go wrong, from now on; `num_places` counts the placements of all streams."""
+
+    def __init__(self) -> None:
+        self.spoil: dict[int, int] = {}  # chain index -> how many times it arrives spoilt
+        self.fail_at: int | None = None  # the number of a placement
+        self.hang_at: int | None = None
+        self.hanging = asyncio.Event()
+        self.before: Callable[[], Awaitable[None]] | None = None  # done once, before a placement
+        self.num_places = 0
+
+    def around(self, carrier: Carrier) -> Carrier:
+        """Return the carrier with these faults."""
+        return dataclasses.replace(
+            carrier, inlet=lambda memory, source_id: FaultyInlet(carrier.inlet(memory, source_id), memory, self)
+        )
+
+
+class FaultyInlet:
+    """An `Inlet` around a real one."""
+
+    def __init__(self, inlet: Inlet, memory: BlockMemory, faults: Faults) -> None:
+        self.card = inlet.card
+        self.place_bytes = inlet.place_bytes
+        self.open, self.arrived = inlet.open, inlet.arrived
+        self.done, self.close = inlet.done, inlet.close
+        self._inlet = inlet
+        self._memory = memory
+        self._faults = faults
+
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+        faults = self._faults
+        number, faults.num_places = faults.num_places, faults.num_places + 1
+        if number == faults.fail_at:
+            raise TransferFailed("the test says so")
+        if number == faults.hang_at:
+            faults.hanging.set()
+            await asyncio.Event().wait()
+        if faults.before is not None:
+            before, faults.before = faults.before, None
+            await before()
+        await self._inlet.place(ready, moves)
+        for position, block_id in moves:
+            index = ready.indices[position]
+            if faults.spoil.get(index, 0) > 0:
+                faults.spoil[index] -= 1
+                spoilt = bytearray(self._memory.read(block_id))
+                spoilt[0] ^= 1
+                self._memory.write(block_id, memoryview(spoilt))

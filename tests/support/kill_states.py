@@ -1,0 +1,206 @@
+"""Brings a request on a live cluster into one state of its shipment, and holds it there by stopping processes.
+
+One prefill pod and two decode pods, `tiny_model`. A stopped process computes and answers nothing; `walk` lets one run
+for moments only, until the metrics of another say that the state has come. Nothing is faked: what is held is as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psutil
+from live_cluster import LiveCluster
+from live_stream import Stream
+
+WAIT_S = 60.0
+MOMENT_S = 0.002  # a step of the tiny model takes about as long
+MAX_TRIES = 20
+BLOCK = 16
+
+Pod = dict[str, Any]
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Return once `condition()` holds. It is looked at again and again: other processes tell nobody of a change."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"never: {what}") from None
+
+
+class TooFast(Exception):
+    """A process was let run for a moment, and has run past the state: try again."""
+
+
+class Scene:
+    """A request, the pods that it is on, and the processes that are stopped until `resume`."""
+
+    def __init__(self, cluster: LiveCluster, begin: Callable[[], Stream]) -> None:
+        self.cluster = cluster
+        (self.p,) = [pod for pod in cluster.alive() if pod["role"] == "prefill"]
+        self.decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
+        self.d: Pod = {}  # the decode pod that has the request
+        self.stopped: list[psutil.Process] = []
+        self._begin = begin
+        self._before = {pod["id"]: cluster.metrics(pod) for pod in self.decode}
+        self._stream: Stream | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """What the client hears."""
+        assert self._stream is not None
+        return self._stream
+
+    async def ask(self) -> None:
+        """Begin; returns when a decode pod has the request."""
+        self._stream = self._begin()
+
+        def has_it() -> bool:
+            for pod in self.decode:
+                if self.counter(pod, "requests_submitted_total") > self._before[pod["id"]]["requests_submitted_total"]:
+                    self.d = pod
+            return bool(self.d)
+
+        await until(has_it, "a decode pod with the request")
+
+    def stop(self, process: psutil.Process) -> None:
+        """Stop a process until `resume`."""
+        process.suspend()
+        if process not in self.stopped:
+            self.stopped.append(process)
+
+    def resume(self) -> None:
+        """Let everybody run who still lives."""
+        for process in self.stopped:
+            if process.is_running():
+                process.resume()
+        self.stopped.clear()
+
+    def resume_next(self) -> None:
+        """Let the other decode pods run: one of them gets the request."""
+        for process in [process for process in self.stopped if process.pid in {pod["pid"] for pod in self.decode}]:
+            process.resume()
+            self.stopped.remove(process)
+
+    def front(self, pod: Pod) -> psutil.Process:
+        """The process that speaks for a pod."""
+        return psutil.Process(pod["pid"])
+
+    def counter(self, pod: Pod, name: str) -> float:
+        """One of a pod's metrics."""
+        return self.cluster.metrics(pod)[name]
+
+    @property
+    def next(self) -> Pod:
+        """A decode pod that does not have the request, and may get it."""
+        return next(pod for pod in self.decode if pod is not self.d)
+
+    @property
+    def num_received(self) -> float:
+        """Blocks of this request that came to its decode pod."""
+        return self.counter(self.d, "kv_blocks_received_total") - self._before[self.d["id"]]["kv_blocks_received_total"]
+
+    @property
+    def num_lost(self) -> float:
+        """Shipments to the request's decode pod that were lost, whyever."""
+        state = self.cluster.metrics(self.d)
+        return sum(value for name, value in state.items() if name.startswith("shipments_lost_"))
+
+    async def walk(self, process: psutil.Process, condition: Callable[[], bool], what: str) -> None:
+        """Let a stopped process run in moments until `condition()` holds; it is stopped then."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                if self.stream.is_over:
+                    raise TooFast(f"over before {what}: {self.stream.error}")
+                process.resume()
+                await asyncio.sleep(MOMENT_S)
+                process.suspend()
+                await asyncio.sleep(MOMENT_S)
+
+
+State = Callable[[Scene], Awaitable[None]]
+
+
+async def hold(cluster: LiveCluster, state: State, begin: Callable[[], Stream]) -> Scene:
+    """Return a request that is held in a state. `begin` is called anew, for a request of its own, until one is."""
+    for _ in range(MAX_TRIES):
+        scene = Scene(cluster, begin)
+        try:
+            await state(scene)
+            return scene
+        except TooFast:
+            scene.resume()
+            await scene.stream.end()
+        except BaseException:
+            scene.resume()
+            raise
+    raise AssertionError(f"never held in time: {state}")
+
+
+async def reserved(scene: Scene) -> None:
+    """The prefill pod was asked and has not answered."""
+    scene.stop(scene.front(scene.p))
+    await scene.ask()
+    await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") > 0, "a reservation")
+
+
+async def shipping(scene: Scene) -> None:
+    """Some blocks are here, others not even computed."""
+    engine = scene.cluster.engine_of(scene.p)
+    scene.stop(engine)
+    await scene.ask()
+    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+    if scene.counter(scene.p, "num_requests_running") == 0:
+        raise TooFast("the prompt is done")  # as where the first blocks wait for a stream to open
+
+
+async def landed(scene: Scene, num_blocks: int) -> None:
+    """Everything is here; the prefill pod hardly knows, it stands still since it wrote the last bytes."""
+    front = scene.front(scene.p)
+    scene.stop(front)
+    await scene.ask()
+    await scene.walk(front, lambda: scene.num_received >= num_blocks, "the last block")
+
+
+async def fencing(scene: Scene) -> None:
+    """The client went away while blocks came; the prefill pod does not answer to the fence."""
+    await shipping(scene)
+    scene.stop(scene.front(scene.p))
+    await scene.stream.leave()
+    await until(lambda: scene.cluster.router_metrics()["router_requests_active"] == 0, "the cancellation")
+
+
+async def resumable(scene: Scene) -> None:
+    """The prefill pod is dead, what landed is kept, and the decode pod's engine has not gone on."""
+    await shipping(scene)
+    scene.stop(scene.cluster.engine_of(scene.d))
+    lost = scene.num_lost
+    scene.cluster.kill(scene.p)
+    await until(lambda: scene.num_lost > lost, "the loss")
+
+
+async def handed_over(scene: Scene) -> None:
+    """A draining decode pod gave the request up; the one that is to go on with it stands still."""
+    await scene.ask()
+    engine = scene.cluster.engine_of(scene.d)
+    scene.stop(engine)
+    await scene.walk(engine, lambda: len(scene.stream.tokens) > 2, "the third token")
+    if scene.counter(scene.d, "num_requests_running") == 0:
+        raise TooFast("all tokens came")
+    for pod in scene.decode:
+        if pod is not scene.d:
+            scene.stop(scene.front(pod))
+    scene.front(scene.d).terminate()
+    await until(lambda: "is handed over" in scene.cluster.log(scene.d["id"]), "the end of the time to finish")
+    await scene.walk(engine, lambda: scene.counter(scene.d, "requests_handed_over_total") > 0, "the hand-over")
+
+
+async def fetching(scene: Scene) -> None:
+    """The next decode pod fetches what a draining one holds for it, and is not answered."""
+    await handed_over(scene)
+    scene.resume_next()
+    await until(lambda: scene.counter(scene.d, "exports_fetches_total") > 0, "the fetch")

@@ -1,0 +1,109 @@
+"""A request held in a state, a pod killed, and what must be true then: the trials of `tests/faults/test_kills*`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from kill_states import (
+    BLOCK,
+    Pod,
+    Scene,
+    State,
+    fencing,
+    fetching,
+    handed_over,
+    hold,
+    landed,
+    reserved,
+    resumable,
+    shipping,
+    until,
+)
+from live_cluster import LiveCluster
+from live_stream import completed, streaming
+
+FLAGS = ("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "16", "--prefill-mode", "remote")
+MAX_TOKENS = 120
+NUM_PROMPT = 20 * BLOCK + 5
+INDEXED = 16 * BLOCK  # the deepest block of such a prompt that the index has a key for
+
+Question = tuple[list[int], list[int]]
+"""A prompt, and its greedy answer."""
+
+STATES: dict[str, State] = {
+    "reserved": reserved,
+    "shipping": shipping,
+    "landed": partial(landed, num_blocks=-(-NUM_PROMPT // BLOCK)),
+    "fencing": fencing,
+    "resumable": resumable,
+    "handed over": handed_over,
+    "fetching": fetching,
+}
+KILLS = [(state, side) for state in STATES for side in ("source", "taker") if (state, side) != ("resumable", "source")]
+
+
+def start(model: Path, transport: str) -> LiveCluster:
+    """Start 1P2D; a pod that drains gives up what it has after a second."""
+    return LiveCluster(model, *FLAGS, "--decode", "2", "--drain-s", "1", PAGEWIRE_TRANSPORTS=transport)
+
+
+async def complete_the_set(cluster: LiveCluster, num_prefill: int = 1, num_decode: int = 2) -> None:
+    """Replace the pods that were killed, and wait until the router knows."""
+    for role, number in (("prefill", num_prefill), ("decode", num_decode)):
+        while sum(pod["role"] == role for pod in cluster.alive()) < number:
+            cluster.join(role)
+    await until(lambda: cluster.usable() == {"prefill": num_prefill, "decode": num_decode}, "a complete set of pods")
+
+
+async def assert_well(cluster: LiveCluster, question: Question, salt: str) -> None:
+    """Every block of every pod is free or cached, and what the index says is so."""
+    cluster.assert_at_rest()
+    tokens, right = question
+    for _ in range(50):
+        stream = await completed(cluster, tokens, MAX_TOKENS, salt)
+        assert stream.tokens == right
+        if stream.said["predicted_cached_tokens"]:  # it takes pods a moment to tell
+            break
+    predicted, report = stream.said["predicted_cached_tokens"], stream.report
+    assert predicted == INDEXED
+    assert max(report["decode_cached_tokens"], report["prefill_cached_tokens"]) >= predicted
+    cluster.assert_at_rest()
+
+
+async def kill_in(cluster: LiveCluster, question: Question, state: str, side: str) -> None:
+    """Hold a request in a state, kill who ships or who takes, and see that all comes right."""
+    tokens, right = question
+    salt = f"{state}, {side}"
+    is_handover = state in ("handed over", "fetching")
+    await complete_the_set(cluster, 1, 3 if is_handover and side == "taker" else 2)
+    async with streaming(cluster, tokens, MAX_TOKENS, salt) as begin:
+        scene = await hold(cluster, STATES[state], begin)
+        try:
+            cluster.kill(victim(scene, state, side))
+        finally:
+            scene.resume()
+        stream = scene.stream
+        if state != "fencing":
+            await stream.end()
+    if state == "fencing":  # the client is gone
+        assert stream.tokens == right[: len(stream.tokens)]
+    else:
+        assert (stream.error, stream.tokens, stream.finish_reason) == ({}, right, "length")
+    if is_handover and side == "taker":
+        assert cluster.exit_code(scene.d) == 0
+    if (state, side) == ("shipping", "source"):
+        report = stream.report
+        assert report["placement"] == "resumed"
+        assert report["causes"] in (["prefill_lost"], ["stream_lost"])  # whichever broke first
+        assert report["blocks_shipped"] > 0
+        assert report["decode_computed_tokens"] == len(tokens) - report["blocks_shipped"] * BLOCK
+    await complete_the_set(cluster)
+    await assert_well(cluster, question, salt)
+
+
+def victim(scene: Scene, state: str, side: str) -> Pod:
+    """Return who ships, or who takes: in a hand-over these are the old and the new decode pod."""
+    if state in ("handed over", "fetching"):
+        return scene.d if side == "source" else scene.next
+    return scene.p if side == "source" else scene.d
