@@ -32,6 +32,7 @@ from pagewire.core.block_hash import HASH_BYTES, BlockHash, is_indexed
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Role
+from pagewire.core.tasks import heeds_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Registry:
     def _hash_key(self, block_hash: BlockHash) -> str:
         return f"{self._prefix}:h:{block_hash.hex()}"
 
+    @heeds_cancellation
     async def register(self, registration: Registration) -> bool:
         """Announce a pod, or renew it; returns False where Redis did not know it. Raises RedisError or OSError."""
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -109,6 +111,7 @@ class Registry:
             _, before = await pipe.execute()
         return before is not None
 
+    @heeds_cancellation
     async def unregister(self, registration: Registration) -> None:
         """Take a pod out of discovery. Raises RedisError or OSError."""
         key = f"{self._prefix}:pod:{registration.pod_id}"
@@ -117,6 +120,7 @@ class Registry:
         await self._redis.delete(key)
         await self._redis.srem(f"{self._prefix}:pods", registration.pod_id)
 
+    @heeds_cancellation
     async def pods(self) -> list[Registration]:
         """Return the registrations that stand. Hostile or broken values are left out, expired names swept."""
         members: set[bytes] = await self._redis.smembers(f"{self._prefix}:pods")  # type: ignore[assignment]
@@ -135,6 +139,7 @@ class Registry:
                 log.warning("registration of %s ignored: %s", name, error)
         return found
 
+    @heeds_cancellation
     async def lookup(self, hashes: list[BlockHash]) -> list[set[str]]:
         """Return for each hash the members that say they hold it: one round trip, empty sets when it takes too long."""
         if not hashes:
@@ -152,6 +157,7 @@ class Registry:
             for answer in answers
         ]
 
+    @heeds_cancellation
     async def write_index(
         self, registration: Registration, tiers: Mapping[BlockHash, int | None], *, used: Collection[int] = (0,)
     ) -> None:
@@ -168,6 +174,7 @@ class Registry:
                     pipe.srem(key, *gone)
             await pipe.execute()
 
+    @heeds_cancellation
     async def sweep(self, entries: Iterable[tuple[BlockHash, str]]) -> None:
         """Take entries of dead incarnations out of the index; an outage leaves them to the next reader."""
         try:
@@ -178,6 +185,7 @@ class Registry:
         except _OUTAGE as error:
             log.debug("index not swept: %s", error)
 
+    @heeds_cancellation
     async def ping(self) -> float:
         """Return the seconds of a round trip; raises RedisError or OSError."""
         start = asyncio.get_running_loop().time()
