@@ -1,9 +1,10 @@
 """How fast blocks go from one process's pool into another's, by each transport, beside what the machine allows.
 
 Two processes, as pods are; random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in turns: the same
-bytes through a raw TCP socket, by one memcpy, and by gloo where the transport is `collective`. Checksums are on for
-the transports and off for the limits. Descriptors are blocks, each of which is one span. `--engine MODEL` also measures
-what a transfer at full rate does to the steps of an engine beside it. `--json PATH` writes figures, machine, command.
+bytes through a raw TCP socket, by one memcpy, and through gRPC or gloo alone where the transport is `grpc` or
+`collective`. Checksums are on for the transports and off for the limits. Descriptors are blocks, each of which is one
+span. `--engine FOLDER` also measures what a transfer at full rate does to the steps of an engine beside it. `--json
+PATH` writes figures, machine, command.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from transfer_runs import GB, Bench, bench
 
 SMALL_KIB, BLOCK_KIB = 64, 360  # a block of SmolLM2-135M: bf16, 16 tokens
 SIZES_KIB = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+WAYS = ("tcp", "memcpy", "bare", "gloo")
+BESIDE = {"grpc": ("bare",), "collective": ("gloo",)}
 HEAD = (
     "transport",
     "MiB",
@@ -34,9 +37,11 @@ HEAD = (
     "best",
     "TCP",
     "memcpy",
+    "gRPC",
     "gloo",
     "/TCP",
     "/memcpy",
+    "/gRPC",
     "/gloo",
     "spans",
     "msgs",
@@ -63,7 +68,7 @@ async def measure(transport: str, sizes_kib: list[int], repeats: int) -> list[di
 
 async def one_size(ends: Bench, transport: str, num_blocks: int, repeats: int) -> dict[str, Any]:
     """One row of the table."""
-    ways = ("tcp", "memcpy", "gloo") if transport == "collective" else ("tcp", "memcpy")
+    ways = ("tcp", "memcpy", *BESIDE.get(transport, ()))
     figures = await ends.measure(num_blocks, ways, repeats)
     row: dict[str, Any] = {
         "transport": transport,
@@ -83,8 +88,8 @@ async def one_size(ends: Bench, transport: str, num_blocks: int, repeats: int) -
 
 def print_row(row: dict[str, Any]) -> None:
     """For people."""
-    rates = [row["gb-per-s"], row["gb-per-s-best"], *(row.get(f"{way}-gb-per-s") for way in ("tcp", "memcpy", "gloo"))]
-    ratios = [row.get(f"over-{way}") for way in ("tcp", "memcpy", "gloo")]
+    rates = [row["gb-per-s"], row["gb-per-s-best"], *(row.get(f"{way}-gb-per-s") for way in WAYS)]
+    ratios = [row.get(f"over-{way}") for way in WAYS]
     cells = [f"{value:.2f}" if value is not None else "-" for value in (*rates, *ratios)]
     print(
         f"{row['transport']:>10} {row['bytes'] / 2**20:>8.2f} " + " ".join(f"{cell:>8}" for cell in cells)
@@ -128,7 +133,7 @@ def main() -> None:
     parser.add_argument("--transports", default="shm,grpc", help="which, with commas")
     parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help="KiB of a shipment")
     parser.add_argument("--repeats", type=int, default=15, help="repeats of small shipments; large ones have fewer")
-    parser.add_argument("--engine", default="", help="a model: measure its steps beside transfers as well")
+    parser.add_argument("--engine", default="", help="a model's folder: measure its steps beside transfers as well")
     parser.add_argument("--step-s", type=float, default=8.0, help="seconds of stepping in each condition")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()

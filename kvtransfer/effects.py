@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Outcome(StrEnum):
@@ -128,8 +129,7 @@ Effect = (
 Effects = tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The answer to a part that is ready. PLACE: it is written into `block_id`, and then settled, exactly once."""
 
     verdict: Verdict

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagewire.kvtransfer.effects import Verdict
 from pagewire.kvtransfer.transport import ShipmentKey, Sink, TransferCounters
@@ -25,12 +26,12 @@ class Parcel:
     num_open: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A block that its sink claimed: until it is settled it may be written."""
 
     parcel: Parcel
     position: int
+    block_index: int  # in the chain
     block_id: int
     sink: Sink
 
@@ -114,16 +115,14 @@ class Inbox:
 
     def settle(self, block: Claimed, is_intact: bool) -> None:
         """Nothing writes that block any more."""
-        key, index = block.parcel.ready.key, block.parcel.ready.indices[block.position]
         if not is_intact:
             self._counters.corrupt += 1
-        block.sink.settle(*key, index, is_intact)
+        block.sink.settle(*block.parcel.ready.key, block.block_index, is_intact)
         self._dispose(block.parcel, 1)
 
     def give_up(self, block: Claimed) -> None:
         """Nothing writes that block any more, and its stream is lost: neither counted nor credited."""
-        key, index = block.parcel.ready.key, block.parcel.ready.indices[block.position]
-        block.sink.settle(*key, index, False)
+        block.sink.settle(*block.parcel.ready.key, block.block_index, False)
 
     def clear(self) -> tuple[ShipmentKey, ...]:
         """Forget everything with the stream, without credit; returns the keys that were registered."""
@@ -138,10 +137,10 @@ class Inbox:
         sink = self._sinks.get(key)
         verdict = Verdict.DROP
         if sink is not None:
-            claim = sink.claim(*key, parcel.ready.indices[position])
-            verdict = claim.verdict
+            index = parcel.ready.index(position)
+            verdict, block_id = sink.claim(*key, index)
             if verdict is Verdict.PLACE:
-                return Claimed(parcel, position, claim.block_id, sink)
+                return Claimed(parcel, position, index, block_id, sink)
             if verdict is Verdict.WAIT:
                 self._wait(key, parcel, position)
                 return None

@@ -117,9 +117,13 @@ class Ready:
     def __len__(self) -> int:
         return len(self.block_ids) or len(self.payloads)
 
+    def index(self, position: int) -> int:
+        """Return that of the block at `position`."""
+        return self.first_block + position * self.stride
+
     def is_intact(self, position: int, data: memoryview) -> bool:
         """Return whether `data` is the block at `position`, by its checksum."""
-        return checksum(self.key, self.indices[position], data) == self.checksums[position]
+        return checksum(self.key, self.index(position), data) == self.checksums[position]
 
 
 def checksum(key: ShipmentKey, index: int, data: memoryview) -> int:

@@ -41,11 +41,11 @@ async def step_times(model: str, transport: str, seconds: float) -> dict[str, fl
     """Milliseconds of a step at the median and the 99th percentile, idle and beside a transfer; and its GB/s."""
     engine = await EngineClient.start(EngineConfig(model=model, role=Role.DECODE, kv_memory_bytes=1 << 30))
     process = None
+    cores = sorted(os.sched_getaffinity(0))
     try:
-        cores = sorted(os.sched_getaffinity(0))
-        pin(engine.pid, cores[:1])
         others = cores[1:] or cores
-        os.sched_setaffinity(0, others)
+        pin(os.getpid(), others)  # with threads that gRPC keeps from an earlier measurement, and with the engine
+        pin(engine.pid, cores[:1])
         layout = engine.ready.layout
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", __file__.replace("step_times", "transfer_source"), transport,
@@ -59,6 +59,7 @@ async def step_times(model: str, transport: str, seconds: float) -> dict[str, fl
             process.kill()
             await process.wait()
         await engine.close()
+        pin(os.getpid(), cores)
 
 
 async def _measure(

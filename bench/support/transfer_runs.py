@@ -12,6 +12,7 @@ import importlib
 import json
 import socket
 import statistics
+import struct
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from transfer_source import HOST, SECRET, make_pool
+from transfer_source import BARE_METHOD, HOST, SECRET, make_pool
 
 from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.memory import PoolMemory
@@ -71,11 +72,19 @@ class Figures:
 class Bench:
     """A taker, with its source in another process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, memory: PoolMemory, receiver: StreamReceiver) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        memory: PoolMemory,
+        receiver: StreamReceiver,
+        channel: grpc.aio.Channel,
+        connection: socket.socket,
+    ) -> None:
         self._process = process
         self.memory = memory
         self.receiver = receiver
-        self.connection: socket.socket | None = None
+        self.channel = channel
+        self.connection = connection
         self._shipments = 0
         self._gloo: Any = None
         self._copied = memoryview(b"")
@@ -100,12 +109,26 @@ class Bench:
 
     async def tcp(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a socket, in pieces of 2 MiB."""
-        assert self.connection is not None
         into = self.memory.view[: num_blocks * self.memory.block_bytes]
         asked = asyncio.create_task(self.ask("tcp", num_blocks, 2 << 20))
         await asyncio.to_thread(_receive, self.connection, into)
         ended_s = time.perf_counter()
         return ended_s - (await asked)["began"]
+
+    async def bare(self, num_blocks: int) -> float:
+        """Seconds of the same bytes through gRPC and into the pool, in pieces of 2 MiB, with nothing around them."""
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = self.channel.stream_stream(BARE_METHOD)()
+        await call.write(f"{num_blocks} {2 << 20}".encode())
+        began_s: float = struct.unpack("<d", await call.read())[0]  # type: ignore[arg-type]
+        at, size = 0, num_blocks * self.memory.block_bytes
+        while at < size:
+            piece = await call.read()
+            assert isinstance(piece, bytes)
+            self.memory.view[at : at + len(piece)] = piece
+            at += len(piece)
+        ended_s = time.perf_counter()
+        call.cancel()
+        return ended_s - began_s
 
     async def memcpy(self, num_blocks: int) -> float:
         """Seconds of one copy of the same bytes within this process."""
@@ -170,9 +193,7 @@ async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterato
                 keeper = asyncio.create_task(receiver.run())
                 try:
                     await receiver.connected(30)
-                    ends = Bench(process, memory, receiver)
-                    ends.connection = connection
-                    yield ends
+                    yield Bench(process, memory, receiver, channel, connection)
                 finally:
                     keeper.cancel()
                     await asyncio.gather(keeper, return_exceptions=True)

@@ -14,8 +14,10 @@ import importlib
 import json
 import os
 import socket
+import struct
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,8 +27,11 @@ from pagewire.kvtransfer.transports.offered import offered
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
+sys.path.append(str(Path(__file__).parent))
+
 HOST = "127.0.0.1"
 SECRET = b"bench"
+BARE_METHOD = "/bench.Bare/Stream"
 
 
 def make_pool(block_bytes: int, num_blocks: int) -> PoolMemory:
@@ -46,6 +51,20 @@ def send_raw(connection: socket.socket, memory: PoolMemory, num_blocks: int, pie
     whole = memory.view[: num_blocks * memory.block_bytes]
     for start in range(0, whole.nbytes, piece_bytes):
         connection.sendall(whole[start : start + piece_bytes])
+
+
+def bare_handler(memory: PoolMemory) -> grpc.GenericRpcHandler:
+    """Blocks as they lie, on a stream with nothing but bytes: all that gRPC can give. One message asks for them."""
+
+    async def serve(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        num_blocks, piece_bytes = map(int, (await context.read()).split())
+        await context.write(struct.pack("<d", time.perf_counter()))
+        whole = memory.view[: num_blocks * memory.block_bytes]
+        for start in range(0, whole.nbytes, piece_bytes):
+            await context.write(bytes(whole[start : start + piece_bytes]))
+
+    service, method = BARE_METHOD.strip("/").split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(serve)})
 
 
 class Source:
@@ -83,7 +102,7 @@ async def main() -> None:
         carriers=offered(sys.argv[1]).carriers,
     )  # fmt: skip
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
-    server.add_generic_rpc_handlers((sender.handler(),))
+    server.add_generic_rpc_handlers((sender.handler(), bare_handler(memory)))
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     with socket.create_server((HOST, 0)) as raw:

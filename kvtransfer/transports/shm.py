@@ -105,7 +105,7 @@ class ShmInlet:
     """The `Inlet` that copies out of the source's pool, mapped to read."""
 
     card = b""
-    place_bytes = 1 << 20
+    place_bytes = 4 << 20
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         self._memory = memory

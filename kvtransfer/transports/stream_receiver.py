@@ -41,6 +41,8 @@ from pagewire.kvtransfer.wire import Credit, MalformedMessage
 
 log = logging.getLogger(__name__)
 
+CREDIT_DELAY_S = 0.005
+
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
@@ -163,7 +165,7 @@ class StreamReceiver:
                 check_cancelled()
                 delay_s = self._times.reconnect_min_s
                 log.info("blocks come from %s by %s, %s bytes at a time", self.source_id, carrier.name, window_bytes)
-                turn = turn + 1 if await self._carry(_Stream(self, call, carrier, inlet)) else 0
+                turn = turn + 1 if await self._carry(_Stream(self, call, carrier, inlet, window_bytes)) else 0
             except _Otherwise:
                 continue
             except (*BROKEN, PagewireError) as error:
@@ -242,7 +244,7 @@ class StreamReceiver:
 class _Stream:
     """One stream that is up: who reads, places and gives credit on it."""
 
-    def __init__(self, receiver: StreamReceiver, call: Call, carrier: Carrier, inlet: Inlet) -> None:
+    def __init__(self, receiver: StreamReceiver, call: Call, carrier: Carrier, inlet: Inlet, window_bytes: int) -> None:
         self.carrier = carrier
         self.inbox = Inbox(receiver.block_bytes, receiver.counters, self._credit, inlet.done)
         self.placer = receiver.new_placer(self.inbox, inlet)
@@ -251,7 +253,10 @@ class _Stream:
         self._call = call
         self._inlet = inlet
         self._block_bytes = receiver.block_bytes
+        self._window_bytes = window_bytes
         self._credits: dict[ShipmentKey, int] = {}
+        self._credit_bytes = 0
+        self._credit_timer: asyncio.TimerHandle | None = None
         self._credited = asyncio.Event()
         self._placing = asyncio.create_task(self._place())
         self._crediting = asyncio.create_task(self._write_credit())
@@ -302,14 +307,23 @@ class _Stream:
             self.end(f"internal error: {error}")
 
     def _credit(self, credit: Credit) -> None:
+        """Give credit, by the quarter of a window or soon: a message of its own costs as much as half a payload's."""
         self._credits[credit.key] = self._credits.get(credit.key, 0) + credit.num_bytes
-        self._credited.set()
+        self._credit_bytes += credit.num_bytes
+        if self._credit_bytes >= self._window_bytes // 4:
+            self._credited.set()
+        elif self._credit_timer is None:
+            self._credit_timer = asyncio.get_running_loop().call_later(CREDIT_DELAY_S, self._credited.set)
 
     async def _write_credit(self) -> None:
         try:
             while True:
                 await self._credited.wait()
                 self._credited.clear()
+                self._credit_bytes = 0
+                if self._credit_timer is not None:
+                    self._credit_timer.cancel()
+                    self._credit_timer = None
                 while self._credits:
                     key = next(iter(self._credits))
                     await self._call.write(wire.encode_credit(Credit(key, self._credits.pop(key))))

@@ -58,7 +58,7 @@ class FaultyInlet:
             await before()
         await self._inlet.place(ready, moves)
         for position, block_id in moves:
-            index = ready.indices[position]
+            index = ready.index(position)
             if faults.spoil.get(index, 0) > 0:
                 faults.spoil[index] -= 1
                 spoilt = bytearray(self._memory.read(block_id))
