@@ -4,8 +4,9 @@ Each pod has one core and one engine thread: the prefill pod the first core, the
 last. Requests come one at a time to systems that take turns, with prompts of random token ids that no cache has seen.
 At the client, which has no core of its own either: TTFT, from sending to the first token; the gap between token 0 and
 token 1; TPOT, the median of the later gaps. From the decode pod's report: how long bytes were on their way and how
-much of that decoding waited for. `--peer vllm=PYTHON` measures vLLM in the same way beside it, its pair over NIXL; its
-servers poll when idle, so they are paused while others are measured.
+much of that decoding waited for. `--peer vllm=PYTHON` measures vLLM in the same way beside it, its pair over NIXL. Its
+servers poll when idle, so they are paused while others are measured; the pair does not get over a pause, and is
+measured by itself when all others are done.
 
     disaggregations-price   TTFT of the pair over that of its colocated pod, medians
     hand-over-gap           token 0 -> token 1 over TPOT, median over the requests
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -88,29 +90,31 @@ def measure(systems: Sequence[System], options: argparse.Namespace) -> Runs:
     """Send every prompt length to every system `repeats` times, systems and lengths taking turns."""
     generator = random.Random(options.seed)
     found: Runs = {system.name: defaultdict(list) for system in systems}
-    for system in systems:
+    pauses = len(systems) > 1
+    for system in systems if pauses else ():
         _pause(system)
     for repeat in range(options.warmups + options.repeats):
         for length in options.prompts:
             first = repeat % len(systems)
             for system in (*systems[first:], *systems[:first]):
                 prompt = [generator.choice(TOKEN_IDS) for _ in range(length)]
-                result = _run(system, prompt, options.output)
+                result = _run(system, prompt, options.output, pauses=pauses)
                 if repeat >= options.warmups:
                     found[system.name][length].append(result)
         print(f"round {repeat + 1} of {options.warmups} + {options.repeats}", file=sys.stderr)
     return found
 
 
-def _run(system: System, prompt: Sequence[int], num_tokens: int) -> TokenStream:
-    for server in system.servers:
+def _run(system: System, prompt: Sequence[int], num_tokens: int, *, pauses: bool) -> TokenStream:
+    for server in system.servers if pauses else ():
         server.resume()
     time.sleep(PAUSE_S)
     try:
         return system.run(prompt, num_tokens)
     finally:
         time.sleep(PAUSE_S)
-        _pause(system)
+        if pauses:
+            _pause(system)
 
 
 def _pause(system: System) -> None:
@@ -224,7 +228,7 @@ def _ratio(value: float | None) -> str:
 
 
 def systems_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> tuple[list[System], dict[str, str]]:
-    """Start everything that is to be measured; return it, and the colocated system that each pair is compared with."""
+    """Start what takes turns; return it, and the colocated system that each pair is compared with."""
     cores = pagewire_servers.two_cores()
     systems: list[System] = []
     baselines: dict[str, str] = {}
@@ -235,15 +239,8 @@ def systems_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> t
         if baseline:
             baselines[system.name] = baseline
 
-    for name, python in options.peer:  # first: compiling takes both cores
-        if name != "vllm":
-            raise SystemExit(f"no peer {name!r} here, there is: vllm")
-        single, pair = vllm_servers.start(
-            python, _folder_of(options.model), cores, folder, port=FIRST_PORT, is_eager=options.peer_eager,
-            frees_helpers=not options.peer_bound,
-        )  # fmt: skip
-        add(single)
-        add(pair, single.name)
+    for python in options.peer:  # first: compiling takes both cores
+        add(vllm_servers.colocated(python, core=cores[1], **_of_peer(options, folder)))
     if not options.peer_only:
         base = pagewire_servers.colocated(options.model, cores[1], folder)
         add(base)
@@ -252,17 +249,39 @@ def systems_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> t
     return systems, baselines
 
 
+def measure_pair(python: str, options: argparse.Namespace, folder: Path) -> Runs:
+    """Start the peer's pair, measure it with nothing else on the machine, and end it."""
+    pair = vllm_servers.pair(python, cores=pagewire_servers.two_cores(), **_of_peer(options, folder))
+    try:
+        return measure([pair], options)
+    finally:
+        pair.stop()
+
+
+def _of_peer(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    return {
+        "model": _folder_of(options.model), "folder": folder, "port": FIRST_PORT, "is_eager": options.peer_eager,
+        "frees_helpers": not options.peer_bound,
+    }  # fmt: skip
+
+
 def _folder_of(model: str) -> str:
     """Return the folder of a model named as Pagewire names it, or the folder itself."""
     named = Path.home() / ".cache" / "pagewire" / "models" / model
     return str(named if named.is_dir() else model)
 
 
-def _peer(text: str) -> tuple[str, str]:
-    name, equals, python = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError("must be NAME=PYTHON")
-    return name, python
+def _peer(text: str) -> str:
+    """Return the Python of a peer's environment."""
+    name, _, python = text.partition("=")
+    if name != "vllm" or not python:
+        raise argparse.ArgumentTypeError("must be vllm=PYTHON, the one peer that there is here")
+    return python
+
+
+def _end(number: int, _frame: object) -> None:
+    """Leave as on an error: what was started is ended."""
+    raise SystemExit(128 + number)
 
 
 def main() -> None:
@@ -275,22 +294,28 @@ def main() -> None:
     parser.add_argument("--warmups", type=int, default=2, help="requests before those")
     parser.add_argument("--transports", nargs="+", default=[""], help="a 1P1D of each; default: what the pods agree on")
     parser.add_argument("--layer-groups", type=int, nargs="+", default=[1], help="a 1P1D of each, with each transport")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=PYTHON", help="vllm=PYTHON")
+    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="vllm=PYTHON", help="vLLM too")
     parser.add_argument("--peer-eager", action="store_true", help="vLLM without compilation")
     parser.add_argument("--peer-bound", action="store_true", help="vLLM's helping threads stay on its one core too")
     parser.add_argument("--peer-only", action="store_true", help="without Pagewire")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder, ExitStack() as stack:
-        systems, baselines = systems_of(options, Path(folder), stack)
-        found = measure(systems, options)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder:
+        with ExitStack() as stack:
+            systems, baselines = systems_of(options, Path(folder), stack)
+            found = measure(systems, options)
+        for python in options.peer:
+            found |= measure_pair(python, options, Path(folder))
+            baselines[VllmPair.name] = VllmColocated.name
     figures = figures_of(found)
     targets = targets_of(figures, baselines)
     print("\n".join(table(figures, targets)))
     if options.json:
         versions = machine.versions("torch", "grpcio")
-        for _, python in options.peer:
+        for python in options.peer:
             versions |= vllm_servers.versions(python)
         said = {
             **targets, "figures": figures, "phases_s": phases_of(found), "machine": machine.machine(),

@@ -134,12 +134,41 @@ class VllmPair:
         _stop(self.servers)
 
 
-def start(
-    python: str, model: str, cores: tuple[int, int], folder: Path, *, port: int, is_eager: bool, frees_helpers: bool
-) -> tuple[VllmColocated, VllmPair]:
-    """Start three servers at once; the ports from `port` on must be free."""
+def colocated(
+    python: str, model: str, core: int, folder: Path, *, port: int, is_eager: bool, frees_helpers: bool
+) -> VllmColocated:
+    """Start one server; the ports from `port` on must be free."""
+    plan = (("colocated", core, ""),)
+    return VllmColocated(*_start(python, model, plan, folder, port, is_eager=is_eager, frees_helpers=frees_helpers))
+
+
+def pair(
+    python: str,
+    model: str,
+    cores: tuple[int, int],
+    folder: Path,
+    *,
+    port: int,
+    is_eager: bool,
+    frees_helpers: bool,
+) -> VllmPair:
+    """Start a prefill server on the first core and a decode server on the second; see `colocated`."""
+    plan = (("prefill", cores[0], "kv_producer"), ("decode", cores[1], "kv_consumer"))
+    return VllmPair(*_start(python, model, plan, folder, port, is_eager=is_eager, frees_helpers=frees_helpers))
+
+
+def _start(
+    python: str,
+    model: str,
+    plan: Sequence[tuple[str, int, str]],
+    folder: Path,
+    port: int,
+    *,
+    is_eager: bool,
+    frees_helpers: bool,
+) -> list[VllmServer]:
+    """Start servers at once: name, core and role of each."""
     common = ["--enforce-eager"] if is_eager else []
-    plan = (("colocated", cores[1], ""), ("prefill", cores[0], "kv_producer"), ("decode", cores[1], "kv_consumer"))
     environ = _preload(python)
     servers: list[VllmServer] = []
     try:
@@ -155,7 +184,7 @@ def start(
     except BaseException:
         _stop(servers)
         raise
-    return VllmColocated(servers[0]), VllmPair(servers[1], servers[2])
+    return servers
 
 
 def _stop(servers: Sequence[VllmServer]) -> None:
