@@ -307,12 +307,17 @@ def main() -> None:
         with ExitStack() as stack:
             systems, baselines = systems_of(options, Path(folder), stack)
             found = measure(systems, options)
+            report(found, baselines, options)
         for python in options.peer:
             found |= measure_pair(python, options, Path(folder))
-            baselines[VllmPair.name] = VllmColocated.name
+            report(found, {**baselines, VllmPair.name: VllmColocated.name}, options)
+
+
+def report(found: Runs, baselines: dict[str, str], options: argparse.Namespace) -> None:
+    """Print what was found so far, and write it where it was asked for."""
     figures = figures_of(found)
     targets = targets_of(figures, baselines)
-    print("\n".join(table(figures, targets)))
+    print("\n".join(table(figures, targets)), flush=True)
     if options.json:
         versions = machine.versions("torch", "grpcio")
         for python in options.peer:

@@ -81,8 +81,11 @@ class Inlet(Protocol):
         """A message was read; in order, before the next one is read. A carrier that is sent to receives now."""
         ...
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
-        """Copy those blocks into ours; returns when all are there. One at a time. Raises TransferFailed: it ends."""
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
+        """Copy those blocks into ours; returns when all are there. One at a time. Raises TransferFailed: it ends.
+
+        Where this very copy computed the checksums of what it wrote, they are returned; else none, and whoever verifies
+        reads the blocks."""
         ...
 
     def done(self, ready: Ready) -> None:

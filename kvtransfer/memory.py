@@ -12,6 +12,7 @@ import mmap
 import os
 
 from pagewire.kvtransfer.prefault import prefault
+from pagewire.kvtransfer.summed_copy import summed_copy
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10  # F_SEAL_FUTURE_WRITE: mappings that exist go on writing
 
@@ -100,6 +101,10 @@ class PoolMemory:
         if len(data) != self._block_bytes:
             raise ValueError(f"{len(data)} bytes for a block of {self._block_bytes}")
         self._view[span] = data
+
+    def write_summed(self, block_id: int, data: bytes | bytearray | memoryview, seed: int) -> int:
+        """Copy `data` into the block; return the checksum of what was written. Raises as `write` does."""
+        return summed_copy(self._view[self._span(block_id)], data, seed)
 
     def close(self) -> None:
         """Let go of the file and the mapping; views that are still out keep it mapped until they are gone."""

@@ -1,13 +1,15 @@
 """Puts an inbox's blocks in place through a carrier, one `place` at a time, in the order in which they came.
 
-What is verified is what lies in our block afterwards: the source's memory may change under a copy. The event loop gets
-a turn between two placements. Knows no streams. Invariant: a claim is settled only when its `place` has ended.
+What is verified is what was written into our block, not what the source says or has: its memory may change under a
+copy. The event loop gets a turn between two placements. Knows no streams. Invariant: a claim is settled only when its
+`place` has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from pagewire.core.errors import TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Inlet, Move
@@ -52,10 +54,11 @@ class Placer:
                 await self._work.wait()
                 turn_ends_s = time.perf_counter() + TURN_S
                 continue
-            await self._place()
+            sums = await self._place()
             slot = 0
             while self._open:
-                self._settle(self._open.pop(0), slot)
+                block = self._open.pop(0)
+                self._settle(block, slot, self._is_intact(block, slot, sums))
                 slot += 1
             if time.perf_counter() >= turn_ends_s:
                 await asyncio.sleep(0)
@@ -66,23 +69,29 @@ class Placer:
         while self._open:
             self._inbox.give_up(self._open.pop(0))
 
-    async def _place(self) -> None:
+    async def _place(self) -> Sequence[int]:
         moves = [
             Move(block.position, block.block_id if self._translation is None else slot)
             for slot, block in enumerate(self._open)
         ]
         try:
             async with asyncio.timeout(self._place_s):
-                await self._inlet.place(self._open[0].parcel.ready, moves)
+                return await self._inlet.place(self._open[0].parcel.ready, moves)
         except TimeoutError:
             raise TransferTimeout(f"{len(moves)} blocks were not placed within {self._place_s} s") from None
         except (OSError, IndexError, ValueError) as error:
             raise TransferFailed(f"{len(moves)} blocks could not be placed: {error}") from error
 
-    def _settle(self, block: Claimed, slot: int) -> None:
+    def _is_intact(self, block: Claimed, slot: int, sums: Sequence[int]) -> bool:
         ready = block.parcel.ready
+        if not ready.checksums:
+            return True
+        if sums:
+            return sums[slot] == ready.checksums[block.position]
         landed = block.block_id if self._translation is None else slot
-        is_intact = not ready.checksums or ready.is_intact(block.position, self._landing.read(landed))
+        return ready.is_intact(block.position, self._landing.read(landed))
+
+    def _settle(self, block: Claimed, slot: int, is_intact: bool) -> None:
         if is_intact and self._translation is not None:
             self._translation.write(slot, block.block_id)
         self._inbox.settle(block, is_intact)

@@ -97,6 +97,10 @@ class BlockMemory(Protocol):
         """Copy `data` into the block. Raises IndexError outside the pool, ValueError on a wrong length."""
         ...
 
+    def write_summed(self, block_id: int, data: memoryview, seed: int) -> int:
+        """Copy `data` into the block; return xxh3_64 of what was written, seeded. Raises as `write` does."""
+        ...
+
 
 class Sink(Protocol):
     """Where a registered shipment's blocks go. A claim with the verdict PLACE is settled exactly once, whatever comes:

@@ -123,13 +123,21 @@ class Ready:
 
     def is_intact(self, position: int, data: memoryview) -> bool:
         """Return whether `data` is the block at `position`, by its checksum."""
-        return checksum(self.key, self.index(position), data) == self.checksums[position]
+        return xxhash.xxh3_64_intdigest(data, self.seed(position)) == self.checksums[position]
+
+    def seed(self, position: int) -> int:
+        """Return that of the checksum of the block at `position`."""
+        return checksum_seed(self.key, self.index(position))
 
 
 def checksum(key: ShipmentKey, index: int, data: memoryview) -> int:
     """Return xxh3_64 of a block, seeded with its full name."""
-    seed = xxhash.xxh3_64_intdigest(_NAME.pack(key.shipment_id, key.generation, index))
-    return int(xxhash.xxh3_64_intdigest(data, seed))
+    return xxhash.xxh3_64_intdigest(data, checksum_seed(key, index))
+
+
+def checksum_seed(key: ShipmentKey, index: int) -> int:
+    """Return what a block's checksum starts from: its full name, so that one block does not pass for another."""
+    return xxhash.xxh3_64_intdigest(_NAME.pack(key.shipment_id, key.generation, index))
 
 
 def checksums(key: ShipmentKey, indices: range, blocks: Sequence[memoryview]) -> list[int]:

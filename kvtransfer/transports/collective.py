@@ -156,7 +156,7 @@ class CollectiveInlet:
         await self._pair.worker.run(self._pair.communicator().receive, staging.tensor[:num_bytes])
         self._pair.hang_up_after(self._idle_s)
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy from staging into the pool; see `Inlet`."""
         staging = self._staged.get(id(ready))
         if staging is None:
@@ -165,6 +165,7 @@ class CollectiveInlet:
             scatter(staging, self._memory, moves)
         else:
             await self._placing.finish(lambda: None, scatter, staging, self._memory, moves)
+        return ()
 
     def done(self, ready: Ready) -> None:
         """The staging of the message may be reused; see `Inlet`."""

@@ -118,7 +118,7 @@ class CudaIpcInlet:
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy the blocks; see `Inlet`."""
         if not 0 <= ready.tag <= NUM_EVENTS:
             raise ContractBroken(f"event {ready.tag} of {NUM_EVENTS}")
@@ -126,6 +126,7 @@ class CudaIpcInlet:
         await self._worker.finish(lambda: None, self._copy, ready.tag, spans)
         if self._hold is None or not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
+        return ()
 
     def done(self, ready: Ready) -> None:
         """Nothing is staged; see `Inlet`."""

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Iterable, Sequence
 
 import torch
+import xxhash
 
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.plan import Span, coalesce
@@ -96,6 +97,11 @@ class DevicePool:
         with torch.cuda.stream(self.copies):
             self.blocks[self._checked(block_id)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         self.copies.synchronize()
+
+    def write_summed(self, block_id: int, data: bytes | bytearray | memoryview, seed: int) -> int:
+        """Copy bytes of the host into the block; return xxh3_64 of what is there then. Raises as `write` does."""
+        self.write(block_id, data)
+        return xxhash.xxh3_64_intdigest(self.read(block_id), seed)
 
     def copy_out(self, block_ids: Sequence[int], out: torch.Tensor) -> None:
         """Copy blocks into the rows of `out` `[n, block_bytes]` on the same device. Raises IndexError."""

@@ -60,10 +60,12 @@ class GrpcInlet:
     async def arrived(self, ready: Ready) -> None:
         """The payload is in the message."""
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy out of the message. Raises IndexError on a message without payload."""
-        for position, block_id in moves:
-            self._memory.write(block_id, ready.payloads[position])
+        return [
+            self._memory.write_summed(block_id, ready.payloads[position], ready.seed(position))
+            for position, block_id in moves
+        ]
 
     def done(self, ready: Ready) -> None:
         """The message is let go of by itself."""

@@ -124,7 +124,7 @@ class NixlInlet:
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Read the blocks; see `Inlet`."""
         agent, source = self._agent, self._source
         if agent is None or source is None:
@@ -133,6 +133,7 @@ class NixlInlet:
         await self._worker.finish(agent.give_up, agent.read, source, spans, self._timeout_s)
         if not ready.checksums:
             await self._worker.finish(agent.give_up, agent.check_stamp, source, self._timeout_s)
+        return ()
 
     def done(self, ready: Ready) -> None:
         """Nothing is staged; see `Inlet`."""

@@ -139,14 +139,17 @@ class ShmInlet:
     async def arrived(self, ready: Ready) -> None:
         """The source's blocks stay as they are until they are credited."""
 
-    async def place(self, ready: Ready, moves: Sequence[Move]) -> None:
+    async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy from the mapping into our pool. Raises IndexError on a block outside the source's."""
+        sums = []
         for position, block_id in moves:
             source_id = ready.block_ids[position]
             if source_id >= self._num_blocks:
                 raise IndexError(f"block {source_id} of {self._num_blocks} of the source's")
             start = source_id * self._block_bytes
-            self._memory.write(block_id, self._view[start : start + self._block_bytes])
+            data = self._view[start : start + self._block_bytes]
+            sums.append(self._memory.write_summed(block_id, data, ready.seed(position)))
+        return sums
 
     def done(self, ready: Ready) -> None:
         """Nothing was staged."""

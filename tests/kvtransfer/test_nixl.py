@@ -181,5 +181,8 @@ async def test_a_pool_without_an_address_is_refused() -> None:
         def write(self, block_id: int, data: memoryview) -> None:
             raise NotImplementedError
 
+        def write_summed(self, block_id: int, data: memoryview, seed: int) -> int:
+            raise NotImplementedError
+
     with pytest.raises(TransferFailed, match="cannot be registered"):
         NixlOutlet(Elsewhere())

@@ -1,0 +1,70 @@
+"""Copies a block and computes its checksum: in one pass where a compiler was at hand, in two where not.
+
+Either way the checksum is xxh3_64 of what was written, so both ends need not be alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import xxhash
+
+from pagewire.core import native_library
+
+STRIPE_BYTES = 64
+MIN_BYTES = 256  # below, xxh3 is another function
+
+Native = Callable[[int, int, int, int], int]
+
+
+def summed_copy(target: memoryview, source: bytes | bytearray | memoryview, seed: int) -> int:
+    """Copy `source` over `target`, which is as long; return xxh3_64 of it, seeded. Raises ValueError."""
+    size = len(source)
+    if len(target) != size:
+        raise ValueError(f"{size} bytes for a place of {len(target)}")
+    native = _native()
+    if native is None or size < MIN_BYTES or size % STRIPE_BYTES:
+        target[:] = source
+        return xxhash.xxh3_64_intdigest(target, seed)
+    with _Buffer(target, writable=True) as to, _Buffer(source) as start:
+        return native(to, start, size, seed)
+
+
+@functools.cache
+def _native() -> Native | None:
+    library = native_library.load(Path(__file__).with_suffix(".c"))
+    if library is None:
+        return None
+    function = library.summed_copy
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64)
+    function.restype = ctypes.c_uint64
+    return function
+
+
+class _PyBuffer(ctypes.Structure):
+    """`Py_buffer` of CPython's stable ABI."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _Buffer:
+    """Where an object's bytes lie, held in place meanwhile. Raises BufferError."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, *, writable: bool = False) -> None:
+        self._buffer = _PyBuffer()
+        self._data = data
+        self._flags = 1 if writable else 0
+
+    def __enter__(self) -> int:
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(self._data), ctypes.byref(self._buffer), self._flags)
+        return self._buffer.buf or 0
+
+    def __exit__(self, *_error: object) -> None:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._buffer))
