@@ -38,6 +38,12 @@ class ClusterConfig:
     max_model_len: int | None = setting(None, help="longest prompt and output together", unit="tokens")
     lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
+    transports: str | None = setting(None, help="how blocks travel, best first, with commas; auto: shm, grpc")
+    layer_groups: int | None = setting(None, help="parts that a block travels in", unit="groups")
+    kv_order: Literal["layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
+    host_kv_memory: int | None = setting(
+        None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
+    )
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")

@@ -16,6 +16,7 @@ from pagewire.cli import models, valkey
 from pagewire.cli.progress import say
 from pagewire.core.errors import PagewireError
 from pagewire.core.units import format_bytes
+from pagewire.kvtransfer import summed_copy
 
 TORCH_VERSION = "2.13.0"
 MIN_MEMORY_BYTES = 4 << 30
@@ -47,6 +48,7 @@ def examine() -> list[Finding]:
         ("engine packages", lambda: _packages("engine", "transformers", "safetensors", "numpy")),
         ("router packages", lambda: _packages("router", "fastapi", "uvicorn", "tokenizers", "jinja2", "redis")),
         ("CPU", _cpu),
+        ("native code", _native),
         ("memory", _memory),
         ("Valkey", _valkey),
         ("model", _model),
@@ -100,6 +102,15 @@ def _cpu() -> tuple[Verdict, str]:
     if "avx512_bf16" not in flags:
         return Verdict.OK, f"{detail}; bfloat16 is emulated, so float32 is usually faster"
     return Verdict.OK, detail
+
+
+def _native() -> tuple[Verdict, str]:
+    if summed_copy.prepare():
+        return Verdict.OK, "blocks are copied and summed in one pass"
+    return (
+        Verdict.WARN,
+        "it cannot be built here (a C compiler, cc, is what it takes); Python's libraries do it, slower",
+    )
 
 
 def _memory() -> tuple[Verdict, str]:

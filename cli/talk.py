@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from pagewire.cli.progress import say
 from pagewire.client import Client, Message, Options, Prompt
-from pagewire.core.errors import PagewireError
+from pagewire.core.errors import Cancelled, PagewireError
 
 
 def options(max_tokens: int | None, temperature: float | None) -> Options:
@@ -67,16 +70,29 @@ def _answer(client: Client, messages: Sequence[Message], options: Options) -> st
     """Print an answer as it comes and return what came of it before it ended, failed or was cut off."""
     said: list[str] = []
     try:
-        with client.stream(messages, **options) as stream:
+        with client.stream(messages, **options) as stream, _interrupt_calls(stream.cancel):
             for chunk in stream:
                 said.append(chunk.text)
                 print(chunk.text, end="", flush=True)
-    except KeyboardInterrupt:
+    except (Cancelled, KeyboardInterrupt):
         print(" [cut off]", end="")
     except PagewireError as error:
         say(f"pagewire: {error}")
     print(flush=True)
     return "".join(said)
+
+
+@contextlib.contextmanager
+def _interrupt_calls(function: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C call `function`. A KeyboardInterrupt instead may be raised where a library ignores it.
+
+    It is called in a thread of its own: the main thread may hold a lock that it wants.
+    """
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: threading.Thread(target=function).start())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _stream(client: Client, prompt: Prompt, options: Options) -> None:

@@ -1,7 +1,7 @@
-"""A C source of ours as a library: built once with this machine's compiler for this machine's processor, kept, loaded.
+"""A C or C++ source of ours as a library: built once, by this machine's compiler for its processor, kept, loaded.
 
-Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariant: a
-library in the cache is whole, and belongs to exactly this source, these flags and this processor.
+Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariant:
+what is kept under a name was loaded once, and belongs to exactly this source, these flags and this processor.
 """
 
 from __future__ import annotations
@@ -19,41 +19,46 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+# OpenMP's library is the one that the process has already, where it has one of that name: torch's.
+LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
 BUILD_S = 120.0
 
 
 @functools.cache
 def load(source: Path) -> ctypes.CDLL | None:
-    """Return the library of a C source; None where it cannot be built here, or `PAGEWIRE_NATIVE` is 0."""
-    if os.environ.get("PAGEWIRE_NATIVE", "1") == "0":
-        return None
-    compiler = shutil.which("cc")
-    if compiler is None:
-        log.info("no C compiler: %s is done in Python", source.stem)
-        return None
+    """Return the library of a source, built where it is not kept yet: seconds. None where that is not possible here."""
     try:
-        return ctypes.CDLL(str(_built(source, compiler)))
-    except (OSError, subprocess.SubprocessError) as error:
+        return _load(source)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = error.stderr.decode(errors="replace") if isinstance(error, subprocess.CalledProcessError) else ""
         log.warning("%s is done in Python: %s %s", source.stem, error, said)
         return None
 
 
-def _built(source: Path, compiler: str) -> Path:
-    text = source.read_bytes()
-    name = hashlib.blake2b(text + repr((FLAGS, compiler, _processor())).encode(), digest_size=16).hexdigest()
+def _load(source: Path) -> ctypes.CDLL:
+    compiler, *dialect = LANGUAGES[source.suffix]
+    flags = (*FLAGS, *dialect)
+    name = hashlib.blake2b(source.read_bytes() + repr((flags, _processor())).encode(), digest_size=16).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"{source.stem}-{name}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            fresh = Path(own) / library.name
-            subprocess.run(
-                [compiler, *FLAGS, "-o", str(fresh), str(source)], check=True, capture_output=True, timeout=BUILD_S
-            )
-            fresh.replace(library)  # whoever builds it at the same time has built the same
-    return library
+    if library.exists():
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:
+            log.warning("%s is built anew: %s", source.stem, error)
+    program = shutil.which(compiler)
+    if program is None:
+        raise FileNotFoundError(f"there is no {compiler} on PATH")
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        fresh = Path(own) / library.name
+        subprocess.run(
+            [program, *flags, "-o", str(fresh), str(source)], check=True, capture_output=True, timeout=BUILD_S
+        )
+        loaded = ctypes.CDLL(str(fresh))
+        fresh.replace(library)  # whoever builds it at the same time has built the same
+        return loaded
 
 
 def _processor() -> str:

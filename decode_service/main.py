@@ -18,7 +18,7 @@ from pagewire.serving.pod_config import PodConfig
 async def run(config: PodConfig, on_ready: Ready) -> None:
     """Serve until SIGTERM, then drain. Raises ValueError on a bad configuration, EngineFailed when the engine dies."""
     logs.configure(config.pod_id or config.role.value, config.log_level)
-    offers = offered(config.transports, config.shm_dir, config.host)
+    offers = offered(config.transports, config.shm_dir, config.host, config.device)
     engine = await EngineClient.start(EngineConfig.of(config))
     front = Front(config, config.role, engine, offers)
     service = DecodeService(front, sender=block_sender(front), clock=MonotonicClock(), wall=time.time)

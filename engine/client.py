@@ -39,6 +39,7 @@ from pagewire.core.errors import EngineFailed
 from pagewire.engine import frames
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import OnStep
+from pagewire.kvtransfer import summed_copy
 from pagewire.kvtransfer.memory import PoolMemory
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class EngineClient:
                     str(far.fileno()), str(pool_fd), config.to_json(),
                     stdin=DEVNULL, pass_fds=(far.fileno(), pool_fd),
                 )  # fmt: skip
+            await asyncio.to_thread(summed_copy.prepare)  # the first block shall not wait for a compiler
             reader, writer = await asyncio.open_unix_connection(sock=near)
             try:
                 ready = await _receive(reader)

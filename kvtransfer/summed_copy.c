@@ -5,6 +5,9 @@
  * Targets on a cache line's border are written past the caches: a block that was just received is not read again soon,
  * and reading its old content first, as a plain store does, would cost a third of the memory's rate.
  */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "written for little-endian processors"
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

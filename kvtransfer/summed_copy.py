@@ -21,16 +21,21 @@ Native = Callable[[int, int, int, int], int]
 
 
 def summed_copy(target: memoryview, source: bytes | bytearray | memoryview, seed: int) -> int:
-    """Copy `source` over `target`, which is as long; return xxh3_64 of it, seeded. Raises ValueError."""
-    size = len(source)
-    if len(target) != size:
-        raise ValueError(f"{size} bytes for a place of {len(target)}")
+    """Copy `source` over `target`, both of bytes and as long; return xxh3_64 of it, seeded. Raises ValueError."""
+    size = memoryview(source).nbytes
+    if target.nbytes != size:
+        raise ValueError(f"{size} bytes for a place of {target.nbytes}")
     native = _native()
     if native is None or size < MIN_BYTES or size % STRIPE_BYTES:
         target[:] = source
         return xxhash.xxh3_64_intdigest(target, seed)
     with _Buffer(target, writable=True) as to, _Buffer(source) as start:
         return native(to, start, size, seed)
+
+
+def prepare() -> bool:
+    """Build and load the native pass now, which may take a second; False where there is none and two passes do."""
+    return _native() is not None
 
 
 @functools.cache

@@ -120,7 +120,10 @@ class Exchange:
         }
 
     def gauges(self) -> Iterator[Sample]:
-        """Yield what links are known to cost, and the blocks that nobody may touch until a write is over."""
+        """Yield what links are known to cost, and the blocks that nobody may touch until a write is over.
+
+        Called from the thread that serves metrics.
+        """
         for pod_id, peer in self.peers.all().items():
             yield Sample("link_seconds_per_byte", {"peer": pod_id}, peer.meter.cost.s_per_byte)
             yield Sample("link_rtt_seconds", {"peer": pod_id}, peer.meter.cost.rtt_s)

@@ -100,7 +100,7 @@ class Peer:
     @property
     def num_quarantined(self) -> int:
         """Blocks of shipments that are being fenced."""
-        return sum(delivery.shipment.num_quarantined for delivery in self._deliveries.values())
+        return sum(delivery.shipment.num_quarantined for delivery in list(self._deliveries.values()))
 
     def add(self, delivery: Delivery) -> None:
         """Route the frames of this delivery to it until it is settled."""
@@ -199,12 +199,12 @@ class Peers:
 
     def all(self) -> dict[str, Peer]:
         """Return who was met and is not forgotten, by pod id."""
-        return {pod_id: peer for (pod_id, _), peer in self._peers.items()}
+        return {pod_id: peer for (pod_id, _), peer in list(self._peers.items())}
 
     @property
     def num_quarantined(self) -> int:
         """Blocks whose shipment is over for its request and not yet for their writers."""
-        return sum(peer.num_quarantined for peer in self._peers.values())
+        return sum(peer.num_quarantined for peer in list(self._peers.values()))
 
     def tick(self, now_s: float) -> None:
         """Let every delivery look at the clock; hang up on pods that are gone."""
@@ -220,11 +220,11 @@ class Peers:
 
     def counters(self) -> TransferCounters:
         """Return what came in since the start."""
-        return _sum(self._forgotten, *(peer.receiver.counters for peer in self._peers.values()))
+        return _sum(self._forgotten, *(peer.receiver.counters for peer in list(self._peers.values())))
 
     async def aclose(self) -> None:
         """Hang up on all."""
-        await asyncio.gather(*self._closing, *(peer.aclose() for peer in self._peers.values()))
+        await asyncio.gather(*self._closing, *(peer.aclose() for peer in list(self._peers.values())))
 
 
 def _sum(*parts: TransferCounters) -> TransferCounters:

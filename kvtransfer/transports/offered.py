@@ -17,11 +17,14 @@ from pagewire.kvtransfer.transports.shm import host_token, shm_carrier
 log = logging.getLogger(__name__)
 
 
-def offered(transports: str = "auto", shm_dir: str = "", host: str = "127.0.0.1") -> Offers:
+def offered(transports: str = "auto", shm_dir: str = "", host: str = "127.0.0.1", device: str = "cpu") -> Offers:
     """Return the carriers of the setting `transports`, best first; `host` is where peers dial us.
 
-    Raises ValueError for names, ImportError or TransferFailed for a library that is not there.
+    Raises ValueError for names, and for carriers that do not go with a pool on `device`; ImportError or TransferFailed
+    for a library that is not there.
     """
+    if device == "cpu" and "cuda_ipc" in parse_names(transports):
+        raise ValueError("transports: cuda_ipc is for pools on a GPU, this pod's is on the CPU")
     offers = (_offer(name, shm_dir, host) for name in parse_names(transports))
     return Offers(tuple(offer for offer in offers if offer is not None))
 

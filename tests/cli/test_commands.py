@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,15 @@ def test_help_explains_each_setting_with_unit_default_and_variable() -> None:
     text = " ".join(done.stdout.split())
     assert "slots of a KV block: 16, 32, 64 or 128 (default: 16 tokens; PAGEWIRE_BLOCK_SIZE)" in text
     assert "--role" not in text
+
+
+def test_up_has_every_flag_that_the_readme_gives_it() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    said = readme[readme.index("`pagewire up` passes on") : readme.index("Clusters may share a Redis")]
+    flags = set(re.findall(r"--[a-z][a-z-]+", said))
+    assert {"--policy", "--transports"} <= flags
+    shown = pagewire("up", "--help").stdout
+    assert [flag for flag in flags if f"{flag} " not in shown] == []
 
 
 def test_show_config_says_where_each_value_came_from(tmp_path: Path) -> None:

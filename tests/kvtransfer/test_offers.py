@@ -52,6 +52,11 @@ def test_pods_of_one_host_offer_shm_first_and_of_two_directories_not(tmp_path: o
     assert offered("grpc").texts == ("grpc",)
 
 
+def test_cuda_ipc_is_for_pools_on_a_gpu() -> None:
+    with pytest.raises(ValueError, match="cuda_ipc is for pools on a GPU"):
+        offered("cuda_ipc")
+
+
 def a_pool(*, filled: bool) -> PoolMemory:
     """A pool that others can map, of numbers that all differ, or of zeros."""
     fd = os.memfd_create("pagewire-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
