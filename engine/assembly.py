@@ -29,6 +29,7 @@ from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.torch_backend import TorchBackend
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         vocab_size=decoder_config.vocab_size,
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
-    backend = TorchBackend()
+    backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend, config.layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))

@@ -8,16 +8,23 @@ Every index into the pool is 64-bit. Slots that hold no token may hold anything,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from pagewire.kernels.attention_plan import AttentionPlan
 from pagewire.kernels.ragged import Ragged, SamplingRows
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+"""Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""
 
 
 class Backend(Protocol):
-    """What a model needs from a device."""
+    """What a model needs from a device. A plan is for the backend that made it."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
+        ...
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -46,12 +53,12 @@ class Backend(Protocol):
         """
         ...
 
-    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> AttentionPlan:
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what layers with this window share; `window` counts the visible tokens, self included, 0 is all."""
         ...
 
     def paged_attention(
-        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: AttentionPlan, scale: float
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
     ) -> torch.Tensor:
         """Return causal attention of q `[T, Hq, D]` over each row's own sequence in the pool: `[T, Hq, D]`."""
         ...

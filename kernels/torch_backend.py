@@ -11,11 +11,16 @@ from torch.nn import functional
 
 from pagewire.kernels import attention_plan, rope, sampling
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
+from pagewire.kernels.backend import Linear
 from pagewire.kernels.ragged import Ragged, SamplingRows
 
 
 class TorchBackend:
     """Every op in plain torch; see `Backend` for the contracts."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, as it is."""
+        return lambda x: functional.linear(x, weight, bias)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -51,14 +56,15 @@ class TorchBackend:
         pool[:, layer, 1][blocks, :, offsets] = v
         return rope.rotate(q, cos, sin)
 
-    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> AttentionPlan:
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
         return attention_plan.plan_attention(ragged, window, dtype)
 
     def paged_attention(
-        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: AttentionPlan, scale: float
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
     ) -> torch.Tensor:
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
+        assert isinstance(plan, AttentionPlan)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in plan.groups:
             out[group.rows] = _attend_group(q[group.rows], pool, layer, group, scale)

@@ -14,8 +14,7 @@ from torch.nn import functional
 from pagewire.engine.batch import Batch
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.kernels import rope
-from pagewire.kernels.attention_plan import AttentionPlan
-from pagewire.kernels.backend import Backend
+from pagewire.kernels.backend import Backend, Linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +45,42 @@ class DecoderWeights:
     head: torch.Tensor  # [V, H]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One layer as its backend computes it."""
+
+    input_norm: torch.Tensor  # [H]
+    qkv: Linear
+    q_norm: torch.Tensor | None  # [D]
+    k_norm: torch.Tensor | None  # [D]
+    o: Linear
+    post_norm: torch.Tensor  # [H]
+    gate_up: Linear
+    down: Linear
+
+    @classmethod
+    def of(cls, weights: LayerWeights, backend: Backend) -> _Layer:
+        return cls(
+            input_norm=weights.input_norm,
+            qkv=backend.linear(weights.qkv, weights.qkv_bias),
+            q_norm=weights.q_norm,
+            k_norm=weights.k_norm,
+            o=backend.linear(weights.o, weights.o_bias),
+            post_norm=weights.post_norm,
+            gate_up=backend.linear(weights.gate_up, weights.gate_up_bias),
+            down=backend.linear(weights.down, weights.down_bias),
+        )
+
+
 class Decoder:
-    """Computes a batch against the pool; without state of its own besides the weights."""
+    """Computes a batch against the pool; without state of its own besides the weights, as its backend laid them out."""
 
     def __init__(self, config: DecoderConfig, weights: DecoderWeights, backend: Backend) -> None:
         self._config = config
-        self._weights = weights
+        self._embedding = weights.embedding
+        self._layers = tuple(_Layer.of(layer, backend) for layer in weights.layers)
+        self._norm = weights.norm
+        self._head = backend.linear(weights.head, None)
         self._backend = backend
         self._frequencies = rope.inverse_frequencies(config.rope, config.head_dim)  # [D / 2]
         self._scale = config.head_dim**-0.5
@@ -66,38 +95,37 @@ class Decoder:
         plans = {
             window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(config.windows))
         }
-        hidden = functional.embedding(batch.token_ids, self._weights.embedding)  # [T, H]
+        hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, H]
         residual: torch.Tensor | None = None
-        for layer, weights in enumerate(self._weights.layers):
-            normed, residual = backend.rms_norm(hidden, weights.input_norm, config.norm_eps, residual)
-            hidden = self._attention(normed, layer, weights, batch, pool, plans[config.windows[layer]], cos, sin)
+        for number, layer in enumerate(self._layers):
+            normed, residual = backend.rms_norm(hidden, layer.input_norm, config.norm_eps, residual)
+            hidden = self._attention(normed, number, layer, batch, pool, plans[config.windows[number]], cos, sin)
             if wrote is not None:
-                wrote(layer)
-            normed, residual = backend.rms_norm(hidden, weights.post_norm, config.norm_eps, residual)
-            gate_up = functional.linear(normed, weights.gate_up, weights.gate_up_bias)  # [T, 2 I]
-            hidden = functional.linear(backend.silu_and_mul(gate_up), weights.down, weights.down_bias)
+                wrote(number)
+            normed, residual = backend.rms_norm(hidden, layer.post_norm, config.norm_eps, residual)
+            hidden = layer.down(backend.silu_and_mul(layer.gate_up(normed)))
         assert residual is not None
         rows = batch.logit_rows
-        normed, _ = backend.rms_norm(hidden[rows], self._weights.norm, config.norm_eps, residual[rows])
-        return functional.linear(normed, self._weights.head).float()
+        normed, _ = backend.rms_norm(hidden[rows], self._norm, config.norm_eps, residual[rows])
+        return self._head(normed).float()
 
     def _attention(
         self,
         x: torch.Tensor,
-        layer: int,
-        weights: LayerWeights,
+        number: int,
+        layer: _Layer,
         batch: Batch,
         pool: torch.Tensor,
-        plan: AttentionPlan,
+        plan: object,
         cos: torch.Tensor,
         sin: torch.Tensor,
     ) -> torch.Tensor:
         config, backend = self._config, self._backend
-        qkv = functional.linear(x, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, config.head_dim)
+        qkv = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         q, k, v = torch.split(qkv, [config.num_q_heads, config.num_kv_heads, config.num_kv_heads], dim=1)  # [T, H*, D]
-        if weights.q_norm is not None and weights.k_norm is not None:
-            q, _ = backend.rms_norm(q, weights.q_norm, config.norm_eps)
-            k, _ = backend.rms_norm(k, weights.k_norm, config.norm_eps)
-        q = backend.append_kv(q, k, v, cos, sin, pool, layer, batch.slots)
-        attended = backend.paged_attention(q, pool, layer, plan, self._scale)  # [T, Hq, D]
-        return functional.linear(attended.flatten(1), weights.o, weights.o_bias)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, _ = backend.rms_norm(q, layer.q_norm, config.norm_eps)
+            k, _ = backend.rms_norm(k, layer.k_norm, config.norm_eps)
+        q = backend.append_kv(q, k, v, cos, sin, pool, number, batch.slots)
+        attended = backend.paged_attention(q, pool, number, plan, self._scale)  # [T, Hq, D]
+        return layer.o(attended.flatten(1))

@@ -1,4 +1,4 @@
-"""The torch backend against definitions in float64. Unused slots hold NaN throughout: none may reach a result."""
+"""The backends of a CPU against definitions in float64. Unused slots hold NaN throughout: none may reach a result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.torch_backend import TorchBackend
@@ -30,9 +31,13 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture
-def backend() -> Backend:
-    return TorchBackend()
+@pytest.fixture(params=["torch", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "torch":
+        return TorchBackend()
+    native = CpuBackend.load()
+    assert native is not None
+    return native
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:

@@ -1,0 +1,205 @@
+"""The CPU backend: the ops that a step spends its time in, natively, and plain torch for the rest.
+
+Satisfies `Backend`, which says what each op means; `cpu_ops.cpp` says how they are computed, and here are the pointers.
+What it cannot do (odd sizes, other dtypes) is done in torch. Invariant: a row's result does not depend on the rest of
+its batch, only on how many rows its own sequence has in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pagewire.core import native_library
+from pagewire.kernels.backend import Linear
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.torch_backend import TorchBackend
+
+LANES = 16
+STEP = {torch.bfloat16: 2, torch.float32: 1}  # elements that lie behind one another in a lane
+SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedPlan:
+    """What attention reads of a batch: sequences as they are, nothing padded and no mask."""
+
+    ragged: Ragged
+    dtype: torch.dtype
+    block_table: torch.Tensor  # [S, M] int64
+    starts: torch.Tensor  # [S] int64, the first row of each sequence
+    lengths: torch.Tensor  # [S] int64, its rows
+    kv_lengths: torch.Tensor  # [S] int64, its tokens in the pool
+    block_size: int
+    window: int
+
+
+class _Attention(ctypes.Structure):
+    """`Attention` of cpu_ops.cpp."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("q", "kv", "out", "table", "starts", "lengths", "kv_lengths")),
+        *((name, _INT) for name in ("num_sequences", "table_width", "block_size", "num_q_heads", "num_kv_heads")),
+        *((name, _INT) for name in ("head_dim", "window", "block_stride", "value_offset", "head_stride")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class _Append(ctypes.Structure):
+    """`Append` of cpu_ops.cpp."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("q", "k", "v", "rotated", "kv", "cos", "sin", "slots")),
+        *((name, _INT) for name in ("num_rows", "num_q_heads", "num_kv_heads", "head_dim", "block_size")),
+        *((name, _INT) for name in ("q_stride", "k_stride", "v_stride", "block_stride", "value_offset", "head_stride")),
+    )
+
+
+class CpuBackend(TorchBackend):
+    """Native ops for bf16 and fp32; see `Backend` for the contracts."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    @classmethod
+    def load(cls) -> CpuBackend | None:
+        """Build and load the native ops; None where that is not possible here."""
+        library = native_library.load(Path(__file__).with_name("cpu_ops.cpp"))
+        return cls(library) if library is not None else None
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Pack `weight` and return its product with rows; the weight itself is not kept."""
+        step = STEP.get(weight.dtype)
+        if step is None or weight.shape[1] % step:
+            return super().linear(weight, bias)
+        return _PackedLinear(self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,)), weight, bias, step)
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (normalised, x + residual)."""
+        size = x.shape[-1]
+        rows = x.flatten(0, -2) if x.is_contiguous() or x.dim() == 2 else None
+        if x.dtype not in STEP or size % LANES or rows is None or rows.stride(1) != 1:
+            return super().rms_norm(x, weight, eps, residual)
+        added = None if residual is None else residual.contiguous()
+        normed = torch.empty(x.shape, dtype=x.dtype)
+        total = torch.empty(x.shape, dtype=x.dtype) if residual is not None else x
+        arguments = 5 * (_POINTER,) + 3 * (_INT,) + (ctypes.c_float,)
+        self._function("rms_norm", x.dtype, arguments)(
+            rows.data_ptr(), None if added is None else added.data_ptr(), weight.data_ptr(),
+            normed.data_ptr(), total.data_ptr(), rows.shape[0], size, rows.stride(0), eps,
+        )  # fmt: skip
+        return normed, total
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up: `[T, 2 I]` -> `[T, I]`."""
+        num_rows, both = gate_up.shape
+        if gate_up.dtype not in STEP or both % (2 * LANES) or not gate_up.is_contiguous():
+            return super().silu_and_mul(gate_up)
+        out = gate_up.new_empty(num_rows, both // 2)
+        arguments = 2 * (_POINTER,) + 2 * (_INT,)
+        self._function("silu_and_mul", gate_up.dtype, arguments)(
+            gate_up.data_ptr(), out.data_ptr(), num_rows, both // 2
+        )
+        return out
+
+    def append_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate q and k, write k and v to their slots, return rotated q."""
+        head_dim = q.shape[2]
+        if q.dtype not in STEP or q.dtype != pool.dtype or any(x.stride()[1:] != (head_dim, 1) for x in (q, k, v)):
+            return super().append_kv(q, k, v, cos, sin, pool, layer, slots)
+        rotated = torch.empty(q.shape, dtype=q.dtype)
+        kv = pool[:, layer]  # [N, 2, Hk, B, D]
+        append = _Append(
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), rotated.data_ptr(), kv.data_ptr(), cos.data_ptr(), sin.data_ptr(),
+            slots.data_ptr(), q.shape[0], q.shape[1], k.shape[1], head_dim, pool.shape[4], q.stride(0), k.stride(0),
+            v.stride(0), kv.stride(0), kv.stride(1), kv.stride(2),
+        )  # fmt: skip
+        self._function("append_kv", q.dtype, (_POINTER,))(ctypes.byref(append))
+        return rotated
+
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
+        """Prepare what all layers with this window share."""
+        if dtype not in STEP or ragged.block_size % LANES:
+            return super().plan_attention(ragged, window, dtype)
+        return RaggedPlan(
+            ragged=ragged,
+            dtype=dtype,
+            block_table=ragged.block_table.contiguous(),
+            starts=torch.tensor(ragged.query_starts, dtype=torch.int64),
+            lengths=torch.tensor(ragged.query_lens, dtype=torch.int64),
+            kv_lengths=torch.tensor(ragged.kv_lens, dtype=torch.int64),
+            block_size=ragged.block_size,
+            window=window,
+        )
+
+    def paged_attention(
+        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
+    ) -> torch.Tensor:
+        """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
+        if not isinstance(plan, RaggedPlan):
+            return super().paged_attention(q, pool, layer, plan, scale)
+        if q.shape[2] % LANES:
+            own = super().plan_attention(plan.ragged, plan.window, plan.dtype)
+            return super().paged_attention(q, pool, layer, own, scale)
+        q = q.contiguous()
+        out = torch.empty_like(q)
+        kv = pool[:, layer]  # [N, 2, Hk, B, D]
+        attention = _Attention(
+            q.data_ptr(), kv.data_ptr(), out.data_ptr(), plan.block_table.data_ptr(), plan.starts.data_ptr(),
+            plan.lengths.data_ptr(), plan.kv_lengths.data_ptr(), plan.starts.shape[0], plan.block_table.shape[1],
+            plan.block_size, q.shape[1], kv.shape[2], q.shape[2], plan.window, kv.stride(0), kv.stride(1), kv.stride(2),
+            scale,
+        )  # fmt: skip
+        self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
+        return out
+
+    def _function(self, name: str, dtype: torch.dtype, arguments: tuple[type, ...]) -> Callable[..., None]:
+        function = getattr(self._library, f"{name}_{SUFFIX[dtype]}")
+        if function.argtypes is None:
+            function.argtypes, function.restype = arguments, None
+        found: Callable[..., None] = function
+        return found
+
+
+class _PackedLinear:
+    """A weight in panels of 16 outputs, `[ceil(N / 16), K / STEP, 16, STEP]`, and its bias in fp32."""
+
+    def __init__(
+        self, function: Callable[..., None], weight: torch.Tensor, bias: torch.Tensor | None, step: int
+    ) -> None:
+        self._function = function
+        self._num_outputs, self._num_inputs = weight.shape
+        num_panels = -(-self._num_outputs // LANES)
+        padded = torch.zeros(num_panels * LANES, self._num_inputs, dtype=weight.dtype)
+        padded[: self._num_outputs] = weight
+        panels = padded.view(num_panels, LANES, self._num_inputs // step, step)
+        self._panels = panels.permute(0, 2, 1, 3).contiguous()
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x `[T, K]` times the weight, plus the bias: `[T, N]`."""
+        x = x.contiguous()
+        out = x.new_empty(x.shape[0], self._num_outputs)
+        bias = None if self._bias is None else self._bias.data_ptr()
+        self._function(
+            x.data_ptr(), self._panels.data_ptr(), bias, out.data_ptr(), x.shape[0], self._num_inputs, self._num_outputs
+        )
+        return out
