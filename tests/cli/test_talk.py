@@ -44,6 +44,14 @@ class Terminal:
             seen += os.read(self._ours, 4096)
         return seen
 
+    def interrupt_line(self) -> None:
+        """Type Ctrl-C until it is seen: one that meets readline at work on a key is kept until the next key."""
+        for _ in range(10):
+            self.type(CTRL_C)
+            if select.select([self._ours], [], [], 1.0)[0]:
+                return
+        raise AssertionError("Ctrl-C is not seen")
+
     def close(self) -> None:
         os.close(self._ours)
         self.process.kill()
@@ -72,8 +80,8 @@ def test_a_conversation_goes_on_after_an_answer_was_cut_off(
     terminal.type(b"   \n")
     terminal.until(b"> ")
     terminal.type(b"half a line")
-    terminal.until(b"line")  # a signal that meets readline at work on a key is kept until the next key
-    terminal.type(CTRL_C)
+    terminal.until(b"line")
+    terminal.interrupt_line()
     terminal.until(b"> ")
     terminal.type(b"go on\n")
     terminal.until(b"> ")
