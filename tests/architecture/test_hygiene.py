@@ -1,4 +1,4 @@
-"""Habits that the code must not take up, each found in the source: see style.md, section 6."""
+"""Habits that the code must not take up, each found in the source."""
 
 from __future__ import annotations
 
