@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11, help="measured requests of each length for each system")
     parser.add_argument("--warmups", type=int, default=2, help="requests before those")
     parser.add_argument("--transports", nargs="+", default=[""], help="a 1P1D of each; default: what the pods agree on")
-    parser.add_argument("--layer-groups", type=int, nargs="+", default=[1], help="a 1P1D of each, with each transport")
+    parser.add_argument("--layer-groups", type=int, nargs="+", default=[0], help="a 1P1D of each, with each transport")
     parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="vllm=PYTHON", help="vLLM too")
     parser.add_argument("--peer-eager", action="store_true", help="vLLM without compilation")
     parser.add_argument("--peer-bound", action="store_true", help="vLLM's helping threads stay on its one core too")

@@ -18,13 +18,17 @@ from pagewire.core.messages import ErrorInfo, Load, SequenceSpec, TokenRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReady:
-    """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory."""
+    """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory.
+
+    A block travels in `layer_groups` parts.
+    """
 
     layout: KVLayout
     num_blocks: int
     fingerprint: Fingerprint
     eos_token_ids: tuple[int, ...]
     vocab_size: int
+    layer_groups: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

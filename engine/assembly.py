@@ -12,7 +12,7 @@ from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.kv_layout import BlockOrder
+from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import weights
 from pagewire.engine.block_mover import BlockMover
@@ -34,6 +34,7 @@ from pagewire.kernels.torch_backend import TorchBackend
 
 log = logging.getLogger(__name__)
 
+MOST_LAYER_GROUPS = 4  # a last chunk's bytes are hidden with two already; each more is a message more
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
 
@@ -82,7 +83,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
-    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend, config.layer_groups)
+    layer_groups = config.layer_groups or _layer_groups(layout, device)
+    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend, layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
     ready = EngineReady(
@@ -91,6 +93,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         fingerprint=_fingerprint(config, folder, cache, max_model_len),
         eos_token_ids=folder.eos_token_ids,
         vocab_size=decoder_config.vocab_size,
+        layer_groups=layer_groups,
     )
     mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
     loop = EngineLoop(scheduler, runner, clock, mover)
@@ -121,6 +124,13 @@ def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig, cache: K
             f"kv_memory_bytes is {config.kv_memory_bytes}, which holds {cache.num_tokens} tokens"
         )
     return longest
+
+
+def _layer_groups(layout: KVLayout, device: torch.device) -> int:
+    # Elsewhere than on a CPU a layer is still being computed when the next is asked for: nothing to announce yet.
+    if layout.order is not BlockOrder.LAYER_OUTER or device.type != "cpu":
+        return 1
+    return next(groups for groups in range(MOST_LAYER_GROUPS, 0, -1) if layout.num_layers % groups == 0)
 
 
 def _fingerprint(config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int) -> Fingerprint:

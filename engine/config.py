@@ -19,7 +19,7 @@ class EngineConfig:
 
     `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 has no fast path on CPUs.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
-    `max_model_len` 0 is the model's own. `threads` 0 leaves torch's default.
+    `max_model_len` 0 is the model's own, `layer_groups` 0 what suits the layout. `threads` 0 leaves torch's default.
     """
 
     model: str
@@ -32,7 +32,7 @@ class EngineConfig:
     max_num_seqs: int = 32
     kv_memory_bytes: int = 1 << 30
     kv_order: str = BlockOrder.LAYER_OUTER.value
-    layer_groups: int = 1
+    layer_groups: int = 0
     host_kv_memory_bytes: int = 0
     max_model_len: int = 0
     threads: int = 1
@@ -46,12 +46,12 @@ class EngineConfig:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
         if self.kv_order not in list(BlockOrder):
             raise ValueError(f"kv_order {self.kv_order!r} is not one of {', '.join(BlockOrder)}")
-        for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes", "layer_groups"):
+        for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
-        for name in ("max_model_len", "threads", "host_kv_memory_bytes"):
+        for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
 

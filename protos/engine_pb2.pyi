@@ -46,18 +46,20 @@ class Frame(_message.Message):
     def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
-    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size")
+    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LAYER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     layout: _common_pb2.KVLayout
     num_blocks: int
     fingerprint: _common_pb2.Fingerprint
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     vocab_size: int
-    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+    layer_groups: int
+    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., layer_groups: _Optional[int] = ...) -> None: ...
 
 class CannotStart(_message.Message):
     __slots__ = ("reason",)

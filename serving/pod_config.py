@@ -33,9 +33,7 @@ class PodConfig:
     )
     kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
     layer_groups: int = setting(
-        1,
-        help="groups of layers in which a prompt's last chunk is shipped while it computes, 1 for none",
-        unit="groups",
+        0, help="groups of layers a prompt's last chunk is shipped in while it computes, 0: what suits", unit="groups"
     )
     chunk_size: int = setting(256, help="largest part of a prompt computed in one step", unit="tokens")
     max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
@@ -57,15 +55,7 @@ class PodConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        positive = (
-            "kv_memory",
-            "chunk_size",
-            "max_num_batched_tokens",
-            "max_num_seqs",
-            "max_num_waiting",
-            "layer_groups",
-        )
-        for name in positive:
+        for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.cluster_secret:

@@ -64,9 +64,12 @@ def colocated(model: str, core: int, folder: Path) -> PagewireServers:
 def disaggregated(
     model: str, cores: tuple[int, int], folder: Path, transport: str, layer_groups: int
 ) -> PagewireServers:
-    """Start one prefill and one decode pod that always ship; over `transport`, "" for what they agree on."""
+    """Start one prefill and one decode pod that always ship; over `transport`, "" for what they agree on.
+
+    A block travels in `layer_groups` parts, 0 for as many as suit the model.
+    """
     flags = ["--model", model, "--prefill", "1", "--decode", "1", "--prefill-mode", "remote"]
-    name = f"pagewire-{transport or 'negotiated'}" + (f"-{layer_groups}" if layer_groups > 1 else "")
+    name = f"pagewire-{transport or 'negotiated'}" + (f"-{layer_groups}" if layer_groups else "")
     settings = {"LAYER_GROUPS": str(layer_groups)} | ({"TRANSPORTS": transport} if transport else {})
     return PagewireServers(name, flags, {"prefill": cores[0], "decode": cores[1]}, folder, settings)
 

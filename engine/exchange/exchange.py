@@ -183,7 +183,7 @@ def block_sender(front: Front) -> StreamSender:
         carriers=front.offers.carriers,
         layout=front.engine.ready.layout,
         on_lost=_stream_lost,
-        num_groups=front.config.layer_groups,
+        num_groups=front.engine.ready.layer_groups,
     )
 
 

@@ -109,6 +109,12 @@ def test_a_step_that_is_tried_again_tells_again(tiny: TinyModel, monkeypatch: py
     ]
 
 
+@pytest.mark.parametrize(("order", "groups"), [("layer_outer", 3), ("head_outer", 1)])
+def test_a_block_travels_in_as_many_parts_as_suit_its_layout(tiny: TinyModel, order: str, groups: int) -> None:
+    built = engine(tiny("llama"), Role.PREFILL, kv_order=order)  # of three layers
+    assert built.ready.layer_groups == groups
+
+
 @pytest.mark.parametrize("changes", [{"layer_groups": 2}, {"kv_order": "head_outer"}])
 def test_groups_that_are_no_equal_spans_are_refused(tiny: TinyModel, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="layer_groups"):

@@ -130,7 +130,7 @@ class Pod:
             layout=self.engine.ready.layout,
             on_lost=lambda peer_id, keys: None,
             message_bytes=self.engine.pool.block_bytes,  # a message is a block: faults hit what they name
-            num_groups=engine_settings["layer_groups"],
+            num_groups=self.engine.ready.layer_groups,
         )
         kind = PrefillService if role is Role.PREFILL else DecodeService
         self.service = kind(
