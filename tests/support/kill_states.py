@@ -80,11 +80,15 @@ class Scene:
                 process.resume()
         self.stopped.clear()
 
+    def let_go(self, process: psutil.Process) -> None:
+        """Let a stopped process run again."""
+        process.resume()
+        self.stopped.remove(process)
+
     def resume_next(self) -> None:
         """Let the other decode pods run: one of them gets the request."""
         for process in [process for process in self.stopped if process.pid in {pod["pid"] for pod in self.decode}]:
-            process.resume()
-            self.stopped.remove(process)
+            self.let_go(process)
 
     def front(self, pod: Pod) -> psutil.Process:
         """The process that speaks for a pod."""
@@ -185,9 +189,13 @@ async def resumable(scene: Scene) -> None:
 
 async def handed_over(scene: Scene) -> None:
     """A draining decode pod gave the request up; the one that is to go on with it stands still."""
+    engines = {pod["id"]: scene.cluster.engine_of(pod) for pod in scene.decode}
+    for engine in engines.values():  # none can be through before it is known which one has it
+        scene.stop(engine)
     await scene.ask()
-    engine = scene.cluster.engine_of(scene.d)
-    scene.stop(engine)
+    engine = engines.pop(scene.d["id"])
+    for other in engines.values():
+        scene.let_go(other)
     await scene.walk(engine, lambda: len(scene.stream.tokens) > 2, "the third token")
     if scene.counter(scene.d, "num_requests_running") == 0:
         raise TooFast("all tokens came")
