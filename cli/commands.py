@@ -17,6 +17,7 @@ from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.progress import bar
 from pagewire.core.config import ConfigError
 from pagewire.core.messages import Role
+from pagewire.core.units import parse_bytes
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
 
@@ -45,6 +46,7 @@ def build() -> typer.Typer:
         app.command(role.value)(flags.command(PodConfig, run, fixed={"role": role}, others=OTHER_VARIABLES))
     for command in (chat, complete, demo, doctor):
         app.command()(command)
+    app.command("kv-size")(kv_size)
     model = typer.Typer(help="Local models: get one, or see what is there.", no_args_is_help=True)
     for name, subcommand in (("get", model_get), ("path", model_path), ("list", model_list)):
         model.command(name)(subcommand)
@@ -162,6 +164,28 @@ def doctor(as_json: Json = False) -> None:
     from pagewire.cli import doctor as checks
 
     sys.exit(checks.report(checks.examine(), as_json=as_json))
+
+
+def kv_size(
+    model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="sequences at once", min=1)] = 1,
+    context: Annotated[int, typer.Option("--context", help="tokens of each, prompt and output", min=1)] = 4096,
+    memory: Annotated[str, typer.Option("--memory", help="memory for KV of one rank: 80GiB", metavar="SIZE")] = "1GiB",
+    block_size: Annotated[int, typer.Option("--block-size", help="slots of a KV block, in tokens")] = 16,
+    dtype: Annotated[str, typer.Option("--dtype", help="type of the KV: bfloat16, float16, float32")] = "bfloat16",
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="ranks that share the KV heads")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Say how many sequences a memory holds the KV of; exit code 1 when those asked for do not fit."""
+    from pagewire.cli import kv_size as sizes
+
+    sizing = sizes.sizing(
+        models.resolve(model), memory_bytes=parse_bytes(memory), block_size=block_size, dtype=dtype,
+        tensor_parallel=tensor_parallel,
+    )  # fmt: skip
+    told = sizes.figures(sizing, concurrency=concurrency, context=context)
+    typer.echo(json.dumps(told) if as_json else "\n".join(sizes.table(told, tensor_parallel)))
+    sys.exit(0 if told["fits"] else 1)
 
 
 def model_get(name: Annotated[str, typer.Argument(help="name of the model")] = models.DEFAULT_MODEL) -> None:

@@ -116,13 +116,7 @@ def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig, cache: K
     longest = config.max_model_len or decoder_config.max_positions
     if longest > decoder_config.max_positions:
         raise ValueError(f"max_model_len {longest} is above the model's {decoder_config.max_positions} positions")
-    # One block besides: a reservation promises the room for one more.
-    needed = cache.layout.num_blocks(longest) + 1
-    if needed > cache.num_blocks:
-        raise ValueError(
-            f"one sequence of max_model_len {longest} needs {needed * cache.layout.block_bytes} bytes of KV memory; "
-            f"kv_memory_bytes is {config.kv_memory_bytes}, which holds {cache.num_tokens} tokens"
-        )
+    cache.sizing.require(longest)
     return longest
 
 

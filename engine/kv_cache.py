@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.core.kv_sizing import KVSizing
 from pagewire.kvtransfer.prefault import prefault
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -23,8 +24,7 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class KVCache:
     """A mapped pool: `pool` is `[N, L, 2, Hk, B, D]` over `memory`, strided where the layout's order is another."""
 
-    layout: KVLayout
-    num_blocks: int
+    sizing: KVSizing
     memory: mmap.mmap
     pool: torch.Tensor
 
@@ -34,27 +34,30 @@ class KVCache:
 
         Raises ValueError when the budget does not buy a single block.
         """
-        num_blocks = budget_bytes // layout.block_bytes
-        if num_blocks < 1:
-            raise ValueError(f"a KV budget of {budget_bytes} bytes is less than one block of {layout.block_bytes}")
-        num_bytes = num_blocks * layout.block_bytes
+        sizing = KVSizing(layout=layout, memory_bytes=budget_bytes)
         if fd >= 0:
-            os.ftruncate(fd, num_bytes)
-        memory = mmap.mmap(fd, num_bytes)
+            os.ftruncate(fd, sizing.pool_bytes)
+        memory = mmap.mmap(fd, sizing.pool_bytes)
         collections.deque(prefault(memory, writable=True), maxlen=0)  # no step shall wait for a page
-        pool = torch.frombuffer(memory, dtype=TORCH_DTYPES[layout.dtype]).view(layout.shape(num_blocks))
+        pool = torch.frombuffer(memory, dtype=TORCH_DTYPES[layout.dtype]).view(layout.shape(sizing.num_blocks))
         if layout.order is BlockOrder.HEAD_OUTER:
             pool = pool.permute(0, 2, 3, 1, 4, 5)  # [N, Hk, L, 2, B, D] -> [N, L, 2, Hk, B, D]
-        return cls(layout=layout, num_blocks=num_blocks, memory=memory, pool=pool)
+        return cls(sizing=sizing, memory=memory, pool=pool)
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens that the whole pool holds."""
-        return self.num_blocks * self.layout.block_size
+    def layout(self) -> KVLayout:
+        """The layout of its blocks."""
+        return self.sizing.layout
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks of the pool."""
+        return self.sizing.num_blocks
 
     def describe(self) -> str:
         """Return one line for people: what was taken, and what it holds."""
+        sizing = self.sizing
         return (
-            f"KV pool: {self.num_blocks} blocks of {self.layout.block_size} tokens, "
-            f"{self.num_blocks * self.layout.block_bytes / 2**20:.0f} MiB, holds {self.num_tokens} tokens"
+            f"KV pool: {sizing.num_blocks} blocks of {sizing.layout.block_size} tokens, "
+            f"{sizing.pool_bytes / 2**20:.0f} MiB, holds {sizing.num_tokens} tokens"
         )

@@ -14,6 +14,7 @@ PURE_FILES = (
     "core/errors.py",
     "core/fingerprint.py",
     "core/kv_layout.py",
+    "core/kv_sizing.py",
     "core/messages.py",
     "core/engine_messages.py",
     "core/sampling.py",

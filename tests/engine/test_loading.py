@@ -134,7 +134,7 @@ def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
 def test_a_pool_says_what_it_holds_and_refuses_to_be_too_small(tiny: TinyModel) -> None:
     layout = KVLayout(num_layers=2, num_kv_heads=2, head_dim=8, block_size=16, dtype="bfloat16")
     cache = KVCache.open(layout, 10 * layout.block_bytes + 5)
-    assert (cache.num_blocks, cache.num_tokens) == (10, 160)
+    assert (cache.num_blocks, cache.sizing.num_tokens) == (10, 160)
     assert tuple(cache.pool.shape) == (10, 2, 2, 2, 16, 8)
     assert "10 blocks" in cache.describe()
     assert "160 tokens" in cache.describe()

@@ -1,0 +1,67 @@
+"""`pagewire kv-size`: what a memory holds of a model's KV, from its config.json alone; no weights and no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pagewire.core.kv_sizing import KVSizing, layout_of, shard
+from pagewire.core.units import format_bytes
+
+
+def sizing(folder: Path, *, memory_bytes: int, block_size: int, dtype: str, tensor_parallel: int) -> KVSizing:
+    """Return what `memory_bytes` of one rank hold; raises ValueError where config and wishes do not fit."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    layout = layout_of(config, block_size=block_size, dtype=dtype)
+    return KVSizing(layout=shard(layout, tensor_parallel), memory_bytes=memory_bytes)
+
+
+def figures(sizing: KVSizing, *, concurrency: int, context: int) -> dict[str, Any]:
+    """Return everything that there is to say, by name; all of it per rank, sizes in bytes."""
+    layout, headroom = sizing.layout, sizing.headroom_blocks(context, concurrency)
+    return {
+        "num_layers": layout.num_layers,
+        "num_kv_heads": layout.num_kv_heads,
+        "head_dim": layout.head_dim,
+        "dtype": layout.dtype,
+        "block_size": layout.block_size,
+        "token_bytes": layout.token_bytes,
+        "block_bytes": layout.block_bytes,
+        "memory_bytes": sizing.memory_bytes,
+        "blocks": sizing.num_blocks,
+        "tokens": sizing.num_tokens,
+        "context": context,
+        "sequence_blocks": sizing.sequence_blocks(context),
+        "sequence_bytes": sizing.sequence_blocks(context) * layout.block_bytes,
+        "sequences": sizing.num_sequences(context),
+        "concurrency": concurrency,
+        "fits": headroom >= 0,
+        "headroom_blocks": headroom,
+        "headroom_bytes": headroom * layout.block_bytes,
+    }
+
+
+def table(told: dict[str, Any], tensor_parallel: int) -> list[str]:
+    """Return the figures as lines for people."""
+    headroom = told["headroom_bytes"]
+    spare = f"{format_bytes(abs(headroom))} ({abs(told['headroom_blocks'])} blocks) "
+    rows = [
+        (
+            "KV of a token",
+            f"{format_bytes(told['token_bytes'])}: 2 x {told['num_layers']} layers x {told['num_kv_heads']} KV heads"
+            f" x {told['head_dim']} x {told['dtype']}",
+        ),
+        ("a block", f"{told['block_size']} tokens, {format_bytes(told['block_bytes'])}"),
+        ("memory", f"{format_bytes(told['memory_bytes'])}: {told['blocks']} blocks, {told['tokens']} tokens"),
+        (
+            "a sequence",
+            f"{told['context']} tokens: {told['sequence_blocks']} blocks, one of them to spare, "
+            f"{format_bytes(told['sequence_bytes'])}",
+        ),
+        ("such sequences", f"{told['sequences']} fit"),
+        (f"{told['concurrency']} of them", f"fit, {spare}free" if told["fits"] else f"do not fit, {spare}missing"),
+    ]
+    if tensor_parallel > 1:
+        rows.append(("ranks", f"{tensor_parallel}; memory, blocks and bytes are those of each"))
+    return [f"{name:<16} {value}" for name, value in rows]

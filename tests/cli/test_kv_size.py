@@ -1,0 +1,81 @@
+"""`pagewire kv-size` on real folders: its figures, its refusals, and that an engine gets the same pool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_model
+from engine_runs import engine
+
+from pagewire.core.kv_sizing import layout_of
+
+LLAMA_3_8B = {
+    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "hidden_size": 4096,
+}  # fmt: skip
+
+# The command must not need what only an engine has.
+RUN = "import sys; sys.modules['torch'] = None; from pagewire.cli.main import main; main()"
+
+
+def kv_size(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", RUN, "kv-size", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
+    return tmp_path
+
+
+def test_the_table_and_the_json_say_what_fits(llama: Path) -> None:
+    asked = ("--model", str(llama), "--concurrency", "64", "--context", "8192", "--memory", "80GiB")
+    done = kv_size(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "128 KiB: 2 x 32 layers x 8 KV heads x 128 x bfloat16" in done.stdout
+    assert "80 GiB: 40960 blocks, 655360 tokens" in done.stdout
+    assert "fit, 15.9 GiB (8128 blocks) free" in done.stdout
+    told = json.loads(kv_size(*asked, "--json").stdout)
+    assert (told["token_bytes"], told["sequences"], told["headroom_blocks"]) == (131_072, 79, 40_960 - 64 * 513)
+
+
+def test_what_does_not_fit_is_exit_code_1(llama: Path) -> None:
+    done = kv_size("--model", str(llama), "--concurrency", "80", "--context", "8192", "--memory", "80GiB")
+    assert done.returncode == 1
+    assert "do not fit, 160 MiB (80 blocks) missing" in done.stdout
+    shared = kv_size(
+        "--model", str(llama), "--concurrency", "80", "--context", "8192", "--memory", "80GiB", "--tensor-parallel", "2"
+    )
+    assert shared.returncode == 0
+    assert "4 KV heads" in shared.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--block-size", "17"), "block_size 17 is not one of"),
+        (("--dtype", "int4"), "dtype 'int4' is not one of"),
+        (("--memory", "much"), "'much' is not a size"),
+        (("--tensor-parallel", "3"), "8 KV heads cannot be shared by 3"),
+    ],
+)
+def test_wrong_wishes_are_one_line(llama: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = kv_size("--model", str(llama), *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", sorted(tiny_model.ARCHITECTURES))
+def test_an_engine_takes_the_same_blocks(tmp_path: Path, name: str) -> None:
+    folder = tiny_model.build(tmp_path, name)
+    config = json.loads((folder / "config.json").read_text())
+    built = engine(folder, kv_memory_bytes=1 << 20)
+    assert built.ready.layout == layout_of(config, block_size=16, dtype="float32")
+    told = json.loads(kv_size("--model", str(folder), "--memory", "1MiB", "--dtype", "float32", "--json").stdout)
+    assert told["blocks"] == built.ready.num_blocks
