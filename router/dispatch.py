@@ -41,9 +41,9 @@ from pagewire.router.metrics import RouterMetrics
 from pagewire.router.placing import Placed, Placer
 from pagewire.router.pods import PodPool
 from pagewire.router.request import Ask, Chunk, Event, Finished, Request
-from pagewire.router.text_stream import TextStream
-from pagewire.router.tokenizer import Tokenizer
 from pagewire.serving.lifecycle import Lifecycle
+from pagewire.text.text_stream import TextStream
+from pagewire.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

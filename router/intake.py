@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pagewire.core.errors import InvalidRequest, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.router.request import Ask, Request
-from pagewire.router.tokenizer import Tokenizer
 from pagewire.router.validation import Limits, check, check_model, finish, prompt_field, too_long
+from pagewire.text.tokenizer import Tokenizer
 
 SEED_BITS = 63
 

@@ -14,7 +14,7 @@ from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.inbox import Arrived
 from pagewire.router.placing import Prefix
 from pagewire.router.request import Chunk, Finished, Request, Usage
-from pagewire.router.text_stream import TextStream
+from pagewire.text.text_stream import TextStream
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,12 +28,12 @@ from pagewire.router.placing import Placer
 from pagewire.router.pods import PodPool
 from pagewire.router.policy import LeastLoaded, Policy, PrefixAffinity, RoundRobin
 from pagewire.router.rpc import SERVICE, Inference
-from pagewire.router.tokenizer import Tokenizer
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
 from pagewire.serving.logs import configure
 from pagewire.serving.registry import Registry
+from pagewire.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

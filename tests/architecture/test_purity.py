@@ -57,16 +57,16 @@ PURE_FILES = (
     "kvtransfer/transport.py",
     "kvtransfer/wire.py",
     "router/admission.py",
-    "router/detokenizer.py",
     "router/policy.py",
     "router/prefix_index.py",
     "router/request.py",
-    "router/stop_strings.py",
     "router/long_fields.py",
-    "router/text_stream.py",
     "router/validation.py",
     "serving/codec.py",
     "serving/handshake.py",
+    "text/detokenizer.py",
+    "text/stop_strings.py",
+    "text/text_stream.py",
 )
 
 # Not decisions, but mappings and protocols that pure files may stand on.

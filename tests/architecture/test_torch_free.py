@@ -40,7 +40,7 @@ def imported_by(modules: list[str], cwd: Path) -> set[str]:
 
 
 def test_the_router_and_all_below_it_import_without_torch(tmp_path: Path) -> None:
-    modules = modules_of("core", "protos", "serving", "client", "router")
+    modules = modules_of("core", "protos", "serving", "client", "text", "router")
     assert "pagewire" in imported_by(modules, tmp_path)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
 from pagewire.core.messages import Ended, TokenRecord
 from pagewire.core.sampling import FinishReason
-from pagewire.router.detokenizer import Detokenizer
 from pagewire.router.inbox import Inbox
 from pagewire.router.request import Ask
-from pagewire.router.text_stream import TextStream
 from pagewire.router.validation import Limits, check, finish
+from pagewire.text.detokenizer import Detokenizer
+from pagewire.text.text_stream import TextStream
 
 TOKENIZER = byte_tokenizer.build()
 LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0)

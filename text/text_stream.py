@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagewire.core.sampling import FinishReason
-from pagewire.router.detokenizer import Detokenizer
-from pagewire.router.stop_strings import StopStrings
+from pagewire.text.detokenizer import Detokenizer
+from pagewire.text.stop_strings import StopStrings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from tokenizers import decoders, models, normalizers
 from transformers import AutoTokenizer
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.router.detokenizer import Detokenizer
-from pagewire.router.tokenizer import Tokenizer
+from pagewire.text.detokenizer import Detokenizer
+from pagewire.text.tokenizer import Tokenizer
 
 TEXTS = (
     "",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.router.stop_strings import Passed, StopStrings
+from pagewire.text.stop_strings import Passed, StopStrings
 
 
 def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, str | None]:

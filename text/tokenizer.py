@@ -18,8 +18,8 @@ import tokenizers
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
-from pagewire.router.chat_template import ChatTemplate
-from pagewire.router.detokenizer import Detokenizer
+from pagewire.text.chat_template import ChatTemplate
+from pagewire.text.detokenizer import Detokenizer
 
 INLINE_CHARS = 2048  # encoding this much takes well under a millisecond: a thread would cost more
 ENCODE_THREADS = 2
