@@ -1,1 +1,28 @@
-"""Paged memory, scheduler, model and stepping: what both kinds of pod share."""
+"""Paged memory, scheduler, model and stepping: what both kinds of pod share, and `LLM`, which needs no pod.
+
+Importing it costs nothing: `LLM` brings torch when it is first named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagewire.core.sampling import SamplingParams
+    from pagewire.engine.in_place import Completion
+    from pagewire.engine.llm import LLM
+
+__all__ = ["LLM", "Completion", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "pagewire.engine.llm",
+    "Completion": "pagewire.engine.in_place",
+    "SamplingParams": "pagewire.core.sampling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

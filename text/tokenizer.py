@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,14 @@ class Tokenizer:
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`, with what the post-processor adds (a bos, say) unless told otherwise."""
         if len(text) <= INLINE_CHARS:
-            return self._encode(text, add_special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._encode, text, add_special_tokens)
+            return self.encode_now(text, add_special_tokens=add_special_tokens)
+        encode = partial(self.encode_now, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+
+    def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return what `encode` returns, in the calling thread."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the prompt text of a chat, up to the assistant's turn; raises InvalidRequest without a template."""
@@ -87,10 +93,6 @@ class Tokenizer:
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
 
     def _add_missing(self, named: Mapping[str, str], config: Mapping[str, Any]) -> None:
         extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []

@@ -1,0 +1,162 @@
+"""A colocated engine run in place, by whoever calls it: jobs in, completions out; no server, no process, no thread.
+
+Knows tokens and their text; nothing of prompts' forms or of requests. Jobs are pulled while there is room for them, so
+any number may come. For one thread and one `run` at a time. Invariant: however a `run` ends (an error, Ctrl-C, a caller
+that wants no more), no sequence of it is left in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pagewire.core.block_hash import root_hash
+from pagewire.core.clock import MonotonicClock
+from pagewire.core.engine_messages import Add, SequenceEnd, StepDone
+from pagewire.core.errors import EngineFailed, PagewireError
+from pagewire.core.messages import SequenceSpec, TokenRecord
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.engine import progress
+from pagewire.engine.assembly import Engine, assemble
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.interrupts import uninterrupted
+from pagewire.text.text_stream import TextStream
+from pagewire.text.tokenizer import Tokenizer
+
+# Queued sequences for each that may run: a batch never starves, and counting those that wait costs nothing.
+QUEUED_PER_PLACE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One sequence to run. Blocks are shared among jobs of one `cache_salt` only."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A finished sequence. `token_ids` holds the token that ended it too, which `text` leaves out.
+
+    Of the prompt's tokens, `cached_tokens` came from the prefix cache when it first ran. `stop_reason` is the stop
+    string or the stop token that ended it, None for the model's own end and for length.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    cached_tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    """A sequence that runs, and what it has said."""
+
+    number: int
+    job: Job
+    stream: TextStream
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_text: str | None = None
+
+    def hear(self, record: TokenRecord) -> None:
+        piece = self.stream.push(record.tokens, record.finish_reason)
+        self.texts.append(piece.text)
+        self.tokens.extend(piece.tokens)
+        self.stop_text = piece.stop_text
+        self.finish_reason = FinishReason.STOP if piece.stop_text is not None else record.finish_reason
+
+    def completion(self, end: SequenceEnd) -> Completion:
+        if self.finish_reason is None:
+            raise EngineFailed("a sequence ended without a finish reason")
+        return Completion(
+            prompt_token_ids=self.job.prompt,
+            text="".join(self.texts),
+            token_ids=tuple(self.tokens),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_text if self.stop_text is not None else self._stop_token(),
+            cached_tokens=end.cached_tokens,
+        )
+
+    def _stop_token(self) -> int | None:
+        is_stop = self.finish_reason is FinishReason.STOP and self.tokens[-1] in self.job.sampling.stop_token_ids
+        return self.tokens[-1] if is_stop else None
+
+
+class InPlaceEngine:
+    """A loaded engine with its tokenizer. Build it with `load`."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self._running: dict[str, _Answer] = {}  # by request id
+        self._started = 0
+        self._places = (1 + QUEUED_PER_PLACE) * engine.scheduler.limits.max_num_seqs
+
+    @classmethod
+    def load(cls, config: EngineConfig, tokenizer: Tokenizer) -> InPlaceEngine:
+        """Load the model; raises ValueError for one that is not supported, or a pool too small for it."""
+        return cls(assemble(config, MonotonicClock()), tokenizer)
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Completion | PagewireError]]:
+        """Yield each job's number and how it ended, in the order in which they end."""
+        if self._running:
+            raise RuntimeError("this engine is in the middle of another run")
+        numbered = enumerate(jobs)
+        try:
+            while True:
+                while len(self._running) < self._places and (following := next(numbered, None)) is not None:
+                    with uninterrupted():
+                        self._start(*following)
+                if not self._running:
+                    return
+                with uninterrupted():
+                    ended = self._step()
+                yield from ended
+        finally:
+            with uninterrupted():
+                self._drop()
+
+    def _start(self, number: int, job: Job) -> None:
+        fingerprint = self.engine.ready.fingerprint
+        root = root_hash(
+            model_digest=fingerprint.model_digest, kv_fingerprint=fingerprint.kv_fingerprint, salt=job.cache_salt
+        )
+        request_id = str(self._started)
+        self._started += 1
+        stream = TextStream(self.tokenizer.detokenizer(), job.sampling.stop)
+        self._running[request_id] = _Answer(number=number, job=job, stream=stream)
+        spec = SequenceSpec(request_id=request_id, tokens=job.prompt, sampling=job.sampling, root=root)
+        self.engine.loop.add(Add(spec=spec))
+
+    def _step(self) -> list[tuple[int, Completion | PagewireError]]:
+        done = self.engine.loop.step()
+        if done is None:
+            raise EngineFailed(f"the engine stands still with {len(self._running)} sequences")
+        ended = []
+        for end in self._ends(done):
+            answer = self._running.pop(end.request_id)
+            outcome = answer.completion(end) if end.error is None else end.error.error()
+            ended.append((answer.number, outcome))
+        return ended
+
+    def _ends(self, done: StepDone) -> list[SequenceEnd]:
+        ends = list(done.ends)
+        for record in done.records:
+            answer = self._running[record.request_id]
+            answer.hear(record)
+            if answer.finish_reason is not None and record.finish_reason is None:  # a stop string: pods see no text
+                ends.append(progress.end_of(self.engine.scheduler.sequences[record.request_id]))
+                self.engine.loop.abort(record.request_id)
+        return ends
+
+    def _drop(self) -> None:
+        for request_id in self._running:
+            self.engine.loop.abort(request_id)
+        self._running.clear()
+        self.engine.loop.step()  # with nothing to compute: a refusal that was not told yet must not meet the next run

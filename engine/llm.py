@@ -1,0 +1,142 @@
+"""Offline use: `LLM(folder).generate(prompts, SamplingParams(...))`, the whole engine in the calling process.
+
+Knows the forms in which prompts come; what runs them is `in_place.py`. Tokens are those of a server with the same
+model, dtype and seed. Invariant: what is wrong with a prompt is said before any of them runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from pagewire.core.errors import InvalidRequest, PagewireError
+from pagewire.core.messages import Load, Role
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.in_place import Completion, InPlaceEngine, Job
+from pagewire.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model in this process; a context manager. For one thread.
+
+    `model` is a Hugging Face folder; `settings` are those of `EngineConfig`, such as `dtype`, `kv_memory_bytes` and
+    `max_model_len`. `threads` 0 leaves torch's number as it is. Raises ValueError or OSError where the model cannot be
+    loaded.
+    """
+
+    def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
+        config = EngineConfig(model=str(model), role=Role.COLOCATED, threads=threads, **settings)
+        if threads:
+            torch.set_num_threads(threads)
+        self._tokenizer = Tokenizer(Path(model))
+        self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        cache_salt: str = "",
+    ) -> list[Completion]:
+        """Return the completion of each prompt, a text or token ids, in their order.
+
+        `sampling` is for all of them or one for each; a prompt asked twice with one seed gets one answer twice.
+        `progress` shows a bar where stderr is a terminal. Raises InvalidRequest, naming the prompt, before anything
+        runs; the first error of a sequence that fails ends the others.
+        """
+        asked = [prompts] if isinstance(prompts, str) else list(prompts)
+        return self._run([self._tokens(i, prompt) for i, prompt in enumerate(asked)], sampling, progress, cache_salt)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        cache_salt: str = "",
+    ) -> list[Completion]:
+        """Return the assistant's next turn in each conversation, written by the model's chat template.
+
+        A single list of messages is one conversation. Otherwise as `generate`.
+        """
+        asked: list[Any] = list(conversations)
+        if asked and isinstance(asked[0], Mapping):
+            asked = [asked]
+        encode, render = self._tokenizer.encode_now, self._tokenizer.render_chat
+        # A template writes the special tokens itself.
+        prompts = [tuple(encode(render(messages), add_special_tokens=False)) for messages in asked]
+        return self._run(prompts, sampling, progress, cache_salt)
+
+    def load(self) -> Load:
+        """Return what the engine holds now and has counted since it was loaded: prompt and output tokens, hits."""
+        return self._loaded().engine.loop.load()
+
+    def close(self) -> None:
+        """Let go of the model and its KV pool; nothing may be asked any more."""
+        self._engine = None
+        self._tokenizer.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _loaded(self) -> InPlaceEngine:
+        if self._engine is None:
+            raise ValueError("this LLM is closed")
+        return self._engine
+
+    def _tokens(self, number: int, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer.encode_now(prompt))
+        tokens: Any = prompt
+        if not isinstance(tokens, Sequence) or any(type(token) is not int for token in tokens):
+            raise InvalidRequest(f"prompts[{number}] is neither a text nor a list of token ids", field="prompts")
+        return tuple(tokens)
+
+    def _run(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        sampling: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool,
+        cache_salt: str,
+    ) -> list[Completion]:
+        engine = self._loaded()
+        params = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else [*sampling]
+        if len(params) != len(prompts):
+            raise InvalidRequest(f"{len(params)} sampling parameters for {len(prompts)} prompts", field="sampling")
+        for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+            self._check(number, prompt, one)
+        jobs = [Job(prompt=p, sampling=s, cache_salt=cache_salt) for p, s in zip(prompts, params, strict=True)]
+        completions: dict[int, Completion] = {}
+        with tqdm(total=len(jobs), unit="prompt", disable=None if progress else True) as bar:
+            for number, outcome in engine.run(jobs):
+                if isinstance(outcome, PagewireError):
+                    raise outcome
+                completions[number] = outcome
+                bar.update()
+        return [completions[number] for number in range(len(jobs))]
+
+    def _check(self, number: int, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+        ready = self._loaded().engine.ready
+        longest = ready.fingerprint.max_model_len - 1
+        if not 1 <= len(prompt) <= longest:
+            raise InvalidRequest(f"prompts[{number}] has {len(prompt)} tokens; 1 to {longest} may be", field="prompts")
+        if not 0 <= min(prompt) <= max(prompt) < ready.vocab_size:
+            raise InvalidRequest(
+                f"prompts[{number}] holds a token id that is not between 0 and {ready.vocab_size - 1}", field="prompts"
+            )
+        sampling.validate()

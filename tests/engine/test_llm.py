@@ -1,0 +1,227 @@
+"""`LLM` in this process, on tiny models: tokens against transformers' `generate`, text against its tokenizer.
+
+What a server says with the same seeds is compared in `tests/cluster/test_offline.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_runs import assert_at_rest, greedy
+from reference import generate
+from transformers import AutoTokenizer
+
+from pagewire.core.errors import InvalidRequest, Poisoned
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.engine import LLM
+from pagewire.engine.in_place import InPlaceEngine, Job
+from pagewire.engine.runner import OnGroup
+from pagewire.engine.step import Step
+
+TinyModel = Callable[[str], Path]
+NUM_TOKENS = 12
+TEXTS = ("the capital of France", "x", "naïve café, 東京 and 🦜", "the capital of Japan is a city of many rivers")
+SMALL: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 4 << 20, "max_model_len": 256}
+
+
+@pytest.fixture
+def llm(tiny: TinyModel) -> Iterator[LLM]:
+    with LLM(tiny("llama"), **SMALL) as loaded:
+        yield loaded
+        assert_at_rest(loaded._loaded().engine.loop)
+
+
+def encoded(folder: Path, texts: tuple[str, ...] = TEXTS) -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_texts_and_tokens_are_continued_as_transformers_does(tiny: TinyModel, name: str) -> None:
+    folder = tiny(name)
+    chance = random.Random(0)
+    drawn = [[chance.randrange(256) for _ in range(length)] for length in (1, 16, 33, 100)]
+    prompts: list[str | list[int]] = [*TEXTS, *drawn]
+    expected = generate(folder, [*encoded(folder), *drawn], NUM_TOKENS)
+    with LLM(folder, **SMALL, max_num_seqs=2, chunk_size=20, max_num_batched_tokens=40) as llm:
+        answers = llm.generate(prompts, greedy(NUM_TOKENS))
+    assert [list(answer.prompt_token_ids) for answer in answers] == [*encoded(folder), *drawn]
+    assert [list(answer.token_ids) for answer in answers] == expected
+    decode = AutoTokenizer.from_pretrained(folder).decode
+    assert [answer.text for answer in answers] == [decode(tokens, skip_special_tokens=True) for tokens in expected]
+    assert {answer.finish_reason for answer in answers} == {FinishReason.LENGTH}
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    params = [
+        SamplingParams(max_tokens=3 + i, temperature=0.9, top_p=0.9, seed=i, ignore_eos=True) for i in range(len(TEXTS))
+    ]
+    together = llm.generate(TEXTS, params)
+    assert [len(answer.token_ids) for answer in together] == [3, 4, 5, 6]
+    alone = [llm.generate(text, one)[0] for text, one in zip(TEXTS, params, strict=True)]
+    assert [answer.token_ids for answer in alone] == [answer.token_ids for answer in together]
+    other = SamplingParams(max_tokens=6, temperature=0.9, top_p=0.9, seed=99, ignore_eos=True)
+    assert llm.generate(TEXTS[3], other)[0].token_ids != together[3].token_ids
+
+
+def test_a_stop_string_cuts_the_text_and_frees_the_rest(llm: LLM) -> None:
+    whole = llm.generate(list(TEXTS), greedy(40))
+    for prompt, answer in zip(TEXTS, whole, strict=True):
+        stop = answer.text[5:8]
+        cut = llm.generate([prompt], greedy(40, stop=(stop, "never said")))[0]
+        assert (cut.finish_reason, cut.stop_reason) == (FinishReason.STOP, stop)
+        assert cut.text == answer.text[: answer.text.index(stop)]
+        assert cut.token_ids == answer.token_ids[: len(cut.token_ids)]
+        assert len(cut.token_ids) < 40
+        assert_at_rest(llm._loaded().engine.loop)
+
+
+def test_a_stop_token_is_named_and_not_spoken(llm: LLM) -> None:
+    whole = llm.generate("x", greedy(20))[0]
+    stop = whole.token_ids[4]
+    cut = llm.generate("x", greedy(20, stop_token_ids=(stop,)))[0]
+    assert cut.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+    assert (cut.finish_reason, cut.stop_reason) == (FinishReason.STOP, stop)
+
+
+def test_chat_uses_the_models_template(llm: LLM, tiny: TinyModel) -> None:
+    chats = [[{"role": "user", "content": text}] for text in TEXTS]
+    tokenizer = AutoTokenizer.from_pretrained(tiny("llama"))
+    expected = [
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, tokenize=True)
+        for chat in chats
+    ]
+    answers = llm.chat(chats, greedy(4))
+    assert [list(answer.prompt_token_ids) for answer in answers] == expected
+    assert [list(answer.token_ids) for answer in answers] == generate(tiny("llama"), expected, 4)
+    assert llm.chat(chats[0], greedy(4))[0].token_ids == answers[0].token_ids
+
+
+def test_what_was_computed_is_kept_for_its_own_salt(llm: LLM) -> None:
+    prompt = list(range(100))
+    first = llm.generate([prompt], greedy(4))[0]
+    again = llm.generate([prompt], greedy(4))[0]
+    other = llm.generate([prompt], greedy(4), cache_salt="somebody else")[0]
+    assert [each.cached_tokens for each in (first, again, other)] == [0, 96, 0]
+    assert first.token_ids == again.token_ids == other.token_ids
+    load = llm.load()
+    assert (load.prompt_tokens_cached, load.prompt_tokens_computed, load.output_tokens) == (96, 204, 12)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "sampling", "message"),
+    [
+        (["fine", []], None, r"prompts\[1\] has 0 tokens; 1 to 255 may be"),
+        (["fine", [1] * 256], None, r"prompts\[1\] has 256 tokens"),
+        (["fine", [1, 259]], None, r"prompts\[1\] holds a token id that is not between 0 and 258"),
+        (["fine", 7], None, r"prompts\[1\] is neither a text nor a list of token ids"),
+        ([["fine"]], None, r"prompts\[0\] is neither a text nor a list"),
+        (["fine"], [SamplingParams(), SamplingParams()], "2 sampling parameters for 1 prompts"),
+        (["fine"], SamplingParams(top_p=0.0), "top_p must be in"),
+    ],
+)
+def test_what_is_wrong_is_named_before_anything_runs(llm: LLM, prompts: list[Any], sampling: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        llm.generate(prompts, sampling)
+    assert llm.load().output_tokens == 0
+
+
+def test_nothing_asked_is_nothing_answered(llm: LLM) -> None:
+    assert llm.generate([]) == llm.chat([]) == []
+
+
+def test_ctrl_c_leaves_nothing_and_the_next_call_is_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = llm.generate(TEXTS, greedy(30))
+    runner, steps = llm._loaded().engine.runner, 0
+    run = type(runner).run
+
+    def interrupt(self: Any, step: Step, on_group: OnGroup) -> dict[str, int]:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            signal.raise_signal(signal.SIGINT)  # in the middle of a step
+        return run(self, step, on_group)
+
+    monkeypatch.setattr(type(runner), "run", interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(TEXTS, greedy(30))
+    assert steps == 4
+    assert signal.getsignal(signal.SIGINT) is handler
+    load = llm.load()
+    assert (load.num_running, load.num_waiting) == (0, 0)
+    assert_at_rest(llm._loaded().engine.loop)
+    again = llm.generate(TEXTS, greedy(30))
+    assert [answer.token_ids for answer in again] == [answer.token_ids for answer in expected]
+
+
+def test_a_sequence_that_breaks_a_step_is_an_error_and_the_rest_end(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = llm._loaded().engine.runner
+    run = type(runner).run
+
+    def break_one(self: Any, step: Step, on_group: OnGroup) -> dict[str, int]:
+        if any(7 in grant.tokens for grant in step.grants):
+            raise RuntimeError("seven")
+        return run(self, step, on_group)
+
+    monkeypatch.setattr(type(runner), "run", break_one)
+    with pytest.raises(Poisoned, match="seven"):
+        llm.generate([[1, 2, 3], [5, 7, 9]], greedy(30))
+    assert (llm.load().num_running, llm.load().num_waiting) == (0, 0)
+
+
+def test_jobs_are_pulled_as_there_is_room(llm: LLM) -> None:
+    engine: InPlaceEngine = llm._loaded()
+    places = 2 * engine.engine.scheduler.limits.max_num_seqs
+    pulled = 0
+
+    def jobs() -> Iterator[Job]:
+        nonlocal pulled
+        for number in range(3 * places):
+            pulled += 1
+            yield Job(prompt=(number % 250, 1, 2), sampling=greedy(2))
+
+    run = engine.run(jobs())
+    next(run)
+    assert pulled <= places + 1
+    with pytest.raises(RuntimeError, match="another run"):
+        next(engine.run([Job(prompt=(1,), sampling=greedy(1))]))
+    ended = {number for number, _ in run}
+    assert len(ended) == 3 * places - 1
+    assert pulled == 3 * places
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_is_for_terminals_and_can_be_off(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stderr, progress, shows in ((Terminal(), True, True), (Terminal(), False, False), (io.StringIO(), True, False)):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        llm.generate(["a", "b"], greedy(1), progress=progress)
+        assert ("2/2" in stderr.getvalue()) is shows
+
+
+def test_a_closed_llm_says_so(tiny: TinyModel) -> None:
+    llm = LLM(tiny("llama"), **SMALL)
+    llm.close()
+    with pytest.raises(ValueError, match="this LLM is closed"):
+        llm.generate("x")
+
+
+def test_the_package_brings_no_torch_before_llm_is_named() -> None:
+    code = (
+        "import sys, pagewire.engine as engine; assert 'torch' not in sys.modules; "
+        "engine.SamplingParams; assert 'torch' not in sys.modules; engine.LLM; assert 'torch' in sys.modules; engine.x"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'pagewire.engine' has no attribute 'x'"
