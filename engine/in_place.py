@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import torch
+
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, SequenceEnd, StepDone
@@ -100,7 +102,12 @@ class InPlaceEngine:
 
     @classmethod
     def load(cls, config: EngineConfig, tokenizer: Tokenizer) -> InPlaceEngine:
-        """Load the model; raises ValueError for one that is not supported, or a pool too small for it."""
+        """Load the model, with `threads` for all of this process's torch unless 0.
+
+        Raises ValueError for a model that is not supported, or a pool too small for it.
+        """
+        if config.threads:
+            torch.set_num_threads(config.threads)
         return cls(assemble(config, MonotonicClock()), tokenizer)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Completion | PagewireError]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from pagewire.core.errors import InvalidRequest, PagewireError
@@ -35,8 +34,6 @@ class LLM:
 
     def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
         config = EngineConfig(model=str(model), role=Role.COLOCATED, threads=threads, **settings)
-        if threads:
-            torch.set_num_threads(threads)
         self._tokenizer = Tokenizer(Path(model))
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
 

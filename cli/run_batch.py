@@ -1,0 +1,167 @@
+"""`pagewire run-batch`: a file of OpenAI requests answered by an engine in this process; no server, no network.
+
+Requests are read, checked and answered by the router's own code. Lines are read as the engine has room for them, and
+each answer is written when it is there, so a batch that is interrupted keeps what was answered. Invariant: at the end
+every line of the input has exactly one line in the output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pagewire.cli import batch_line
+from pagewire.cli.batch_line import BatchLine
+from pagewire.core.errors import InvalidRequest, PagewireError
+from pagewire.engine.in_place import Completion, InPlaceEngine, Job
+from pagewire.engine.interrupts import uninterrupted
+from pagewire.router.answers import Answer
+from pagewire.router.intake import Intake
+from pagewire.router.openai import Call
+from pagewire.router.request import Chunk, Finished, Usage
+
+NO_DEADLINE_S = 86_400.0  # nothing in a batch is late; the router's check wants a bound
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What became of a batch so far."""
+
+    requests: int = 0
+    answered: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """Return it for people."""
+        rate = self.completion_tokens / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.requests} requests: {self.answered} answered, {self.failed} failed; {self.prompt_tokens} prompt "
+            f"tokens, {self.cached_tokens} of them cached, {self.completion_tokens} completion tokens in "
+            f"{self.seconds:.1f} s ({rate:.1f} a second)"
+        )
+
+
+class Batch:
+    """One batch on one engine; `summary` holds at any time."""
+
+    def __init__(self, engine: InPlaceEngine, out: IO[str], on_line: Callable[[Summary], None]) -> None:
+        self.summary = Summary()
+        self._engine = engine
+        self._out = out
+        self._on_line = on_line
+        fingerprint = engine.engine.ready.fingerprint
+        self._model = fingerprint.model_name
+        self._intake = Intake(engine.tokenizer, lambda: fingerprint, max_timeout_s=NO_DEADLINE_S)
+        self._asked: dict[int, tuple[BatchLine, Call]] = {}  # what runs, by the number of its job
+        self._seen: set[str] = set()
+
+    def run(self, lines: Iterable[bytes]) -> None:
+        """Answer every line that is not blank; raises OSError where it cannot be written."""
+        started_s = time.monotonic()
+        try:
+            with asyncio.Runner() as runner:  # the router's intake may tokenize in a thread
+                for number, outcome in self._engine.run(self._jobs(lines, runner)):
+                    line, call = self._asked.pop(number)
+                    if isinstance(outcome, PagewireError):
+                        self._write(batch_line.failed(line, outcome))
+                    else:
+                        self._write(batch_line.answered(line, self._body(call, outcome)), outcome)
+        finally:
+            self.summary.seconds = time.monotonic() - started_s
+
+    def _jobs(self, lines: Iterable[bytes], runner: asyncio.Runner) -> Iterator[Job]:
+        count = 0
+        for number, data in enumerate(lines, start=1):
+            if not data.strip():
+                continue
+            self.summary.requests += 1
+            try:
+                line = batch_line.read(data, number)
+                if line.custom_id in self._seen:
+                    raise InvalidRequest(f"line {number}: custom_id is that of an earlier line", field="custom_id")
+            except InvalidRequest as error:
+                self._write(batch_line.rejected(batch_line.custom_id_of(data), error))
+                continue
+            self._seen.add(line.custom_id)
+            try:
+                call = line.call()
+                request = runner.run(self._intake.accept(call.ask, self._intake.check(call.ask)))
+            except PagewireError as error:
+                self._write(batch_line.failed(line, error))
+                continue
+            self._asked[count] = (line, call)
+            count += 1
+            yield Job(prompt=request.prompt, sampling=request.sampling, cache_salt=request.cache_salt)
+
+    def _body(self, call: Call, done: Completion) -> dict[str, Any]:
+        finished = Finished(
+            finish_reason=done.finish_reason,
+            stop_text=done.stop_reason if isinstance(done.stop_reason, str) else None,
+            stop_token_id=done.stop_reason if isinstance(done.stop_reason, int) else None,
+            usage=Usage(
+                prompt_tokens=len(done.prompt_token_ids),
+                completion_tokens=len(done.token_ids),
+                cached_tokens=done.cached_tokens,
+            ),
+            prompt=done.prompt_token_ids,
+            attempts=1,
+            predicted_cached_tokens=0,
+            timelines=(),
+            report=None,
+        )
+        answer = Answer(call=call, model=self._model, created=int(time.time()))
+        return answer.whole([Chunk(text=done.text, token_ids=done.token_ids)], finished)
+
+    def _write(self, line: dict[str, Any], done: Completion | None = None) -> None:
+        with uninterrupted():  # no half lines, and no line that is not counted
+            self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._out.flush()
+            summary = self.summary
+            if done is None:
+                summary.failed += 1
+            else:
+                summary.answered += 1
+                summary.prompt_tokens += len(done.prompt_token_ids)
+                summary.cached_tokens += done.cached_tokens
+                summary.completion_tokens += len(done.token_ids)
+            self._on_line(summary)
+
+
+def run(
+    load: Callable[[], InPlaceEngine], source: Path, target: Path, report: Callable[[str, float], None]
+) -> tuple[Summary, bool]:
+    """Answer the file `source` in `target`; return the summary, and whether it came to the end or was interrupted.
+
+    Raises OSError where a file cannot be read or written, ValueError where both are one.
+    """
+    if target.exists() and target.samefile(source):
+        raise ValueError(f"{target} is the input: the output needs a file of its own")
+    with source.open("rb") as lines:
+        total = sum(1 for line in lines if line.strip())
+        lines.seek(0)
+        report("loading the model", 0.0)
+        engine = load()
+        with target.open("w", encoding="utf-8") as out:
+            batch = Batch(engine, out, lambda done: report("answering", (done.answered + done.failed) / total))
+            try:
+                batch.run(lines)
+            except KeyboardInterrupt:
+                return batch.summary, False
+            finally:
+                engine.tokenizer.close()
+    return batch.summary, True
+
+
+def as_json(summary: Summary) -> str:
+    """Return the summary as a JSON object."""
+    return json.dumps(dataclasses.asdict(summary))

@@ -1,0 +1,155 @@
+"""`pagewire run-batch` as a process on a tiny model: every line has its answer, bad ones by name.
+
+What the answers say is compared with `LLM`, which is compared with transformers elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+from engine_runs import greedy
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+
+from pagewire.engine import LLM
+
+FLAGS = ("--dtype", "float32", "--kv-memory", "4MiB", "--max-model-len", "256", "--threads", "1")
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.build(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def request(custom_id: str, url: str, **body: Any) -> str:
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": {"temperature": 0, **body}})
+
+
+def run_batch(model: Path, folder: Path, lines: list[str], *flags: str) -> subprocess.CompletedProcess[str]:
+    (folder / "in.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogatepass")
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "run-batch", "--model", str(model), *FLAGS, *flags]
+    command += ["-i", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def answers(folder: Path) -> dict[str | None, dict[str, Any]]:
+    lines = (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    assert len({line["id"] for line in found}) == len(found)
+    assert all(set(line) == {"id", "custom_id", "response", "error"} for line in found)
+    return {line["custom_id"]: line for line in found}
+
+
+def test_chats_and_texts_are_answered_as_a_server_would(model: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "naïve café?"}]
+    texts = {f"text-{i}": f"Line {i} of many lines" for i in range(6)}
+    lines = [
+        request("chat", CHAT, messages=messages, max_completion_tokens=9, ignore_eos=True, return_token_ids=True),
+        "",
+        *(request(name, TEXT, prompt=text, max_tokens=5, ignore_eos=True) for name, text in texts.items()),
+        request("tokens", TEXT, prompt=[5, 6, 7], max_tokens=4, ignore_eos=True, return_token_ids=True),
+    ]
+    done = run_batch(model, tmp_path, lines, "--json")
+    assert done.returncode == 0, done.stderr
+    found = answers(tmp_path)
+    assert set(found) == {"chat", "tokens", *texts}
+    summary = json.loads(done.stdout)
+    assert (summary["requests"], summary["answered"], summary["failed"]) == (8, 8, 0)
+    assert summary["completion_tokens"] == 9 + 6 * 5 + 4
+    with LLM(model, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256) as llm:
+        (chat,) = llm.chat(messages, greedy(9))
+        told = llm.generate([*texts.values(), [5, 6, 7]], greedy(5))
+    body = found["chat"]["response"]["body"]
+    ChatCompletion.model_validate(body, strict=False)
+    assert body["choices"][0]["message"]["content"] == chat.text
+    assert body["choices"][0]["token_ids"] == list(chat.token_ids)
+    assert body["usage"]["prompt_tokens"] == len(chat.prompt_token_ids)
+    for name, each in zip(texts, told, strict=False):
+        body = found[name]["response"]["body"]
+        Completion.model_validate(body, strict=False)
+        assert body["choices"][0]["text"] == each.text
+        assert found[name]["response"]["status_code"] == 200
+        assert body["id"] == f"cmpl-{found[name]['response']['request_id']}"
+    assert found["tokens"]["response"]["body"]["choices"][0]["token_ids"] == list(told[-1].token_ids[:4])
+
+
+def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> None:
+    good = request("good", TEXT, prompt="x", max_tokens=2, stop=["\n"])
+    lines = [
+        "{not json",
+        "[1, 2]",
+        '"' + "[" * 5,
+        json.dumps({"method": "POST", "url": TEXT, "body": {}}),
+        json.dumps({"custom_id": "get", "method": "GET", "url": TEXT, "body": {}}),
+        json.dumps({"custom_id": "embed", "method": "POST", "url": "/v1/embeddings", "body": {}}),
+        json.dumps({"custom_id": "bodiless", "method": "POST", "url": TEXT}),
+        good,
+        good,
+        request("no prompt", TEXT, max_tokens=2),
+        request("long", TEXT, prompt=[1] * 300),
+        request("tools", CHAT, messages=[{"role": "user", "content": "x"}], tools=[{"type": "function"}]),
+        request("streams", TEXT, prompt="x", stream=True),
+        request("other model", TEXT, prompt="x", model="gpt-5"),
+        request("hot", TEXT, prompt="x", temperature=float("nan")),
+        request("broken text", TEXT, prompt="\ud800"),
+    ]
+    done = run_batch(model, tmp_path, lines)
+    assert done.returncode == 0, done.stderr
+    assert "16 requests: 1 answered, 15 failed; 1 prompt tokens" in done.stdout
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(found) == len(lines)
+    rejected = [line["error"]["message"] for line in found if line["error"] is not None]
+    assert [message.split(":")[0] for message in rejected[:3]] == [
+        "line 1 is not JSON", "line 2 is not a JSON object", "line 3 is not JSON",
+    ]  # fmt: skip
+    assert rejected[3:] == [
+        "line 4: custom_id is a text of 1 to 512 characters",
+        "line 5: method is 'GET', not 'POST'",
+        "line 6: url is '/v1/embeddings', not one of /v1/chat/completions, /v1/completions",
+        "line 7: body is not an object",
+        "line 9: custom_id is that of an earlier line",
+    ]
+    refused = {line["custom_id"]: line["response"] for line in found if line["response"] is not None}
+    assert refused.pop("good")["status_code"] == 200
+    named = {name: each["body"]["error"]["param"] for name, each in refused.items()}
+    assert named == {
+        "no prompt": "prompt", "long": "prompt", "tools": "tools", "streams": "stream", "other model": "model",
+        "hot": "body", "broken text": "prompt",
+    }  # fmt: skip
+    assert refused["other model"]["status_code"] == 404
+    assert refused["long"]["status_code"] == 400
+
+
+def test_the_input_is_not_overwritten(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "in.jsonl")
+    done = run_batch(model, tmp_path, [request("a", TEXT, prompt="x")])
+    assert (done.returncode, "needs a file of its own" in done.stderr) == (1, True)
+    assert (tmp_path / "in.jsonl").read_text() != ""
+
+
+def test_an_interrupted_batch_keeps_what_was_answered(model: Path, tmp_path: Path) -> None:
+    lines = [request(str(i), TEXT, prompt=f"Line {i}", max_tokens=4, ignore_eos=True) for i in range(400)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "run-batch", "--model", str(model), *FLAGS]
+    command += ["-i", str(tmp_path / "in.jsonl"), "-o", "/dev/stdout", "--max-num-seqs", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130, stderr
+    *kept, summary = rest.splitlines()
+    whole = [first, *(json.loads(line) for line in kept)]
+    assert all(line["response"]["status_code"] == 200 for line in whole)
+    assert len(whole) < len(lines)
+    assert f"{len(whole)} answered, 0 failed" in summary
+    assert "Traceback" not in stderr
