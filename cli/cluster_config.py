@@ -44,6 +44,8 @@ class ClusterConfig:
     host_kv_memory: int | None = setting(
         None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
     )
+    pin_prefix: str | None = setting(None, help="TOML file of named prefixes that each pod keeps, never evicted")
+    pin_share: float | None = setting(None, help="largest part of a KV pool that pinned prefixes may take, 0 to 1")
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")

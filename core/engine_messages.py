@@ -112,11 +112,13 @@ class Keep:
 class Hold:
     """Pin the cached blocks of these hashes up to the first that is missing, until `Release` of the same id.
 
-    `request_id` names the hold as it would a sequence.
+    `request_id` names the hold as it would a sequence. `for_good` there is no release: the blocks, a chain from its
+    beginning, stay in the pool as long as the engine runs.
     """
 
     request_id: str
     hashes: tuple[BlockHash, ...]
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

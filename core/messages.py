@@ -95,8 +95,10 @@ class TokenRecord:
 class Load:
     """What a pod holds and has to do, counted now.
 
-    Blocks: total = free + cached + held + quarantined; `reserved` are promised and not yet bound. `orphaned` blocks are
-    held by no live request: always 0 in health. `host` counts cached blocks outside the pool, in host memory.
+    Blocks: total = free + cached + held + pinned + quarantined; `reserved` are promised and not yet bound. `orphaned`
+    blocks are held by no live request: always 0 in health. `pinned` are cached for good, whether a request holds them
+    too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
+    sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
     `prefill_s_per_token` and `step_s` are measured, 0 until they are.
     """
 
@@ -109,9 +111,12 @@ class Load:
     blocks_held: int = 0
     blocks_reserved: int = 0
     blocks_host: int = 0
+    blocks_pinned: int = 0
     blocks_orphaned: int = 0
+    prompt_tokens: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_cached: int = 0
+    prompt_tokens_pinned: int = 0
     output_tokens: int = 0
     preemptions: int = 0
     prefill_s_per_token: float = 0.0

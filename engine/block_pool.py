@@ -1,9 +1,9 @@
 """The pool of KV blocks: who holds which, what is cached in the free ones, how many are promised.
 
 What leaves the cache may go to the host tier and come back from there. Knows ids and hashes; knows nothing of tensors,
-requests or time. Invariants, proved by `check()`: every block is in exactly one of {free, cached, held}; what the cache
-holds of a chain is always a prefix of it, which goes on in the host tier; nothing is in both; the promised blocks can
-be handed out at any moment, without touching what is held.
+requests or time. Invariants, proved by `check()`: every block is in exactly one of {free, cached, held, pinned}; what
+the cache holds of a chain is always a prefix of it, which goes on in the host tier; nothing is in both; the promised
+blocks can be handed out at any moment, without touching what is held or pinned.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, registered; least recently used first
         self._by_hash: dict[BlockHash, int] = {}
+        self._pinned: set[int] = set()  # cached for good: the pool itself holds them once
         self._reserved = 0
         self._references = 0  # of all blocks together
         # What changed since it was last told: hash -> (the tier that was told, None for none, and the depth).
@@ -54,8 +55,13 @@ class BlockPool:
 
     @property
     def num_held(self) -> int:
-        """Blocks that some sequence holds."""
-        return len(self._blocks) - len(self._free) - len(self._cached)
+        """Blocks that some sequence holds, without the pinned ones."""
+        return len(self._blocks) - len(self._free) - len(self._cached) - len(self._pinned)
+
+    @property
+    def num_pinned(self) -> int:
+        """Blocks that stay cached for good, whoever else holds them."""
+        return len(self._pinned)
 
     @property
     def num_reserved(self) -> int:
@@ -118,6 +124,16 @@ class BlockPool:
             self._blocks[block_id].references += 1
             self._cached.pop(block_id, None)
         self._references += len(block_ids)
+
+    def pin(self, block_ids: Sequence[int]) -> None:
+        """Keep the blocks of a chain from its beginning cached for good; raises OutOfBlocks."""
+        fresh = [block_id for block_id in block_ids if block_id not in self._pinned]
+        self.share(fresh)
+        self._pinned.update(fresh)
+
+    def num_pinned_in(self, block_ids: Iterable[int]) -> int:
+        """Return how many of these blocks are pinned."""
+        return sum(block_id in self._pinned for block_id in block_ids) if self._pinned else 0
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Take blocks nobody promised, evicting where none is free; raises OutOfBlocks."""
@@ -196,9 +212,9 @@ class BlockPool:
 
     def num_orphaned(self, tables: Sequence[Sequence[int]]) -> int:
         """Return how many held blocks the block tables of all live sequences do not account for."""
-        if self._references == sum(len(table) for table in tables):
+        if self._references == sum(len(table) for table in tables) + len(self._pinned):
             return 0  # asked after every step: no look at each block while the totals agree
-        claims = Counter(block_id for table in tables for block_id in table)
+        claims = Counter(block_id for table in (*tables, self._pinned) for block_id in table)
         return sum(block.references > claims[block.block_id] for block in self._blocks)
 
     def check(self) -> None:
@@ -221,6 +237,9 @@ class BlockPool:
                 assert block.block_id in self._blocks[block.parent].children
                 assert self._blocks[block.parent].block_hash is not None, "a chain is cached without its beginning"
                 assert self._blocks[block.parent].depth == block.depth - 1
+        for block_id in self._pinned:
+            assert self._blocks[block_id].references > 0, f"pinned block {block_id} is held by nobody"
+            assert self._blocks[block_id].block_hash is not None, f"pinned block {block_id} caches nothing"
         assert len(self._by_hash) == sum(block.block_hash is not None for block in self._blocks)
         assert self._references == sum(block.references for block in self._blocks)
         assert 0 <= self._reserved <= len(free) + len(cached), "more is promised than there is"

@@ -108,9 +108,12 @@ class EngineLoop:
             self._wake()
 
     def hold(self, command: Hold) -> Held:
-        """Pin cached blocks for another pod."""
+        """Pin cached blocks, for another pod or for good."""
         with self._changed:
-            block_ids = hold.hold(self._scheduler, command.request_id, command.hashes)
+            if command.for_good:
+                block_ids = hold.pin(self._scheduler, command.hashes)
+            else:
+                block_ids = hold.hold(self._scheduler, command.request_id, command.hashes)
             self._wake()
             return Held(request_id=command.request_id, block_ids=block_ids)
 
@@ -290,11 +293,14 @@ class EngineLoop:
             blocks_free=pool.num_free,
             blocks_cached=pool.num_cached,
             blocks_held=pool.num_held,
+            blocks_pinned=pool.num_pinned,
             blocks_reserved=pool.num_reserved,
             blocks_host=pool.host.num_parked,
             blocks_orphaned=pool.num_orphaned(scheduler.tables()),
             prompt_tokens_computed=self._computed,
+            prompt_tokens=scheduler.num_prompt_tokens,
             prompt_tokens_cached=scheduler.num_cached_tokens,
+            prompt_tokens_pinned=scheduler.num_pinned_tokens,
             output_tokens=self._output,
             preemptions=scheduler.num_preemptions,
             prefill_s_per_token=self._meter.prefill_s_per_token,

@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import grpc
@@ -21,6 +22,7 @@ import grpc
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Load, Role
+from pagewire.engine import pin, pinning, prefix_file
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers
 from pagewire.serving.grpc_server import GrpcServer
@@ -100,7 +102,10 @@ class Front:
             self._load = step.load
 
     async def run(self, service: Service, on_ready: Ready) -> None:
-        """Serve until drained. Raises EngineFailed when the engine dies, OSError when a port is taken."""
+        """Serve until drained.
+
+        Raises EngineFailed when the engine dies, OSError when a port is taken, ValueError when a prefix is not pinned.
+        """
         config, identity = self.config, self.identity
         async with contextlib.AsyncExitStack() as ends:  # whatever was begun is ended, the last thing first
             ends.callback(self.lifecycle.stopped)
@@ -127,6 +132,7 @@ class Front:
             registry = Registry(config.redis_url, config.cluster)
             ends.push_async_callback(registry.aclose)
             publisher = Publisher(registry, lambda: registration)
+            await self._pin_prefixes(publisher)
             self.engine.on_step = self._steps_to(service, publisher)
             publishing = asyncio.create_task(publisher.run())
             ends.push_async_callback(_stop, publishing)
@@ -167,14 +173,25 @@ class Front:
             died.cancel()
             asked.cancel()
 
+    async def _pin_prefixes(self, publisher: Publisher) -> None:
+        config = self.config
+        if not config.pin_prefix:
+            return
+        prefixes = await asyncio.to_thread(prefix_file.read, Path(config.pin_prefix), Path(config.model))
+        pins = pin.plan(prefixes, self.engine.ready, key=config.cluster_secret.encode(), share=config.pin_share)
+        await pinning.compute(self.engine, pins, lambda step: self._tell(step, publisher))
+
     def _steps_to(self, service: Service, publisher: Publisher) -> Callable[[StepDone], None]:
         def on_step(step: StepDone) -> None:
-            self.note(step)
-            if step.stored or step.evicted:
-                publisher.publish(step.stored, step.evicted)
+            self._tell(step, publisher)
             service.on_step(step)
 
         return on_step
+
+    def _tell(self, step: StepDone, publisher: Publisher) -> None:
+        self.note(step)
+        if step.stored or step.evicted:
+            publisher.publish(step.stored, step.evicted)
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Cached blocks that another pod is about to read: pinned by their hashes, for nobody's sequence, until released.
+"""Cached blocks held by their hashes, for nobody's sequence: until another pod has read them, or for good.
 
 Works on a scheduler's pool; knows nothing of shipments or of who asked. Invariant: a hold has at least one block, and
 its id names nothing else in the engine.
@@ -10,6 +10,13 @@ from collections.abc import Sequence
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.engine.scheduler import Scheduler
+
+
+def pin(scheduler: Scheduler, hashes: Sequence[BlockHash]) -> tuple[int, ...]:
+    """Keep what the pool caches of a chain, from its beginning, for good; return the blocks."""
+    found = scheduler.pool.match(hashes)
+    scheduler.pool.pin(found)
+    return tuple(found)
 
 
 def hold(scheduler: Scheduler, request_id: str, hashes: Sequence[BlockHash]) -> tuple[int, ...]:

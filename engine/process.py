@@ -167,8 +167,9 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     engine.loop.check()  # broken bookkeeping ends the process with a code, and its pod with it
     load = engine.loop.load()
     log.info(
-        "KV pool checked at the end: %d free, %d cached, %d held, %d reserved of %d blocks",
-        load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_total,
+        "KV pool checked at the end: %d free, %d cached, %d held, %d reserved, %d pinned of %d blocks",
+        load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_pinned,
+        load.blocks_total,
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
     if join.output[: len(known)] != known:
         scheduler.remove(sequence)
         raise EngineFailed(f"the output {join.output} does not begin with {known}, which was out at the reservation")
-    scheduler.num_cached_tokens += cached
+    scheduler.count_hits(sequence, sequence.block_table[: cached // size])
     sequence.output = list(join.output)
     _bind(scheduler, sequence, scheduler.limits.num_blocks(sequence.num_tokens))
     scheduler.pool.unreserve(sequence.promised)

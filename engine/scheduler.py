@@ -63,7 +63,9 @@ class Scheduler:
         self.joined: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_prompt_tokens = 0  # of the sequences that were admitted, and of those what was cached, and pinned
         self.num_cached_tokens = 0
+        self.num_pinned_tokens = 0
         self._arrivals = 0
 
     def add(self, spec: SequenceSpec, first_block: int = 0) -> None:
@@ -101,6 +103,12 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         self.pool.unreserve(sequence.promised)
         sequence.block_table, sequence.promised = [], 0
+
+    def count_hits(self, sequence: Sequence, hits: list[int]) -> None:
+        """Account for the first admission of a sequence, with the cached blocks that it found."""
+        self.num_prompt_tokens += sequence.num_given
+        self.num_cached_tokens += len(hits) * self.limits.block_size
+        self.num_pinned_tokens += self.pool.num_pinned_in(hits) * self.limits.block_size
 
     def tables(self) -> list[list[int]]:
         """Return the blocks that each sequence and each hold keeps."""
@@ -182,7 +190,7 @@ class Scheduler:
         sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
-            self.num_cached_tokens += sequence.num_computed
+            self.count_hits(sequence, table)
         return True
 
     def _freeze(self, sequence: Sequence, count: int) -> Grant:

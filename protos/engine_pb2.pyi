@@ -132,12 +132,14 @@ class Release(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class Hold(_message.Message):
-    __slots__ = ("request_id", "hashes")
+    __slots__ = ("request_id", "hashes", "for_good")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
+    FOR_GOOD_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     hashes: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, request_id: _Optional[str] = ..., hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    for_good: bool
+    def __init__(self, request_id: _Optional[str] = ..., hashes: _Optional[_Iterable[bytes]] = ..., for_good: _Optional[bool] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("request_id", "block_ids")

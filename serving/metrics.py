@@ -22,14 +22,17 @@ _GAUGES = {
     "kv_blocks_cached": ("blocks_cached", "Blocks that hold a reusable prefix and no sequence"),
     "kv_blocks_host": ("blocks_host", "Cached blocks in host memory, outside the pool"),
     "kv_blocks_held": ("blocks_held", "Blocks that a sequence holds"),
+    "kv_blocks_pinned": ("blocks_pinned", "Blocks that hold a named prefix for good"),
     "kv_blocks_reserved": ("blocks_reserved", "Blocks promised and not yet bound"),
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
     "prefill_seconds_per_token": ("prefill_s_per_token", "Measured seconds per prompt token"),
     "step_seconds": ("step_s", "Measured seconds per decode step"),
 }
 _COUNTERS = {
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted sequences"),
     "prompt_tokens_computed": ("prompt_tokens_computed", "Prompt tokens computed here"),
     "prompt_tokens_cached": ("prompt_tokens_cached", "Prompt tokens taken from the prefix cache"),
+    "prompt_tokens_pinned": ("prompt_tokens_pinned", "Of those, tokens taken from pinned blocks"),
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
     "preemptions": ("preemptions", "Sequences preempted"),
 }

@@ -31,6 +31,8 @@ class PodConfig:
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
+    pin_prefix: str = setting("", help="TOML file of named prefixes that are computed at start and never evicted")
+    pin_share: float = setting(0.5, help="largest part of the KV pool that pinned prefixes may take, 0 to 1")
     kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
     layer_groups: int = setting(
         0, help="groups of layers a prompt's last chunk is shipped in while it computes, 0: what suits", unit="groups"
@@ -58,6 +60,8 @@ class PodConfig:
         for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        if not 0 < self.pin_share <= 1:
+            raise ValueError(f"pin_share must be above 0 and at most 1, is {self.pin_share}")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
         for name in ("port", "metrics_port"):

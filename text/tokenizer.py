@@ -75,11 +75,14 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the prompt text of a chat, up to the assistant's turn; raises InvalidRequest without a template."""
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        """Return the prompt text of a chat, up to the assistant's turn unless told otherwise.
+
+        Raises InvalidRequest without a template, or where it refuses the messages.
+        """
         if self._template is None:
             raise InvalidRequest("this model has no chat template: use a text or token prompt", field="messages")
-        return self._template.render(messages)
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of `ids` without special tokens."""

@@ -31,6 +31,7 @@ PURE_FILES = (
     "engine/exchange/prefix_plan.py",
     "engine/hold.py",
     "engine/host_tier.py",
+    "engine/pin.py",
     "engine/progress.py",
     "engine/reservation.py",
     "engine/role_policy.py",

@@ -44,6 +44,15 @@ def test_a_chain_covers_full_blocks_and_a_prefix_has_a_prefix_of_it(tokens: list
         assert not {*hashes} & {*chain(ROOT, changed, block_size)}
 
 
+@given(TOKENS, st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), min_size=2, max_size=2, unique=True))
+def test_two_tenants_or_adapters_have_no_block_in_common(tokens: list[int], who: list[tuple[str, str]]) -> None:
+    one, other = (
+        chain(root_hash(model_digest="m", kv_fingerprint="k", adapter=adapter, salt=salt), tokens, 16)
+        for adapter, salt in who
+    )
+    assert not {*one} & {*other}
+
+
 def test_the_last_token_is_never_a_hit() -> None:
     assert [max_hit_blocks(num_tokens, 16) for num_tokens in (0, 1, 16, 17, 32, 33)] == [0, 0, 0, 1, 1, 2]
 

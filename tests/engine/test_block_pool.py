@@ -37,6 +37,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BlockPool(NUM_BLOCKS)
         self.tables: list[list[int]] = []
         self.promises: list[int] = []
+        self.pinned: dict[int, BlockHash] = {}
         self.known: set[BlockHash] = set()  # as a listener of the events would know
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=5), reserved=st.booleans())
@@ -90,6 +91,14 @@ class PoolMachine(RuleBasedStateMachine):
         if self.tables:
             self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
 
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=2))
+    def pin(self, tokens: list[int]) -> None:
+        """What is cached of a chain is kept for good; twice is once."""
+        found = self.pool.match(hashes(*tokens))
+        if self.pool.num_unreferenced(found) <= self.pool.num_available:
+            self.pool.pin(found)
+            self.pinned.update(zip(found, hashes(*tokens), strict=False))
+
     @rule()
     def too_many(self) -> None:
         with pytest.raises(OutOfBlocks):
@@ -98,14 +107,21 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def sound(self) -> None:
         self.pool.check()
-        held = {block_id for table in self.tables for block_id in table}
+        held = {block_id for table in self.tables for block_id in table} - {*self.pinned}
         assert self.pool.num_held == len(held)
-        assert self.pool.num_free + self.pool.num_cached + self.pool.num_held == NUM_BLOCKS
+        assert self.pool.num_pinned == self.pool.num_pinned_in(range(NUM_BLOCKS)) == len(self.pinned)
+        pool = self.pool
+        assert pool.num_free + pool.num_cached + pool.num_held + pool.num_pinned == NUM_BLOCKS
         assert self.pool.num_reserved == sum(self.promises)
         assert self.pool.num_orphaned(self.tables) == 0
         assert self.pool.num_orphaned(self.tables[1:]) == len(
             {b for b in (self.tables[0] if self.tables else []) if self.tables}
         )
+
+    @invariant()
+    def what_is_pinned_is_never_lost(self) -> None:
+        cached = {block.block_hash for block in self.pool.cached_chain()}
+        assert {*self.pinned.values()} <= cached
 
     @invariant()
     def events_tell_what_is_cached(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +12,17 @@ import grpc
 import pytest
 from engine_runs import engine
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from recording_service import Recorder
 from threaded_engine import ThreadedEngine
 
-from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.transports.offered import offered
-from pagewire.serving.metrics import Sample
 from pagewire.serving.pod_config import PodConfig
 
 TinyModel = Callable[[str], Path]
 NO_REDIS = "redis://127.0.0.1:1/0"
-
-
-class Recorder:
-    """A service with one request that is settled when the test says so."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.settled = asyncio.Event()
-
-    def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
-        return ()
-
-    def on_step(self, step: StepDone) -> None:
-        self.said.append("step")
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def gauges(self) -> Iterator[Sample]:
-        yield Sample("link_rtt_seconds", {"peer": "p1"}, 0.5)
-
-    def hand_over(self) -> None:
-        self.said.append("asked to hand over")
-        self.settled.set()
-
-    async def drained(self) -> None:
-        self.said.append("asked to drain")
-        await self.settled.wait()
-
-    async def fail(self, error: EngineFailed) -> None:
-        self.said.append(error.message)
-
-    async def aclose(self) -> None:
-        self.said.append("closed")
 
 
 def front_of(model: Path, **settings: Any) -> Front:

@@ -105,6 +105,16 @@ def test_chat_uses_the_models_template(llm: LLM, tiny: TinyModel) -> None:
     assert llm.chat(chats[0], greedy(4))[0].token_ids == answers[0].token_ids
 
 
+def test_blocks_filled_by_decoding_serve_the_next_turn(llm: LLM, tiny: TinyModel) -> None:
+    prompt = list(range(20))
+    said = llm.generate([prompt], greedy(40))[0]
+    following = [*prompt, *said.token_ids, 7, 8, 9]
+    answer = llm.generate([following], greedy(8))[0]
+    # 59 of the 60 tokens have their KV: three whole blocks, one of the prompt and two that only decoding filled.
+    assert answer.cached_tokens == 48
+    assert list(answer.token_ids) == generate(tiny("llama"), [following], 8)[0]
+
+
 def test_what_was_computed_is_kept_for_its_own_salt(llm: LLM) -> None:
     prompt = list(range(100))
     first = llm.generate([prompt], greedy(4))[0]

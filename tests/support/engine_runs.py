@@ -84,5 +84,5 @@ def assert_at_rest(loop: EngineLoop) -> None:
     """Every block is free or cached, and nobody is promised any."""
     load = loop.load()
     assert (load.blocks_held, load.blocks_reserved, load.blocks_orphaned) == (0, 0, 0)
-    assert load.blocks_free + load.blocks_cached == load.blocks_total
+    assert load.blocks_free + load.blocks_cached + load.blocks_pinned == load.blocks_total
     loop.check()

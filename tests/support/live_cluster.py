@@ -274,4 +274,5 @@ def _how_started(pod: psutil.Process) -> tuple[list[str], dict[str, str]]:
 
 def _is_at_rest(state: dict[str, float]) -> bool:
     in_use = sum(state[f"kv_blocks_{name}"] for name in ("held", "reserved", "orphaned", "quarantined"))
-    return in_use == 0 and state["kv_blocks_free"] + state["kv_blocks_cached"] == state["kv_blocks_total"]
+    idle = sum(state[f"kv_blocks_{name}"] for name in ("free", "cached", "pinned"))
+    return in_use == 0 and idle == state["kv_blocks_total"]
