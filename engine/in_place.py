@@ -7,7 +7,7 @@ that wants no more), no sequence of it is left in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -110,7 +110,7 @@ class InPlaceEngine:
             torch.set_num_threads(config.threads)
         return cls(assemble(config, MonotonicClock()), tokenizer)
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Completion | PagewireError]]:
+    def run(self, jobs: Iterable[Job]) -> Generator[tuple[int, Completion | PagewireError], None, None]:
         """Yield each job's number and how it ended, in the order in which they end."""
         if self._running:
             raise RuntimeError("this engine is in the middle of another run")

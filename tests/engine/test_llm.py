@@ -209,6 +209,21 @@ def test_jobs_are_pulled_as_there_is_room(llm: LLM) -> None:
     assert pulled == 3 * places
 
 
+def test_a_run_that_nobody_wants_any_more_leaves_nothing(llm: LLM) -> None:
+    engine: InPlaceEngine = llm._loaded()
+    jobs = [Job(prompt=(number, 1, 2), sampling=greedy(1 + 20 * number)) for number in range(8)]
+    run = engine.run(jobs)
+    assert next(run)[0] == 0
+    run.close()
+    load = llm.load()
+    assert (load.num_running, load.num_waiting) == (0, 0)
+    assert_at_rest(engine.engine.loop)
+    too_long = Job(prompt=(1,) * 300, sampling=greedy(1))
+    (refused,) = engine.run([too_long])
+    assert isinstance(refused[1], InvalidRequest)
+    assert [number for number, _ in engine.run(jobs)] == [*range(8)]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
