@@ -1,7 +1,8 @@
 """A C or C++ source of ours as a library: built once, by this machine's compiler for its processor, kept, loaded.
 
 Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariant:
-what is kept under a name was loaded once, and belongs to exactly this source, these flags and this processor.
+what is kept under a name was loaded once, and belongs to exactly this source and the headers beside it, these flags
+and this processor.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def load(source: Path) -> ctypes.CDLL | None:
 def _load(source: Path) -> ctypes.CDLL:
     compiler, *dialect = LANGUAGES[source.suffix]
     flags = (*FLAGS, *dialect)
-    name = hashlib.blake2b(source.read_bytes() + repr((flags, _processor())).encode(), digest_size=16).hexdigest()
+    text = b"".join(part.read_bytes() for part in (source, *sorted(source.parent.glob("*.h"))))
+    name = hashlib.blake2b(text + repr((flags, _processor())).encode(), digest_size=16).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"{source.stem}-{name}.so"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
+from pagewire.core import pages
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.kv_sizing import KVSizing
-from pagewire.kvtransfer.prefault import prefault
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -37,8 +37,10 @@ class KVCache:
         sizing = KVSizing(layout=layout, memory_bytes=budget_bytes)
         if fd >= 0:
             os.ftruncate(fd, sizing.pool_bytes)
-        memory = mmap.mmap(fd, sizing.pool_bytes)
-        collections.deque(prefault(memory, writable=True), maxlen=0)  # no step shall wait for a page
+            memory = pages.map_file(fd, sizing.pool_bytes, writable=True)
+        else:
+            memory = pages.map_anonymous(sizing.pool_bytes)
+        collections.deque(pages.prefault(memory, writable=True), maxlen=0)  # no step shall wait for a page
         pool = torch.frombuffer(memory, dtype=TORCH_DTYPES[layout.dtype]).view(layout.shape(sizing.num_blocks))
         if layout.order is BlockOrder.HEAD_OUTER:
             pool = pool.permute(0, 2, 3, 1, 4, 5)  # [N, Hk, L, 2, B, D] -> [N, L, 2, Hk, B, D]

@@ -1,6 +1,6 @@
 """The CPU backend: the ops that a step spends its time in, natively, and plain torch for the rest.
 
-Satisfies `Backend`, which says what each op means; `cpu_ops.cpp` says how they are computed, and here are the pointers.
+Satisfies `Backend`, which says what each op means; `native/` says how they are computed, and here are the pointers.
 What it cannot do (odd sizes, other dtypes) is done in torch. Invariant: a row's result does not depend on the rest of
 its batch, only on how many rows its own sequence has in it.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from pagewire.core import native_library
+from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.torch_backend import TorchBackend
@@ -66,11 +67,12 @@ class CpuBackend(TorchBackend):
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._arena = Arena()
 
     @classmethod
     def load(cls) -> CpuBackend | None:
         """Build and load the native ops; None where that is not possible here."""
-        library = native_library.load(Path(__file__).with_name("cpu_ops.cpp"))
+        library = native_library.load(Path(__file__).parent / "native" / "cpu_ops.cpp")
         return cls(library) if library is not None else None
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
@@ -78,7 +80,8 @@ class CpuBackend(TorchBackend):
         step = STEP.get(weight.dtype)
         if step is None or weight.shape[1] % step:
             return super().linear(weight, bias)
-        return _PackedLinear(self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,)), weight, bias, step)
+        function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
+        return _PackedLinear(function, _packed(weight, step, self._arena), weight.shape, bias)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -179,19 +182,30 @@ class CpuBackend(TorchBackend):
         return found
 
 
+def _packed(weight: torch.Tensor, step: int, arena: Arena) -> torch.Tensor:
+    """Return `[N, K]` in panels of 16 outputs, `[ceil(N / 16), K / step, 16, step]`, zeros behind the last."""
+    num_outputs, num_inputs = weight.shape
+    num_panels = -(-num_outputs // LANES)
+    panels = arena.empty((num_panels, num_inputs // step, LANES, step), weight.dtype)
+    whole = num_outputs // LANES
+    panels[:whole] = weight[: whole * LANES].view(whole, LANES, -1, step).permute(0, 2, 1, 3)
+    if whole < num_panels:
+        panels[whole] = 0
+        panels[whole, :, : num_outputs % LANES] = (
+            weight[whole * LANES :].view(-1, num_inputs // step, step).transpose(0, 1)
+        )
+    return panels
+
+
 class _PackedLinear:
-    """A weight in panels of 16 outputs, `[ceil(N / 16), K / STEP, 16, STEP]`, and its bias in fp32."""
+    """A weight `[N, K]` as packed panels, and its bias in fp32."""
 
     def __init__(
-        self, function: Callable[..., None], weight: torch.Tensor, bias: torch.Tensor | None, step: int
+        self, function: Callable[..., None], panels: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None
     ) -> None:
         self._function = function
-        self._num_outputs, self._num_inputs = weight.shape
-        num_panels = -(-self._num_outputs // LANES)
-        padded = torch.zeros(num_panels * LANES, self._num_inputs, dtype=weight.dtype)
-        padded[: self._num_outputs] = weight
-        panels = padded.view(num_panels, LANES, self._num_inputs // step, step)
-        self._panels = panels.permute(0, 2, 1, 3).contiguous()
+        self._panels = panels
+        self._num_outputs, self._num_inputs = shape
         self._bias = None if bias is None else bias.float()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

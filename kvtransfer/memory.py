@@ -11,7 +11,7 @@ import fcntl
 import mmap
 import os
 
-from pagewire.kvtransfer.prefault import prefault
+from pagewire.core import pages
 from pagewire.kvtransfer.summed_copy import summed_copy
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10  # F_SEAL_FUTURE_WRITE: mappings that exist go on writing
@@ -39,8 +39,8 @@ class PoolMemory:
     @classmethod
     def map(cls, fd: int, *, block_bytes: int, num_blocks: int) -> PoolMemory:
         """Map a shared file of at least that size, to read and to write. Raises OSError or ValueError."""
-        memory = mmap.mmap(fd, num_blocks * block_bytes)
-        collections.deque(prefault(memory, writable=True), maxlen=0)
+        memory = pages.map_file(fd, num_blocks * block_bytes, writable=True)
+        collections.deque(pages.prefault(memory, writable=True), maxlen=0)
         return cls(memory, block_bytes=block_bytes, num_blocks=num_blocks, fd=fd)
 
     def seal(self) -> None:

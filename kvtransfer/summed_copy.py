@@ -13,6 +13,7 @@ from pathlib import Path
 import xxhash
 
 from pagewire.core import native_library
+from pagewire.core.buffer_address import BufferAddress
 
 STRIPE_BYTES = 64
 MIN_BYTES = 256  # below, xxh3 is another function
@@ -29,7 +30,7 @@ def summed_copy(target: memoryview, source: bytes | bytearray | memoryview, seed
     if native is None or size < MIN_BYTES or size % STRIPE_BYTES:
         target[:] = source
         return xxhash.xxh3_64_intdigest(target, seed)
-    with _Buffer(target, writable=True) as to, _Buffer(source) as start:
+    with BufferAddress(target, writable=True) as to, BufferAddress(source) as start:
         return native(to, start, size, seed)
 
 
@@ -47,29 +48,3 @@ def _native() -> Native | None:
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64)
     function.restype = ctypes.c_uint64
     return function
-
-
-class _PyBuffer(ctypes.Structure):
-    """`Py_buffer` of CPython's stable ABI."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
-    )  # fmt: skip
-
-
-class _Buffer:
-    """Where an object's bytes lie, held in place meanwhile. Raises BufferError."""
-
-    def __init__(self, data: bytes | bytearray | memoryview, *, writable: bool = False) -> None:
-        self._buffer = _PyBuffer()
-        self._data = data
-        self._flags = 1 if writable else 0
-
-    def __enter__(self) -> int:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(self._data), ctypes.byref(self._buffer), self._flags)
-        return self._buffer.buf or 0
-
-    def __exit__(self, *_error: object) -> None:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._buffer))

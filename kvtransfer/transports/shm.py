@@ -22,11 +22,11 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagewire.core import pages
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.prefault import prefault
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.wire import Ready
 
@@ -127,7 +127,7 @@ class ShmInlet:
                 # A file that could shrink under us would end this process at the next read.
                 if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0 or os.fstat(fd).st_size < num_bytes:
                     raise TransferFailed("the source's pool is not what its card says")
-                self._map = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+                self._map = pages.map_file(fd, num_bytes, writable=False)
             finally:
                 os.close(fd)
         except (OSError, ValueError) as error:
@@ -166,7 +166,7 @@ class ShmInlet:
 
 async def _prefault(memory: mmap.mmap) -> None:
     """Have the source's pages at hand before its blocks are, a turn at a time."""
-    for _ in prefault(memory, writable=False):
+    for _ in pages.prefault(memory, writable=False):
         await asyncio.sleep(0)
 
 

@@ -1,0 +1,29 @@
+// The ops of a decoder on a CPU, as a plain C interface: pointers and sizes, no torch.
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
+
+extern "C" {
+
+void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
+    linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs);
+}
+void linear_bf16_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
+    linear<Bf16, Fp32>(x, packed, bias, y, rows, inputs, outputs);
+}
+void linear_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
+    linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs);
+}
+void attention_bf16(const Attention *a) { attention<Bf16>(*a); }
+void attention_fp32(const Attention *a) { attention<Fp32>(*a); }
+void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t rows, int64_t size, int64_t stride, float eps) {
+    rms_norm<Bf16>(x, residual, weight, normed, total, rows, size, stride, eps);
+}
+void rms_norm_fp32(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t rows, int64_t size, int64_t stride, float eps) {
+    rms_norm<Fp32>(x, residual, weight, normed, total, rows, size, stride, eps);
+}
+void silu_and_mul_bf16(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Bf16>(gate_up, out, rows, size); }
+void silu_and_mul_fp32(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Fp32>(gate_up, out, rows, size); }
+void append_kv_bf16(const Append *a) { append_kv<Bf16>(*a); }
+void append_kv_fp32(const Append *a) { append_kv<Fp32>(*a); }
+}

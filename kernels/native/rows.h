@@ -1,0 +1,99 @@
+// What is done to rows: norms, the gated activation, rope and the writing of KV.
+//
+// Rounded where torch rounds: a sum, a norm and its product with the weight, a silu and its product with `up`.
+#pragma once
+#include "vectors.h"
+
+namespace {
+
+template <typename Kind> inline F16 rounded(F16 value) {
+    typename Kind::Element kept[LANES];
+    Kind::write(kept, value);
+    return Kind::read(kept);
+}
+
+template <typename Kind>
+void rms_norm(const void *x_, const void *residual_, const void *weight_, void *normed_, void *total_, int64_t num_rows, int64_t size,
+              int64_t stride, float eps) {
+    typedef typename Kind::Element Element;
+    const auto *weight = static_cast<const Element *>(weight_);
+#pragma omp parallel for schedule(static) if (num_rows > 64)
+    for (int64_t row = 0; row < num_rows; row++) {
+        const Element *x = static_cast<const Element *>(x_) + row * stride;
+        Element *normed = static_cast<Element *>(normed_) + row * size;
+        F16 squares{};
+        if (residual_) {
+            const Element *residual = static_cast<const Element *>(residual_) + row * size;
+            Element *total = static_cast<Element *>(total_) + row * size;
+            for (int64_t at = 0; at < size; at += LANES) {
+                Kind::write(total + at, Kind::read(x + at) + Kind::read(residual + at));
+                const F16 value = Kind::read(total + at);
+                squares += value * value;
+            }
+            x = total;
+        } else {
+            for (int64_t at = 0; at < size; at += LANES) squares += Kind::read(x + at) * Kind::read(x + at);
+        }
+        const float factor = 1.0f / std::sqrt(sum_of(squares) / float(size) + eps);
+        for (int64_t at = 0; at < size; at += LANES)
+            Kind::write(normed + at, rounded<Kind>(Kind::read(x + at) * splat(factor)) * Kind::read(weight + at));
+    }
+}
+
+template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size) {
+    typedef typename Kind::Element Element;
+#pragma omp parallel for schedule(static) if (num_rows > 16)
+    for (int64_t row = 0; row < num_rows; row++) {
+        const Element *gate = static_cast<const Element *>(gate_up_) + row * 2 * size, *up = gate + size;
+        Element *out = static_cast<Element *>(out_) + row * size;
+        for (int64_t at = 0; at < size; at += LANES) {
+            const F16 value = Kind::read(gate + at);
+            const F16 silu = value / (splat(1.0f) + exp(-value));
+            Kind::write(out + at, rounded<Kind>(silu) * Kind::read(up + at));
+        }
+    }
+}
+
+struct Append {
+    const void *q, *k, *v;   // [T, H*, D], rows `q_stride`, `k_stride`, `v_stride` elements apart
+    void *rotated, *kv;      // [T, Hq, D]; the pool, at the layer
+    const float *cos, *sin;  // [T, D / 2]
+    const int64_t *slots;    // [T]
+    int64_t num_rows, num_q_heads, num_kv_heads, head_dim, block_size, q_stride, k_stride, v_stride;
+    int64_t block_stride, value_offset, head_stride; // in elements
+};
+
+template <typename Kind> inline void rotate(const typename Kind::Element *from, typename Kind::Element *to, const float *cos, const float *sin, int64_t half) {
+    int64_t d = 0;
+    for (; d + LANES <= half; d += LANES) {
+        const F16 first = Kind::read(from + d), second = Kind::read(from + half + d), c = load<F16>(cos + d), s = load<F16>(sin + d);
+        Kind::write(to + d, first * c - second * s);
+        Kind::write(to + half + d, second * c + first * s);
+    }
+    for (; d < half; d++) {
+        const float first = Kind::read_one(from[d]), second = Kind::read_one(from[half + d]);
+        to[d] = Kind::write_one(first * cos[d] - second * sin[d]);
+        to[half + d] = Kind::write_one(second * cos[d] + first * sin[d]);
+    }
+}
+
+template <typename Kind> void append_kv(const Append &a) {
+    typedef typename Kind::Element Element;
+    const int64_t dim = a.head_dim, half = dim / 2;
+#pragma omp parallel for schedule(static) if (a.num_rows > 64)
+    for (int64_t row = 0; row < a.num_rows; row++) {
+        const float *cos = a.cos + row * half, *sin = a.sin + row * half;
+        const Element *q = static_cast<const Element *>(a.q) + row * a.q_stride;
+        const Element *k = static_cast<const Element *>(a.k) + row * a.k_stride;
+        const Element *v = static_cast<const Element *>(a.v) + row * a.v_stride;
+        Element *to = static_cast<Element *>(a.rotated) + row * a.num_q_heads * dim;
+        Element *slot = static_cast<Element *>(a.kv) + a.slots[row] / a.block_size * a.block_stride + a.slots[row] % a.block_size * dim;
+        for (int64_t head = 0; head < a.num_q_heads; head++) rotate<Kind>(q + head * dim, to + head * dim, cos, sin, half);
+        for (int64_t head = 0; head < a.num_kv_heads; head++, slot += a.head_stride) {
+            rotate<Kind>(k + head * dim, slot, cos, sin, half);
+            std::memcpy(slot + a.value_offset, v + head * dim, dim * sizeof(Element));
+        }
+    }
+}
+
+} // namespace

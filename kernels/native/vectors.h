@@ -1,0 +1,196 @@
+// Vectors of 16 floats, whatever the processor has: gcc splits them where it must. bf16 products are summed in fp32, by
+// the AVX512-BF16 instruction where there is one. Knows no tensor.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+typedef uint32_t U16 __attribute__((vector_size(64)));
+typedef uint16_t H16 __attribute__((vector_size(32)));
+typedef uint16_t H32 __attribute__((vector_size(64)));
+
+constexpr int LANES = 16;
+
+inline F16 splat(float value) { return value - F16{}; }
+inline U16 splat(uint32_t value) { return value - U16{}; }
+template <typename V> inline V load(const void *at) {
+    V value;
+    std::memcpy(&value, at, sizeof(V));
+    return value;
+}
+template <typename V> inline void store(void *at, V value) { std::memcpy(at, &value, sizeof(V)); }
+
+inline float from_bf16(uint16_t bits) {
+    const uint32_t wide = uint32_t(bits) << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+}
+inline F16 from_bf16(H16 bits) { return (F16)(__builtin_convertvector(bits, U16) << 16); }
+
+// Rounds to nearest even, as torch does; NaN stays NaN.
+inline uint16_t to_bf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (value != value) return 0x7FC0;
+    return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+inline H16 to_bf16(F16 value) {
+    const U16 bits = (U16)value;
+    const U16 rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const I16 is_nan = value != value;
+    return __builtin_convertvector((U16)(is_nan & (I16)splat(0x7FC0u)) | (U16)(~is_nan & (I16)rounded), H16);
+}
+
+// How elements of a type are multiplied: `STEP` of them at a time lie behind one another in a lane.
+struct Bf16 {
+    typedef uint16_t Element;
+    typedef uint32_t Group; // of STEP elements
+    static constexpr int STEP = 2;
+    static inline F16 dot(F16 sum, U16 left, Group right) { return dot(sum, left, splat(right)); }
+    static inline F16 dot(F16 sum, U16 left, U16 right) {
+#if defined(__AVX512BF16__)
+        return (F16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
+#else
+        sum += (F16)(left << 16) * (F16)(right << 16);
+        return sum + (F16)(left & 0xFFFF0000u) * (F16)(right & 0xFFFF0000u);
+#endif
+    }
+    static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
+    static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
+    static inline float read_one(Element value) { return from_bf16(value); }
+    static inline Element write_one(float value) { return to_bf16(value); }
+};
+
+struct Fp32 {
+    typedef float Element;
+    typedef float Group;
+    static constexpr int STEP = 1;
+    static inline F16 dot(F16 sum, U16 left, Group right) { return sum + (F16)left * splat(right); }
+    static inline F16 dot(F16 sum, U16 left, U16 right) { return sum + (F16)left * (F16)right; }
+    static inline F16 read(const Element *at) { return load<F16>(at); }
+    static inline void write(Element *at, F16 value) { store(at, value); }
+    static inline float read_one(Element value) { return value; }
+    static inline Element write_one(float value) { return value; }
+};
+
+inline F16 larger(F16 left, F16 right) { return left > right ? left : right; }
+
+inline F16 exp(F16 x) { // 2^n 2^f, f in [-0.5, 0.5], a polynomial of degree 6: relative error 1e-7; 0 below -87
+    const F16 t = larger(x < splat(88.0f) ? x : splat(88.0f), splat(-87.0f)) * splat(1.44269504f);
+    const F16 n = (t + splat(12582912.0f)) - splat(12582912.0f);
+    const F16 f = t - n;
+    F16 p = splat(1.5353362e-4f);
+    p = p * f + splat(1.3398874e-3f);
+    p = p * f + splat(9.6184373e-3f);
+    p = p * f + splat(5.5503324e-2f);
+    p = p * f + splat(2.4022648e-1f);
+    p = p * f + splat(6.9314718e-1f);
+    p = p * f + splat(1.0f);
+    const F16 result = (F16)((I16)p + (__builtin_convertvector(n, I16) << 23));
+    return x < splat(-87.0f) ? F16{} : x == x ? result : x;
+}
+
+inline float max_of(F16 x) {
+    x = larger(x, __builtin_shuffle(x, I16{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
+    x = larger(x, __builtin_shuffle(x, I16{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
+    x = larger(x, __builtin_shuffle(x, I16{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
+    return std::max(x[0], x[1]);
+}
+inline float sum_of(F16 x) {
+    x += __builtin_shuffle(x, I16{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+    x += __builtin_shuffle(x, I16{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+    x += __builtin_shuffle(x, I16{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+    return x[0] + x[1];
+}
+
+// Two rows of 32 bf16, element by element behind one another.
+inline void interleave(const uint16_t *first, const uint16_t *second, U16 *to) {
+    const H32 left = load<H32>(first), right = load<H32>(second);
+    to[0] = (U16)__builtin_shuffle(left, right, H32{0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
+                                                    8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47});
+    to[1] = (U16)__builtin_shuffle(left, right, H32{16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                                    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63});
+}
+
+// Columns of 16 rows of 32-bit pieces become vectors: `[16, n]` at `stride` -> `[n, 16]`. What is `ahead` of each piece is
+// fetched meanwhile.
+inline void transpose(const uint32_t *from, int64_t stride, U16 *to, int64_t count, int64_t ahead) {
+    int64_t column = 0;
+    for (; column + LANES <= count; column += LANES) {
+        U16 rows[LANES], next[LANES];
+        for (int row = 0; row < LANES; row++) {
+            rows[row] = load<U16>(from + row * stride + column);
+            __builtin_prefetch(from + row * stride + column + ahead);
+        }
+        for (int row = 0; row < LANES; row += 2) {
+            next[row] = __builtin_shuffle(rows[row], rows[row + 1], U16{0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30});
+            next[row + 1] = __builtin_shuffle(rows[row], rows[row + 1], U16{1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31});
+        }
+        for (int row = 0; row < LANES; row += 4)
+            for (int k = 0; k < 2; k++) {
+                rows[row + k] = __builtin_shuffle(next[row + k], next[row + k + 2], U16{0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29});
+                rows[row + k + 2] = __builtin_shuffle(next[row + k], next[row + k + 2], U16{2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31});
+            }
+        for (int row = 0; row < LANES; row += 8)
+            for (int k = 0; k < 4; k++) {
+                next[row + k] = __builtin_shuffle(rows[row + k], rows[row + k + 4], U16{0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27});
+                next[row + k + 4] = __builtin_shuffle(rows[row + k], rows[row + k + 4], U16{4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31});
+            }
+        for (int k = 0; k < 8; k++) {
+            to[column + k] = __builtin_shuffle(next[k], next[k + 8], U16{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23});
+            to[column + k + 8] = __builtin_shuffle(next[k], next[k + 8], U16{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
+        }
+    }
+    for (; column < count; column++)
+        for (int row = 0; row < LANES; row++) to[column][row] = from[row * stride + column];
+}
+
+constexpr int MAX_ROWS = 6; // of a tile: with four panels beside them, all that registers hold
+
+// Calls `each(std::integral_constant<int, ROWS>, row)` for parts of at most MAX_ROWS rows, as equal as they can be.
+template <typename Each> inline void in_parts(int64_t num_rows, const Each &each) {
+    int64_t row = 0;
+    for (int64_t left = (num_rows + MAX_ROWS - 1) / MAX_ROWS; left > 0; left--) {
+        const int64_t count = (num_rows - row + left - 1) / left;
+        switch (count) {
+        case 1: each(std::integral_constant<int, 1>(), row); break;
+        case 2: each(std::integral_constant<int, 2>(), row); break;
+        case 3: each(std::integral_constant<int, 3>(), row); break;
+        case 4: each(std::integral_constant<int, 4>(), row); break;
+        case 5: each(std::integral_constant<int, 5>(), row); break;
+        default: each(std::integral_constant<int, MAX_ROWS>(), row); break;
+        }
+        row += count;
+    }
+}
+
+// `ROWS` rows, `x_stride` groups apart, against `COUNT` panels. A panel's groups lie `group_stride` vectors apart, panels
+// `panel_stride`. Each sum goes over the groups in order.
+template <typename Kind, int ROWS, int COUNT>
+inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+                 int64_t num_groups, F16 (&sums)[ROWS][COUNT]) {
+    for (int row = 0; row < ROWS; row++)
+        for (int part = 0; part < COUNT; part++) sums[row][part] = F16{};
+    for (int64_t group = 0; group < num_groups; group++) {
+        U16 weights[COUNT];
+        for (int part = 0; part < COUNT; part++) weights[part] = panel[part * panel_stride + group * group_stride];
+        for (int row = 0; row < ROWS; row++)
+            for (int part = 0; part < COUNT; part++)
+                sums[row][part] = Kind::dot(sums[row][part], weights[part], x[row * x_stride + group]);
+    }
+}
+
+} // namespace

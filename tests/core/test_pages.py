@@ -1,0 +1,78 @@
+"""Pages are present before they are touched, as the kernel itself says."""
+
+from __future__ import annotations
+
+import collections
+import mmap
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pagewire.core import pages
+from pagewire.core.buffer_address import BufferAddress
+from pagewire.core.pages import HUGE_BYTES, STEP_BYTES, prefault
+
+NUM_BYTES = 2 * STEP_BYTES + 12288
+
+
+def resident_bytes() -> int:
+    """Return how much shared memory this process has in its page tables."""
+    found = re.search(r"^RssShmem:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_all_pages_are_there_afterwards(writable: bool) -> None:
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, NUM_BYTES)
+    memory = pages.map_file(fd, NUM_BYTES, writable=writable)
+    before = resident_bytes()
+    assert list(prefault(memory, writable=writable)) == [STEP_BYTES, 2 * STEP_BYTES, NUM_BYTES]
+    assert resident_bytes() - before == NUM_BYTES
+    memory.close()
+    os.close(fd)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_file_is_mapped_where_huge_pages_fit(writable: bool) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"first" + bytes(NUM_BYTES))
+        file.flush()
+        maps = [pages.map_file(file.fileno(), NUM_BYTES, writable=writable) for _ in range(3)]
+        for memory in maps:
+            assert memory[:5] == b"first"
+            with BufferAddress(memory) as address:
+                assert address % HUGE_BYTES == 0
+        if writable:
+            maps[0][:5] = b"other"
+            assert maps[2][:5] == b"other"
+        for memory in maps:
+            memory.close()
+
+
+def test_what_is_short_is_refused() -> None:
+    with tempfile.TemporaryFile() as file, pytest.raises(ValueError, match="file size"):
+        pages.map_file(file.fileno(), HUGE_BYTES, writable=True)
+
+
+def test_anonymous_memory_is_zero_and_stays_so_while_it_is_made_present() -> None:
+    memory = pages.map_anonymous(NUM_BYTES)
+    memory[:5] = b"first"
+    assert list(prefault(memory, writable=True))[-1] == NUM_BYTES
+    assert memory[:5] == b"first"
+    assert not any(memory[at] for at in range(5, NUM_BYTES, 4096))
+    memory.close()
+
+
+def test_where_it_cannot_be_done_nothing_is_lost() -> None:
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, mmap.PAGESIZE)
+    read_only = mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+    collections.deque(prefault(read_only, writable=True), maxlen=0)  # the kernel refuses
+    assert read_only[:4] == bytes(4)
+    read_only.close()
+    os.close(fd)
