@@ -8,11 +8,12 @@ Every index into the pool is 64-bit. Slots that hold no token may hold anything,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
+from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
 from pagewire.kernels.ragged import Ragged, SamplingRows
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -24,6 +25,10 @@ class Backend(Protocol):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
+        ...
+
+    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
+        """Return the layers of a decoder, in as few pieces as the device likes; weights may be laid out anew."""
         ...
 
     def rms_norm(

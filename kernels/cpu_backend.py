@@ -8,7 +8,7 @@ its batch, only on how many rows its own sequence has in it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,11 @@ import torch
 from pagewire.core import native_library
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
+from pagewire.kernels.cpu_stack import CpuStack
+from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.torch_backend import TorchBackend
-
-LANES = 16
-STEP = {torch.bfloat16: 2, torch.float32: 1}  # elements that lie behind one another in a lane
-SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -34,9 +33,7 @@ class RaggedPlan:
     ragged: Ragged
     dtype: torch.dtype
     block_table: torch.Tensor  # [S, M] int64
-    starts: torch.Tensor  # [S] int64, the first row of each sequence
-    lengths: torch.Tensor  # [S] int64, its rows
-    kv_lengths: torch.Tensor  # [S] int64, its tokens in the pool
+    sequences: torch.Tensor  # [3, S] int64: the first row of each sequence, its rows, its tokens in the pool
     block_size: int
     window: int
 
@@ -77,11 +74,16 @@ class CpuBackend(TorchBackend):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Pack `weight` and return its product with rows; the weight itself is not kept."""
-        step = STEP.get(weight.dtype)
-        if step is None or weight.shape[1] % step:
+        if not is_packable(weight):
             return super().linear(weight, bias)
         function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
-        return _PackedLinear(function, _packed(weight, step, self._arena), weight.shape, bias)
+        return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias)
+
+    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
+        """Return the layers as one native call each, where their sizes are whole vectors."""
+        if not CpuStack.fits(layers, shape):
+            return super().decoder_stack(layers, shape)
+        return CpuStack(self._library, layers, shape, self._arena)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -142,16 +144,11 @@ class CpuBackend(TorchBackend):
         """Prepare what all layers with this window share."""
         if dtype not in STEP or ragged.block_size % LANES:
             return super().plan_attention(ragged, window, dtype)
+        table, sequences = ragged.native_tables()
         return RaggedPlan(
-            ragged=ragged,
-            dtype=dtype,
-            block_table=ragged.block_table.contiguous(),
-            starts=torch.tensor(ragged.query_starts, dtype=torch.int64),
-            lengths=torch.tensor(ragged.query_lens, dtype=torch.int64),
-            kv_lengths=torch.tensor(ragged.kv_lens, dtype=torch.int64),
-            block_size=ragged.block_size,
+            ragged=ragged, dtype=dtype, block_table=table, sequences=sequences, block_size=ragged.block_size,
             window=window,
-        )
+        )  # fmt: skip
 
     def paged_attention(
         self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
@@ -166,10 +163,9 @@ class CpuBackend(TorchBackend):
         out = torch.empty_like(q)
         kv = pool[:, layer]  # [N, 2, Hk, B, D]
         attention = _Attention(
-            q.data_ptr(), kv.data_ptr(), out.data_ptr(), plan.block_table.data_ptr(), plan.starts.data_ptr(),
-            plan.lengths.data_ptr(), plan.kv_lengths.data_ptr(), plan.starts.shape[0], plan.block_table.shape[1],
-            plan.block_size, q.shape[1], kv.shape[2], q.shape[2], plan.window, kv.stride(0), kv.stride(1), kv.stride(2),
-            scale,
+            q.data_ptr(), kv.data_ptr(), out.data_ptr(), plan.block_table.data_ptr(),
+            *(row.data_ptr() for row in plan.sequences), *plan.block_table.shape, plan.block_size,
+            q.shape[1], kv.shape[2], q.shape[2], plan.window, *kv.stride()[:3], scale,
         )  # fmt: skip
         self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
         return out
@@ -180,21 +176,6 @@ class CpuBackend(TorchBackend):
             function.argtypes, function.restype = arguments, None
         found: Callable[..., None] = function
         return found
-
-
-def _packed(weight: torch.Tensor, step: int, arena: Arena) -> torch.Tensor:
-    """Return `[N, K]` in panels of 16 outputs, `[ceil(N / 16), K / step, 16, step]`, zeros behind the last."""
-    num_outputs, num_inputs = weight.shape
-    num_panels = -(-num_outputs // LANES)
-    panels = arena.empty((num_panels, num_inputs // step, LANES, step), weight.dtype)
-    whole = num_outputs // LANES
-    panels[:whole] = weight[: whole * LANES].view(whole, LANES, -1, step).permute(0, 2, 1, 3)
-    if whole < num_panels:
-        panels[whole] = 0
-        panels[whole, :, : num_outputs % LANES] = (
-            weight[whole * LANES :].view(-1, num_inputs // step, step).transpose(0, 1)
-        )
-    return panels
 
 
 class _PackedLinear:

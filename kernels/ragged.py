@@ -27,6 +27,11 @@ class Ragged:
         """The first row of each sequence."""
         return tuple(accumulate(self.query_lens, initial=0))[:-1]
 
+    def native_tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the block table `[S, M]`, and first rows, query and KV lengths `[3, S]`, int64, for native code."""
+        rows = (self.query_starts, self.query_lens, self.kv_lens)
+        return self.block_table.contiguous(), torch.tensor(rows, dtype=torch.int64)
+
     @property
     def num_rows(self) -> int:
         """T, the query rows of all sequences."""

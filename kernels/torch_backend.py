@@ -6,12 +6,15 @@ neither through K nor through V (0 x NaN is NaN).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
 from pagewire.kernels import attention_plan, rope, sampling
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
+from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
 from pagewire.kernels.ragged import Ragged, SamplingRows
 
 
@@ -21,6 +24,10 @@ class TorchBackend:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, as it is."""
         return lambda x: functional.linear(x, weight, bias)
+
+    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
+        """Return the layers op by op."""
+        return ComposedStack(self, layers, shape)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None

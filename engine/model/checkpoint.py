@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from pagewire.engine.model.decoder import DecoderWeights, LayerWeights
+from pagewire.engine.model.decoder import DecoderWeights
 from pagewire.engine.model.decoder_config import DecoderConfig
+from pagewire.kernels.decoder_stack import LayerWeights
 
 Destinations = dict[str, torch.Tensor]
 _Fused = Callable[[tuple[int, ...], dict[str, int]], torch.Tensor]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.kernels.decoder_stack import StackShape
 from pagewire.kernels.rope import KNOWN_SCALINGS, Rope
 
 HFConfig = Mapping[str, Any]  # a config.json
@@ -42,6 +43,17 @@ class DecoderConfig:
             block_size=block_size,
             dtype=dtype,
             order=order,
+        )
+
+    def stack_shape(self) -> StackShape:
+        """Return what its layers have in common."""
+        return StackShape(
+            num_q_heads=self.num_q_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            norm_eps=self.norm_eps,
+            scale=self.head_dim**-0.5,
+            windows=self.windows,
         )
 
 

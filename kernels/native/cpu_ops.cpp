@@ -1,5 +1,6 @@
 // The ops of a decoder on a CPU, as a plain C interface: pointers and sizes, no torch.
 #include "attention.h"
+#include "layer.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -26,4 +27,6 @@ void silu_and_mul_bf16(const void *gate_up, void *out, int64_t rows, int64_t siz
 void silu_and_mul_fp32(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Fp32>(gate_up, out, rows, size); }
 void append_kv_bf16(const Append *a) { append_kv<Bf16>(*a); }
 void append_kv_fp32(const Append *a) { append_kv<Fp32>(*a); }
+void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Bf16>(*weights, *pass, kv, is_first); }
+void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Fp32>(*weights, *pass, kv, is_first); }
 }

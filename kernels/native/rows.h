@@ -6,12 +6,6 @@
 
 namespace {
 
-template <typename Kind> inline F16 rounded(F16 value) {
-    typename Kind::Element kept[LANES];
-    Kind::write(kept, value);
-    return Kind::read(kept);
-}
-
 template <typename Kind>
 void rms_norm(const void *x_, const void *residual_, const void *weight_, void *normed_, void *total_, int64_t num_rows, int64_t size,
               int64_t stride, float eps) {
@@ -26,8 +20,8 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
             const Element *residual = static_cast<const Element *>(residual_) + row * size;
             Element *total = static_cast<Element *>(total_) + row * size;
             for (int64_t at = 0; at < size; at += LANES) {
-                Kind::write(total + at, Kind::read(x + at) + Kind::read(residual + at));
-                const F16 value = Kind::read(total + at);
+                const F16 value = Kind::rounded(Kind::read(x + at) + Kind::read(residual + at));
+                Kind::write(total + at, value);
                 squares += value * value;
             }
             x = total;
@@ -36,9 +30,21 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
         }
         const float factor = 1.0f / std::sqrt(sum_of(squares) / float(size) + eps);
         for (int64_t at = 0; at < size; at += LANES)
-            Kind::write(normed + at, rounded<Kind>(Kind::read(x + at) * splat(factor)) * Kind::read(weight + at));
+            Kind::write(normed + at, Kind::rounded(Kind::read(x + at) * splat(factor)) * Kind::read(weight + at));
     }
 }
+
+// The heads of packed rows, in place: `num_heads` of each of `num_rows` rows that are `stride` elements apart.
+template <typename Kind>
+void head_norm(void *heads, const void *weight, int64_t num_rows, int64_t num_heads, int64_t head_dim, int64_t stride, float eps) {
+#pragma omp parallel for schedule(static) if (num_rows > 64)
+    for (int64_t row = 0; row < num_rows; row++) {
+        auto *own = static_cast<typename Kind::Element *>(heads) + row * stride;
+        rms_norm<Kind>(own, nullptr, weight, own, nullptr, num_heads, head_dim, head_dim, eps);
+    }
+}
+
+template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x / (splat(1.0f) + exp(-x))); }
 
 template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size) {
     typedef typename Kind::Element Element;
@@ -47,9 +53,7 @@ template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int
         const Element *gate = static_cast<const Element *>(gate_up_) + row * 2 * size, *up = gate + size;
         Element *out = static_cast<Element *>(out_) + row * size;
         for (int64_t at = 0; at < size; at += LANES) {
-            const F16 value = Kind::read(gate + at);
-            const F16 silu = value / (splat(1.0f) + exp(-value));
-            Kind::write(out + at, rounded<Kind>(silu) * Kind::read(up + at));
+            Kind::write(out + at, silu<Kind>(Kind::read(gate + at)) * Kind::read(up + at));
         }
     }
 }

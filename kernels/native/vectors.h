@@ -48,10 +48,14 @@ inline uint16_t to_bf16(float value) {
     return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 inline H16 to_bf16(F16 value) {
+#if defined(__AVX512BF16__)
+    return (H16)_mm512_cvtneps_pbh((__m512)value);
+#else
     const U16 bits = (U16)value;
     const U16 rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     const I16 is_nan = value != value;
     return __builtin_convertvector((U16)(is_nan & (I16)splat(0x7FC0u)) | (U16)(~is_nan & (I16)rounded), H16);
+#endif
 }
 
 // How elements of a type are multiplied: `STEP` of them at a time lie behind one another in a lane.
@@ -70,6 +74,7 @@ struct Bf16 {
     }
     static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
     static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
+    static inline F16 rounded(F16 value) { return from_bf16(to_bf16(value)); }
     static inline float read_one(Element value) { return from_bf16(value); }
     static inline Element write_one(float value) { return to_bf16(value); }
 };
@@ -82,6 +87,7 @@ struct Fp32 {
     static inline F16 dot(F16 sum, U16 left, U16 right) { return sum + (F16)left * (F16)right; }
     static inline F16 read(const Element *at) { return load<F16>(at); }
     static inline void write(Element *at, F16 value) { store(at, value); }
+    static inline F16 rounded(F16 value) { return value; }
     static inline float read_one(Element value) { return value; }
     static inline Element write_one(float value) { return value; }
 };

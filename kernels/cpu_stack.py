@@ -1,0 +1,106 @@
+"""The layers of a decoder in native code: one call for each, and nothing allocated between its parts.
+
+The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from pagewire.kernels.arena import Arena
+from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
+from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+_VECTORS = ("input_norm", "q_norm", "k_norm", "post_norm")
+_MATRICES = ("qkv", "o", "gate_up", "down")
+
+
+class _Layer(ctypes.Structure):
+    """`Layer` of native/layer.h."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("input_norm", "qkv", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down")),
+        *((f"{name}_bias", _POINTER) for name in _MATRICES),
+        *((name, _INT) for name in ("hidden_size", "inner_size", "num_q_heads", "num_kv_heads", "head_dim", "window")),
+        *((name, ctypes.c_float) for name in ("eps", "scale")),
+    )
+
+
+class _Pass(ctypes.Structure):
+    """`Pass` of native/layer.h."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("hidden", "residual", "normed", "qkv", "rotated", "attended", "inner")),
+        *((name, _POINTER) for name in ("cos", "sin", "slots", "table", "starts", "lengths", "kv_lengths")),
+        *((name, _INT) for name in ("num_rows", "num_sequences", "table_width", "block_size")),
+        *((name, _INT) for name in ("block_stride", "value_offset", "head_stride")),
+    )
+
+
+class CpuStack:
+    """Layers natively; `fits` says of which it is capable."""
+
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerWeights], shape: StackShape, arena: Arena) -> None:
+        self._dtype = layers[0].qkv.dtype
+        self._run = getattr(library, f"layer_{SUFFIX[self._dtype]}")
+        self._run.argtypes, self._run.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
+        self._shape = shape
+        self._inner_size = layers[0].down.shape[1]
+        self._kept: list[torch.Tensor] = []  # what the pointers below lead to
+        self._layers = [
+            self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True)
+        ]
+
+    @staticmethod
+    def fits(layers: Sequence[LayerWeights], shape: StackShape) -> bool:
+        """Return whether all sizes are whole vectors."""
+        sizes = (layers[0].qkv.shape[1], layers[0].down.shape[1], shape.head_dim)
+        return all(size % LANES == 0 for size in sizes) and is_packable(layers[0].qkv)
+
+    def _layer(self, weights: LayerWeights, window: int, arena: Arena) -> _Layer:
+        def keep(tensor: torch.Tensor | None) -> int | None:
+            if tensor is None:
+                return None
+            self._kept.append(tensor)
+            return tensor.data_ptr()
+
+        def wide(bias: torch.Tensor | None) -> torch.Tensor | None:
+            return None if bias is None else bias.float()
+
+        gate_up_bias = None if weights.gate_up_bias is None else by_turns(weights.gate_up_bias)
+        biases = (weights.qkv_bias, weights.o_bias, gate_up_bias, weights.down_bias)
+        return _Layer(
+            keep(weights.input_norm), keep(pack(weights.qkv, arena)), keep(weights.q_norm), keep(weights.k_norm),
+            keep(pack(weights.o, arena)), keep(weights.post_norm), keep(pack(by_turns(weights.gate_up), arena)),
+            keep(pack(weights.down, arena)), *(keep(wide(bias)) for bias in biases), weights.qkv.shape[1],
+            self._inner_size, self._shape.num_q_heads, self._shape.num_kv_heads, self._shape.head_dim, window,
+            self._shape.norm_eps, self._shape.scale,
+        )  # fmt: skip
+
+    def __call__(
+        self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `DecoderStack`."""
+        shape, ragged = self._shape, batch.ragged
+        hidden = hidden.contiguous()
+        num_rows, hidden_size = hidden.shape
+        q_size, kv_size = shape.num_q_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        sizes = (hidden_size, hidden_size, q_size + 2 * kv_size, q_size, q_size, self._inner_size)
+        residual, *scratch = (hidden.new_empty(num_rows, size) for size in sizes)
+        table, sequences = ragged.native_tables()
+        kv = pool[:, 0]  # [N, 2, Hk, B, D]
+        rows = _Pass(
+            hidden.data_ptr(), residual.data_ptr(), *(tensor.data_ptr() for tensor in scratch), batch.cos.data_ptr(),
+            batch.sin.data_ptr(), batch.slots.data_ptr(), table.data_ptr(), *(row.data_ptr() for row in sequences),
+            num_rows, *table.shape, ragged.block_size, *kv.stride()[:3],
+        )  # fmt: skip
+        layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
+        for number, layer in enumerate(self._layers):
+            self._run(ctypes.byref(layer), ctypes.byref(rows), start + number * layer_bytes, number == 0)
+            if on_layer is not None:
+                on_layer(number)
+        return hidden, residual

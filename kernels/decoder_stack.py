@@ -1,0 +1,139 @@
+"""The layers of a pre-norm decoder, composed of a backend's ops: attention and a gated MLP over a paged KV pool.
+
+What a layer is stands here in plain words; a backend may compute the same in fewer pieces. Knows nothing of requests,
+tokens or files. H is the hidden size, I the intermediate one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from pagewire.kernels.ragged import Ragged
+
+if TYPE_CHECKING:
+    from pagewire.kernels.backend import Backend, Linear
+
+OnLayer = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer; a fused matrix holds its parts in the order named."""
+
+    input_norm: torch.Tensor  # [H]
+    qkv: torch.Tensor  # [(Hq + 2 Hk) D, H]
+    qkv_bias: torch.Tensor | None  # [(Hq + 2 Hk) D]
+    q_norm: torch.Tensor | None  # [D]
+    k_norm: torch.Tensor | None  # [D]
+    o: torch.Tensor  # [H, Hq D]
+    o_bias: torch.Tensor | None  # [H]
+    post_norm: torch.Tensor  # [H]
+    gate_up: torch.Tensor  # [2 I, H]
+    gate_up_bias: torch.Tensor | None  # [2 I]
+    down: torch.Tensor  # [H, I]
+    down_bias: torch.Tensor | None  # [H]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackShape:
+    """What the layers have in common; `windows` has a sliding window for each, 0 for full attention."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    scale: float
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackBatch:
+    """What all layers see of a batch."""
+
+    ragged: Ragged
+    slots: torch.Tensor  # [T] int64
+    cos: torch.Tensor  # [T, D / 2] fp32
+    sin: torch.Tensor  # [T, D / 2] fp32
+
+
+class DecoderStack(Protocol):
+    """Computes all layers; without state of its own besides the weights."""
+
+    def __call__(
+        self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the KV of `[T, H]` to the pool, return the last layer's output and what it is to be added to.
+
+        `on_layer` hears of each layer, in order, once its KV is in the pool. `hidden` may be overwritten.
+        """
+        ...
+
+
+class ComposedStack:
+    """Layers op by op."""
+
+    def __init__(self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape) -> None:
+        self._backend = backend
+        self._shape = shape
+        self._layers = tuple(_Layer.of(weights, backend) for weights in layers)
+
+    def __call__(
+        self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `DecoderStack`."""
+        backend, eps, windows = self._backend, self._shape.norm_eps, self._shape.windows
+        plans = {window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(windows))}
+        residual: torch.Tensor | None = None
+        for number, layer in enumerate(self._layers):
+            normed, residual = backend.rms_norm(hidden, layer.input_norm, eps, residual)
+            hidden = self._attention(normed, number, batch, pool, plans[windows[number]])
+            if on_layer is not None:
+                on_layer(number)
+            normed, residual = backend.rms_norm(hidden, layer.post_norm, eps, residual)
+            hidden = layer.down(backend.silu_and_mul(layer.gate_up(normed)))
+        assert residual is not None
+        return hidden, residual
+
+    def _attention(
+        self, x: torch.Tensor, number: int, batch: StackBatch, pool: torch.Tensor, plan: object
+    ) -> torch.Tensor:
+        shape, backend, layer = self._shape, self._backend, self._layers[number]
+        qkv = layer.qkv(x).view(x.shape[0], -1, shape.head_dim)
+        q, k, v = torch.split(qkv, [shape.num_q_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)  # [T, H*, D]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, _ = backend.rms_norm(q, layer.q_norm, shape.norm_eps)
+            k, _ = backend.rms_norm(k, layer.k_norm, shape.norm_eps)
+        q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots)
+        attended = backend.paged_attention(q, pool, number, plan, shape.scale)  # [T, Hq, D]
+        return layer.o(attended.flatten(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One layer as its backend computes it."""
+
+    input_norm: torch.Tensor  # [H]
+    qkv: Linear
+    q_norm: torch.Tensor | None  # [D]
+    k_norm: torch.Tensor | None  # [D]
+    o: Linear
+    post_norm: torch.Tensor  # [H]
+    gate_up: Linear
+    down: Linear
+
+    @classmethod
+    def of(cls, weights: LayerWeights, backend: Backend) -> _Layer:
+        return cls(
+            input_norm=weights.input_norm,
+            qkv=backend.linear(weights.qkv, weights.qkv_bias),
+            q_norm=weights.q_norm,
+            k_norm=weights.k_norm,
+            o=backend.linear(weights.o, weights.o_bias),
+            post_norm=weights.post_norm,
+            gate_up=backend.linear(weights.gate_up, weights.gate_up_bias),
+            down=backend.linear(weights.down, weights.down_bias),
+        )
