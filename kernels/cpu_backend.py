@@ -89,17 +89,18 @@ class CpuBackend(TorchBackend):
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (normalised, x + residual)."""
-        size = x.shape[-1]
-        rows = x.flatten(0, -2) if x.is_contiguous() or x.dim() == 2 else None
-        if x.dtype not in STEP or size % LANES or rows is None or rows.stride(1) != 1:
+        size, inner = x.shape[-1], x.shape[1] if x.dim() == 3 else 1
+        # Rows of one, or of heads side by side: what a fused projection is split into.
+        is_plain = x.dim() in (2, 3) and x.stride()[1:] == ((size, 1) if x.dim() == 3 else (1,))
+        if x.dtype not in STEP or size % LANES or not is_plain:
             return super().rms_norm(x, weight, eps, residual)
         added = None if residual is None else residual.contiguous()
         normed = torch.empty(x.shape, dtype=x.dtype)
         total = torch.empty(x.shape, dtype=x.dtype) if residual is not None else x
-        arguments = 5 * (_POINTER,) + 3 * (_INT,) + (ctypes.c_float,)
+        arguments = 5 * (_POINTER,) + 4 * (_INT,) + (ctypes.c_float,)
         self._function("rms_norm", x.dtype, arguments)(
-            rows.data_ptr(), None if added is None else added.data_ptr(), weight.data_ptr(),
-            normed.data_ptr(), total.data_ptr(), rows.shape[0], size, rows.stride(0), eps,
+            x.data_ptr(), None if added is None else added.data_ptr(), weight.data_ptr(),
+            normed.data_ptr(), total.data_ptr(), x.shape[0], inner, size, x.stride(0), eps,
         )  # fmt: skip
         return normed, total
 

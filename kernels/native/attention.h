@@ -5,13 +5,14 @@
 // its keys in order: its result does not depend on how many rows are computed with it, nor on who else is in the batch.
 #pragma once
 #include "vectors.h"
+#include <omp.h>
 
 namespace {
 
 constexpr int TILE_KEYS = 256;   // packed at once, from multiples on
 constexpr int TILE_QUERIES = 64; // positions of a task
 constexpr int PANELS_AT_ONCE = 4;
-constexpr int KEYS_AHEAD = 48; // blocks lie anywhere: no prefetcher but this one knows the next
+constexpr int LINES_AT_ONCE = 24; // of K, and as many of V: what a core can wait for without standing still
 
 struct Attention {
     const void *q;   // [T, Hq, D]
@@ -23,13 +24,44 @@ struct Attention {
     float scale;
 };
 
+// Keys and values of one KV head of one sequence.
+template <typename Kind> struct Place {
+    const Attention *a;
+    const int64_t *table;
+    int64_t head;
+
+    const typename Kind::Element *key(int64_t key) const {
+        return static_cast<const typename Kind::Element *>(a->kv) + table[key / a->block_size] * a->block_stride + head * a->head_stride + key % a->block_size * a->head_dim;
+    }
+};
+
+// Has keys and values at hand before they are read, some lines at a time between what is computed meanwhile: blocks lie
+// anywhere, and no other prefetcher knows which is next.
+template <typename Kind> struct Ahead {
+    Place<Kind> place{};
+    int64_t at = 0, end = 0; // keys
+    int64_t line = 0;
+
+    void aim(const Place<Kind> &next, int64_t first_key, int64_t end_key) { place = next, at = first_key, end = end_key, line = 0; }
+
+    inline void fetch() {
+        for (int count = 0; count < LINES_AT_ONCE && at < end; count++) {
+            const auto *k = place.key(at) + line;
+            __builtin_prefetch(k);
+            __builtin_prefetch(k + place.a->value_offset);
+            line += 64 / int64_t(sizeof(*k));
+            if (line >= LANES * place.a->head_dim) at += LANES, line = 0;
+        }
+    }
+};
+
 // One KV head of one sequence, for some of its positions.
 template <typename Kind> struct Worker {
     typedef typename Kind::Element Element;
     typedef typename Kind::Group Group;
     const Attention &a;
-    const int64_t *table;
-    int64_t head;
+    Place<Kind> place;
+    Ahead<Kind> ahead;
     int64_t first_seen, num_keys; // keys that any of the positions sees: from, and up to
     U16 *keys;                    // [TILE_KEYS / 16, D / STEP] of 16 lanes
     U16 *values;                  // [TILE_KEYS / STEP, D / 16] of 16 lanes
@@ -52,12 +84,8 @@ template <typename Kind> struct Worker {
         denominators = maxima + num_rows;
     }
 
-    const Element *key_at(int64_t key) const {
-        return static_cast<const Element *>(a.kv) + table[key / a.block_size] * a.block_stride + head * a.head_stride + key % a.block_size * a.head_dim;
-    }
-
     // A slot without a token may hold anything, NaN too: it must not meet a zero probability.
-    void pack_values(const Element *from, int64_t key, int64_t end, U16 *to, int64_t ahead) const {
+    void pack_values(const Element *from, int64_t key, int64_t end, U16 *to) const {
         const int64_t dim = a.head_dim, panels = dim / LANES;
         alignas(64) static const Element nothing[2 * LANES] = {};
         const bool is_whole = key >= first_seen && key + LANES <= end;
@@ -67,7 +95,6 @@ template <typename Kind> struct Worker {
             for (int part = 0; part < Kind::STEP; part++) {
                 const bool is_token = is_whole || (key + row + part >= first_seen && key + row + part < end);
                 rows[part] = is_token ? from + (row + part) * dim : nothing;
-                for (int64_t d = 0; d < dim; d += 64 / int64_t(sizeof(Element))) __builtin_prefetch(from + (row + part) * dim + d + ahead);
                 steps[part] = is_token ? LANES : 0;
             }
             int64_t panel = 0;
@@ -91,10 +118,10 @@ template <typename Kind> struct Worker {
                 std::memset(to_values, 0, vectors * sizeof(U16));
                 continue;
             }
-            const Element *k = key_at(key);
-            const int64_t ahead = key_at(std::min(key + KEYS_AHEAD, num_keys - 1)) - k; // in elements
-            transpose(reinterpret_cast<const uint32_t *>(k), groups, to_keys, groups, ahead / Kind::STEP);
-            pack_values(k + a.value_offset, key, end, to_values, ahead);
+            const Element *k = place.key(key);
+            transpose(reinterpret_cast<const uint32_t *>(k), groups, to_keys, groups);
+            pack_values(k + a.value_offset, key, end, to_values);
+            ahead.fetch();
         }
     }
 
@@ -144,6 +171,7 @@ template <typename Kind> struct Worker {
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
             F16 part[ROWS][PANELS_AT_ONCE];
             tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + row * a.head_dim), groups, keys + sub * groups, groups, 1, groups, part);
+            ahead.fetch();
             for (int r = 0; r < ROWS; r++) {
                 const int32_t position = int32_t(first_position + (row + r) / group - first_key);
                 const int32_t oldest = a.window ? position - int32_t(a.window) + 1 : std::numeric_limits<int32_t>::min();
@@ -155,37 +183,45 @@ template <typename Kind> struct Worker {
                 }
             }
         }
-        for (int r = 0; r < ROWS; r++) probable(row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
+        for (int r = 0; r < ROWS; r++) {
+            probable(row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
+            ahead.fetch();
+        }
         const int64_t panels = a.head_dim / LANES, num_groups = num_sub * LANES / Kind::STEP;
         int64_t panel = 0;
         for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(row, panel, num_groups);
         for (; panel < panels; panel++) add_values<ROWS, 1>(row, panel, num_groups);
     }
 
-    void run(int64_t sequence, int64_t kv_head, int64_t first_query, int64_t end_query) {
+    // `next` is where this thread goes on, its first keys are fetched at the end.
+    void run(int64_t sequence, int64_t kv_head, int64_t first_query, int64_t end_query, const Place<Kind> &next, int64_t next_keys) {
         const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (end_query - first_query) * group;
         const int64_t first_position = a.kv_lengths[sequence] - a.lengths[sequence] + first_query;
-        table = a.table + sequence * a.table_width;
-        head = kv_head;
+        const int64_t head = kv_head;
+        place = {&a, a.table + sequence * a.table_width, head};
         num_keys = first_position + end_query - first_query;
         first_seen = a.window ? std::max<int64_t>(0, first_position - a.window + 1) : 0;
-        const auto place = [&](int64_t row) {
+        const auto row_at = [&](int64_t row) {
             return ((a.starts[sequence] + first_query + row / group) * a.num_q_heads + head * group + row % group) * dim;
         };
         std::memset(sums, 0, num_rows * dim * sizeof(float));
         for (int64_t row = 0; row < num_rows; row++) {
-            std::memcpy(q + row * dim, static_cast<const Element *>(a.q) + place(row), dim * sizeof(Element));
+            std::memcpy(q + row * dim, static_cast<const Element *>(a.q) + row_at(row), dim * sizeof(Element));
             maxima[row] = -std::numeric_limits<float>::infinity();
             denominators[row] = 0;
         }
         for (int64_t first_key = first_seen / TILE_KEYS * TILE_KEYS; first_key < num_keys; first_key += TILE_KEYS) {
             const int64_t end = std::min<int64_t>(num_keys, first_key + TILE_KEYS);
+            if (end < num_keys)
+                ahead.aim(place, end, std::min<int64_t>(num_keys, end + TILE_KEYS));
+            else
+                ahead.aim(next, 0, std::min<int64_t>(next_keys, TILE_KEYS));
             pack(first_key, end);
             in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value>(row, group, first_position, first_key, end); });
         }
         for (int64_t row = 0; row < num_rows; row++)
             for (int64_t d = 0; d < dim; d += LANES)
-                Kind::write(static_cast<Element *>(a.out) + place(row) + d, load<F16>(sums + row * dim + d) / splat(denominators[row]));
+                Kind::write(static_cast<Element *>(a.out) + row_at(row) + d, load<F16>(sums + row * dim + d) / splat(denominators[row]));
     }
 };
 
@@ -213,13 +249,17 @@ template <typename Kind> void attention(const Attention &a) {
         longest = std::max(longest, a.lengths[sequence]);
     }
     const int64_t num_rows = std::min<int64_t>(longest, TILE_QUERIES) * (a.num_q_heads / a.num_kv_heads);
-#pragma omp parallel for schedule(dynamic, 1)
+    // The heads of a sequence lie side by side: one thread's, where there are sequences enough for all.
+    const int64_t at_once = a.num_sequences >= 4 * omp_get_max_threads() ? a.num_kv_heads : 1;
+#pragma omp parallel for schedule(dynamic, at_once)
     for (int64_t task = 0; task < num_tasks; task++) {
         int64_t rest = task, sequence = 0;
         for (; rest >= parts(sequence); sequence++) rest -= parts(sequence);
         Worker<Kind> worker(a, scratch(Worker<Kind>::size(num_rows, a.head_dim)), num_rows);
-        const int64_t first = rest / a.num_kv_heads * TILE_QUERIES;
-        worker.run(sequence, rest % a.num_kv_heads, first, std::min(first + TILE_QUERIES, a.lengths[sequence]));
+        const int64_t first = rest / a.num_kv_heads * TILE_QUERIES, head = rest % a.num_kv_heads;
+        const Place<Kind> next{&a, a.table + sequence * a.table_width, head + 1};
+        const bool is_followed = at_once > 1 && head + 1 < a.num_kv_heads && a.window == 0;
+        worker.run(sequence, head, first, std::min(first + TILE_QUERIES, a.lengths[sequence]), next, is_followed ? a.kv_lengths[sequence] : 0);
     }
 }
 

@@ -17,11 +17,11 @@ void linear_fp32(const void *x, const void *packed, const float *bias, void *y, 
 }
 void attention_bf16(const Attention *a) { attention<Bf16>(*a); }
 void attention_fp32(const Attention *a) { attention<Fp32>(*a); }
-void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t rows, int64_t size, int64_t stride, float eps) {
-    rms_norm<Bf16>(x, residual, weight, normed, total, rows, size, stride, eps);
+void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
+    rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps);
 }
-void rms_norm_fp32(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t rows, int64_t size, int64_t stride, float eps) {
-    rms_norm<Fp32>(x, residual, weight, normed, total, rows, size, stride, eps);
+void rms_norm_fp32(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
+    rms_norm<Fp32>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps);
 }
 void silu_and_mul_bf16(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Bf16>(gate_up, out, rows, size); }
 void silu_and_mul_fp32(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Fp32>(gate_up, out, rows, size); }

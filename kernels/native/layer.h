@@ -28,18 +28,18 @@ template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, boo
     const int64_t q_size = w.num_q_heads * w.head_dim, kv_size = w.num_kv_heads * w.head_dim, row = q_size + 2 * kv_size;
     auto *q = static_cast<Element *>(p.qkv), *k = q + q_size, *v = k + kv_size;
     if (is_first) std::memcpy(p.residual, p.hidden, p.num_rows * w.hidden_size * sizeof(Element));
-    rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, w.hidden_size, w.hidden_size, w.eps);
+    rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
     linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row);
     if (w.q_norm) {
-        head_norm<Kind>(q, w.q_norm, p.num_rows, w.num_q_heads, w.head_dim, row, w.eps);
-        head_norm<Kind>(k, w.k_norm, p.num_rows, w.num_kv_heads, w.head_dim, row, w.eps);
+        rms_norm<Kind>(q, nullptr, w.q_norm, q, nullptr, p.num_rows, w.num_q_heads, w.head_dim, row, row, w.eps);
+        rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps);
     }
     append_kv<Kind>({q, k, v, p.rotated, kv, p.cos, p.sin, p.slots, p.num_rows, w.num_q_heads, w.num_kv_heads, w.head_dim, p.block_size,
                      row, row, row, p.block_stride, p.value_offset, p.head_stride});
     attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
                      w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, w.scale});
     linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, q_size, w.hidden_size);
-    rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, w.hidden_size, w.hidden_size, w.eps);
+    rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
     gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size);
     linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size);
 }

@@ -6,15 +6,17 @@
 
 namespace {
 
+// `num_inner` rows side by side, `num_outer` times, `stride` elements apart in x and `normed_stride` in what comes of them.
 template <typename Kind>
-void rms_norm(const void *x_, const void *residual_, const void *weight_, void *normed_, void *total_, int64_t num_rows, int64_t size,
-              int64_t stride, float eps) {
+void rms_norm(const void *x_, const void *residual_, const void *weight_, void *normed_, void *total_, int64_t num_outer, int64_t num_inner,
+              int64_t size, int64_t stride, int64_t normed_stride, float eps) {
     typedef typename Kind::Element Element;
     const auto *weight = static_cast<const Element *>(weight_);
-#pragma omp parallel for schedule(static) if (num_rows > 64)
-    for (int64_t row = 0; row < num_rows; row++) {
-        const Element *x = static_cast<const Element *>(x_) + row * stride;
-        Element *normed = static_cast<Element *>(normed_) + row * size;
+#pragma omp parallel for schedule(static) if (num_outer > 64)
+    for (int64_t row = 0; row < num_outer * num_inner; row++) {
+        const int64_t outer = row / num_inner, inner = row % num_inner;
+        const Element *x = static_cast<const Element *>(x_) + outer * stride + inner * size;
+        Element *normed = static_cast<Element *>(normed_) + outer * normed_stride + inner * size;
         F16 squares{};
         if (residual_) {
             const Element *residual = static_cast<const Element *>(residual_) + row * size;
@@ -31,16 +33,6 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
         const float factor = 1.0f / std::sqrt(sum_of(squares) / float(size) + eps);
         for (int64_t at = 0; at < size; at += LANES)
             Kind::write(normed + at, Kind::rounded(Kind::read(x + at) * splat(factor)) * Kind::read(weight + at));
-    }
-}
-
-// The heads of packed rows, in place: `num_heads` of each of `num_rows` rows that are `stride` elements apart.
-template <typename Kind>
-void head_norm(void *heads, const void *weight, int64_t num_rows, int64_t num_heads, int64_t head_dim, int64_t stride, float eps) {
-#pragma omp parallel for schedule(static) if (num_rows > 64)
-    for (int64_t row = 0; row < num_rows; row++) {
-        auto *own = static_cast<typename Kind::Element *>(heads) + row * stride;
-        rms_norm<Kind>(own, nullptr, weight, own, nullptr, num_heads, head_dim, head_dim, eps);
     }
 }
 

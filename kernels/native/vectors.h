@@ -131,16 +131,12 @@ inline void interleave(const uint16_t *first, const uint16_t *second, U16 *to) {
                                                     24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63});
 }
 
-// Columns of 16 rows of 32-bit pieces become vectors: `[16, n]` at `stride` -> `[n, 16]`. What is `ahead` of each piece is
-// fetched meanwhile.
-inline void transpose(const uint32_t *from, int64_t stride, U16 *to, int64_t count, int64_t ahead) {
+// Columns of 16 rows of 32-bit pieces become vectors: `[16, n]` at `stride` -> `[n, 16]`.
+inline void transpose(const uint32_t *from, int64_t stride, U16 *to, int64_t count) {
     int64_t column = 0;
     for (; column + LANES <= count; column += LANES) {
         U16 rows[LANES], next[LANES];
-        for (int row = 0; row < LANES; row++) {
-            rows[row] = load<U16>(from + row * stride + column);
-            __builtin_prefetch(from + row * stride + column + ahead);
-        }
+        for (int row = 0; row < LANES; row++) rows[row] = load<U16>(from + row * stride + column);
         for (int row = 0; row < LANES; row += 2) {
             next[row] = __builtin_shuffle(rows[row], rows[row + 1], U16{0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30});
             next[row + 1] = __builtin_shuffle(rows[row], rows[row + 1], U16{1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31});

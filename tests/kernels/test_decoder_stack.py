@@ -1,0 +1,156 @@
+"""A decoder's layers, however few pieces a backend makes of them, are the composition of its ops.
+
+Natively they are so bit for bit, and no row's values depend on its company: not on the batch, not on the chunk. Slots
+without a token hold NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import kernel_definition as definition
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagewire.kernels import rope
+from pagewire.kernels.cpu_backend import CpuBackend
+from pagewire.kernels.cpu_stack import CpuStack
+from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackBatch, StackShape
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.rope import Rope
+from pagewire.kernels.torch_backend import TorchBackend
+
+HIDDEN, INNER, BLOCK, LAYERS = 48, 80, 16, 2
+SHAPE = StackShape(num_q_heads=6, num_kv_heads=2, head_dim=32, norm_eps=1e-5, scale=32**-0.5, windows=(0, 20))
+Q, KV = SHAPE.num_q_heads * SHAPE.head_dim, SHAPE.num_kv_heads * SHAPE.head_dim
+
+
+def weights(dtype: torch.dtype, *, biases: bool, qk_norm: bool) -> list[LayerWeights]:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).div(shape[-1] ** 0.5).to(dtype)
+
+    return [
+        LayerWeights(
+            input_norm=1 + random(HIDDEN), qkv=random(Q + 2 * KV, HIDDEN),
+            qkv_bias=random(Q + 2 * KV) if biases else None,
+            q_norm=1 + random(32) if qk_norm else None, k_norm=1 + random(32) if qk_norm else None,
+            o=random(HIDDEN, Q), o_bias=random(HIDDEN) if biases else None, post_norm=1 + random(HIDDEN),
+            gate_up=random(2 * INNER, HIDDEN), gate_up_bias=random(2 * INNER) if biases else None,
+            down=random(HIDDEN, INNER), down_bias=random(HIDDEN) if biases else None,
+        )
+        for _ in range(LAYERS)
+    ]  # fmt: skip
+
+
+def empty_pool(num_blocks: int, dtype: torch.dtype, head_outer: bool = False) -> torch.Tensor:
+    shape = (num_blocks, LAYERS, 2, SHAPE.num_kv_heads, BLOCK, SHAPE.head_dim)
+    if not head_outer:
+        return torch.full(shape, torch.nan, dtype=dtype)
+    pool = torch.full((shape[0], shape[3], *shape[1:3], *shape[4:]), torch.nan, dtype=dtype)
+    return pool.permute(0, 2, 3, 1, 4, 5)
+
+
+def run(
+    stack: DecoderStack, pool: torch.Tensor, parts: list[tuple[torch.Tensor, int, list[int]]]
+) -> list[torch.Tensor]:
+    """Compute a batch of (embeddings [n, H], where they start, the sequence's blocks); return each part's rows."""
+    width = max(len(blocks) for _, _, blocks in parts)
+    table = torch.tensor([blocks + blocks[-1:] * (width - len(blocks)) for _, _, blocks in parts])
+    positions = torch.cat([torch.arange(start, start + len(x)) for x, start, _ in parts])
+    slots = [
+        blocks[at // BLOCK] * BLOCK + at % BLOCK for x, start, blocks in parts for at in range(start, start + len(x))
+    ]
+    cos, sin = rope.cos_sin(rope.inverse_frequencies(Rope(theta=100.0), SHAPE.head_dim), positions)
+    lengths = tuple(len(x) for x, _, _ in parts)
+    ragged = Ragged(
+        query_lens=lengths, kv_lens=tuple(start + len(x) for x, start, _ in parts), block_table=table, block_size=BLOCK
+    )
+    batch = StackBatch(ragged=ragged, slots=torch.tensor(slots), cos=cos, sin=sin)
+    heard: list[int] = []
+    hidden, residual = stack(torch.cat([x for x, _, _ in parts]), batch, pool, heard.append)
+    assert heard == list(range(LAYERS))
+    return list(torch.split((hidden.float() + residual.float()), list(lengths)))
+
+
+def native(dtype: torch.dtype, *, biases: bool = False, qk_norm: bool = False) -> CpuStack:
+    backend = CpuBackend.load()
+    assert backend is not None
+    stack = backend.decoder_stack(weights(dtype, biases=biases, qk_norm=qk_norm), SHAPE)
+    assert isinstance(stack, CpuStack)
+    return stack
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
+    dtype: torch.dtype, biases: bool, qk_norm: bool, head_outer: bool
+) -> None:
+    torch.manual_seed(0)
+    backend = CpuBackend.load()
+    assert backend is not None
+    layers = weights(dtype, biases=biases, qk_norm=qk_norm)
+    stacks = [
+        backend.decoder_stack(layers, SHAPE),
+        ComposedStack(backend, layers, SHAPE),
+        TorchBackend().decoder_stack(layers, SHAPE),
+    ]
+    assert isinstance(stacks[0], CpuStack)
+    first, second = torch.randn(37, HIDDEN).to(dtype), torch.randn(5, HIDDEN).to(dtype)
+    later = torch.randn(1, HIDDEN).to(dtype)
+    results, pools = [], []
+    for stack in stacks:
+        pool = empty_pool(8, dtype, head_outer)
+        rows = run(stack, pool, [(first.clone(), 0, [3, 1, 6]), (second.clone(), 0, [0])])
+        rows += run(stack, pool, [(later.clone(), 37, [3, 1, 6]), (later.clone(), 5, [0])])
+        results.append(torch.cat(rows))
+        pools.append(pool)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(pools[0].nan_to_num(9.0), pools[1].nan_to_num(9.0))
+    tolerance = 10 * definition.TOLERANCE[dtype]  # two layers of it
+    torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_no_whole_vector_is_composed() -> None:
+    backend = CpuBackend.load()
+    assert backend is not None
+    layers = weights(torch.float32, biases=False, qk_norm=False)
+    odd = [replace(layer, down=layer.down[:, :72], gate_up=layer.gate_up[: 2 * 72]) for layer in layers]
+    assert isinstance(backend.decoder_stack(odd, SHAPE), ComposedStack)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+def test_a_row_is_the_same_in_any_company_and_any_chunk(data: st.DataObject, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    stack = native(dtype, qk_norm=True)
+    lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
+    embeddings = [torch.randn(length, HIDDEN).to(dtype) for length in lengths]
+    alone = []
+    for x in embeddings:
+        blocks = list(range(-(-len(x) // BLOCK)))
+        alone += run(stack, empty_pool(len(blocks), dtype), [(x.clone(), 0, blocks)])
+    free = data.draw(st.permutations(range(sum(-(-length // BLOCK) for length in lengths))))
+    tables = []
+    for length in lengths:
+        count = -(-length // BLOCK)
+        tables.append(free[:count])
+        free = free[count:]
+    pool = empty_pool(sum(map(len, tables)), dtype)
+    done, found = [0] * len(lengths), [list[torch.Tensor]() for _ in lengths]
+    while any(at < length for at, length in zip(done, lengths, strict=True)):
+        left = [number for number, length in enumerate(lengths) if done[number] < length]
+        members = data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True))
+        sizes = [data.draw(st.sampled_from([1, 2, 7, 64, 130, 300])) for _ in members]
+        parts = [
+            (embeddings[number][done[number] : done[number] + size], done[number], list(tables[number]))
+            for number, size in zip(members, sizes, strict=True)
+        ]
+        for number, rows, (x, _, _) in zip(members, run(stack, pool, parts), parts, strict=True):
+            found[number].append(rows)
+            done[number] += len(x)
+    for expected, pieces in zip(alone, found, strict=True):
+        assert torch.equal(torch.cat(pieces), expected)
