@@ -58,14 +58,29 @@ class Backend(Protocol):
         """
         ...
 
+    def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
+        """Write k and v `[T, Hk, D]`, rotated already or never, to `slots`, which is `[T]` int64, no slot twice."""
+        ...
+
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what layers with this window share; `window` counts the visible tokens, self included, 0 is all."""
         ...
 
     def paged_attention(
-        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        plan: object,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return causal attention of q `[T, Hq, D]` over each row's own sequence in the pool: `[T, Hq, D]`."""
+        """Return causal attention of q `[T, Hq, D]` over each row's own sequence in the pool: `[T, Hq, D]`.
+
+        Scores s are q k `scale`; with a `softcap` c they become c tanh(s / c), before the mask. `sinks` `[Hq]` adds
+        exp(sink) to the sum that a head's weights are divided by, so that they sum to less than one.
+        """
         ...
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:

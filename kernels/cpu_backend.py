@@ -152,14 +152,21 @@ class CpuBackend(TorchBackend):
         )  # fmt: skip
 
     def paged_attention(
-        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        plan: object,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
         if not isinstance(plan, RaggedPlan):
-            return super().paged_attention(q, pool, layer, plan, scale)
-        if q.shape[2] % LANES:
+            return super().paged_attention(q, pool, layer, plan, scale, softcap, sinks)
+        if q.shape[2] % LANES or softcap or sinks is not None:
             own = super().plan_attention(plan.ragged, plan.window, plan.dtype)
-            return super().paged_attention(q, pool, layer, own, scale)
+            return super().paged_attention(q, pool, layer, own, scale, softcap, sinks)
         q = q.contiguous()
         out = torch.empty_like(q)
         kv = pool[:, layer]  # [N, 2, Hk, B, D]

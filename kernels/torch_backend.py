@@ -7,6 +7,7 @@ neither through K nor through V (0 x NaN is NaN).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -57,26 +58,38 @@ class TorchBackend:
         slots: torch.Tensor,
     ) -> torch.Tensor:
         """Rotate q and k, write k and v to their slots, return rotated q."""
+        self.write_kv(rope.rotate(k, cos, sin), v, pool, layer, slots)
+        return rope.rotate(q, cos, sin)
+
+    def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
+        """Write k and v to their slots."""
         block_size = pool.shape[4]
         blocks, offsets = slots // block_size, slots % block_size  # [T] each
-        pool[:, layer, 0][blocks, :, offsets] = rope.rotate(k, cos, sin)  # [N, Hk, B, D] at [T, Hk, D]
+        pool[:, layer, 0][blocks, :, offsets] = k  # [N, Hk, B, D] at [T, Hk, D]
         pool[:, layer, 1][blocks, :, offsets] = v
-        return rope.rotate(q, cos, sin)
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
         return attention_plan.plan_attention(ragged, window, dtype)
 
     def paged_attention(
-        self, q: torch.Tensor, pool: torch.Tensor, layer: int, plan: object, scale: float
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        plan: object,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
         assert isinstance(plan, AttentionPlan)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        attention = _Attention(scale=scale, softcap=softcap, sinks=sinks)
         for group in plan.groups:
-            out[group.rows] = _attend_group(q[group.rows], pool, layer, group, scale)
+            out[group.rows] = _attend_group(q[group.rows], pool, layer, group, attention)
         for chunk in plan.chunks:
-            _attend_chunk(q, pool, layer, chunk, scale, out)
+            _attend_chunk(q, pool, layer, chunk, attention, out)
         return out
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
@@ -100,40 +113,76 @@ class TorchBackend:
         pool[block_id, :, :, :, first_slot:] = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attention:
+    """Attention of rows over gathered KV; the query heads of a KV head share its K and V."""
+
+    scale: float
+    softcap: float
+    sinks: torch.Tensor | None  # [Hq]
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Attend q `[S, Hk, G, rows, D]` over k and v `[S, Hk, n, D]`; the mask broadcasts to `[S, Hk, rows, n]`."""
+        if self.softcap or self.sinks is not None:
+            return self._weighed(q, k, v, mask)
+        num_sequences, num_kv_heads, group, num_rows, head_dim = q.shape
+        if num_rows == 1:
+            # The query heads of a KV head become rows: KV is read once, and no head is repeated.
+            rows = q.view(num_sequences, num_kv_heads, group, head_dim)
+        else:
+            rows = q.view(num_sequences, num_kv_heads * group, num_rows, head_dim)
+        return functional.scaled_dot_product_attention(
+            rows, k, v, attn_mask=mask, scale=self.scale, enable_gqa=num_rows > 1
+        )
+
+    def _weighed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        scores = q.float() @ k.float().transpose(-1, -2)[:, :, None] * self.scale  # [S, Hk, G, rows, n]
+        if self.softcap:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if mask is not None:
+            scores = scores + (mask[:, :, None] if mask.dim() == 4 else mask)
+        if self.sinks is not None:
+            sinks = self.sinks.float().view(*q.shape[1:3], 1, 1).expand(*scores.shape[:-1], 1)
+            scores = torch.cat((scores, sinks), dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., : k.shape[2]]
+        return (weights @ v.float()[:, :, None]).to(q.dtype)
+
+
 def _gather(pool: torch.Tensor, layer: int, block_ids: torch.Tensor) -> torch.Tensor:
     # One copy straight into heads-first order: [N, 2, Hk, B, D] -> [2, Hk, n, B, D].
     return pool[:, layer].permute(1, 2, 0, 3, 4).index_select(2, block_ids)
 
 
-def _attend_group(q: torch.Tensor, pool: torch.Tensor, layer: int, group: DecodeGroup, scale: float) -> torch.Tensor:
+def _attend_group(
+    q: torch.Tensor, pool: torch.Tensor, layer: int, group: DecodeGroup, attention: _Attention
+) -> torch.Tensor:
     num_rows, num_q_heads, head_dim = q.shape
     kv = _gather(pool, layer, group.block_ids)
     num_kv_heads = kv.shape[1]
     if group.unfilled is not None:
         kv.view(2, num_kv_heads, -1, head_dim).index_fill_(2, group.unfilled, 0)
     kv = kv.view(2, num_kv_heads, num_rows, -1, head_dim)[:, :, :, : group.num_slots]  # [2, Hk, S, n', D]
-    # The query heads of a KV head become rows: KV is read once, and no head is repeated.
-    out = functional.scaled_dot_product_attention(
-        q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, head_dim),  # [S, Hk, G, D]
+    out = attention(
+        q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, 1, head_dim),  # [S, Hk, G, 1, D]
         kv[0].transpose(0, 1),  # [S, Hk, n', D]
         kv[1].transpose(0, 1),
-        attn_mask=group.mask,
-        scale=scale,
+        group.mask,
     )
     return out.reshape(num_rows, num_q_heads, head_dim)
 
 
 def _attend_chunk(
-    q: torch.Tensor, pool: torch.Tensor, layer: int, chunk: Chunk, scale: float, out: torch.Tensor
+    q: torch.Tensor, pool: torch.Tensor, layer: int, chunk: Chunk, attention: _Attention, out: torch.Tensor
 ) -> None:
     kv = _gather(pool, layer, chunk.block_ids).flatten(2, 3)  # [2, Hk, M x B, D]
+    _, num_q_heads, head_dim = q.shape
+    num_kv_heads = kv.shape[1]
     for tile in chunk.tiles:
-        attended = functional.scaled_dot_product_attention(
-            q[tile.rows].transpose(0, 1)[None],  # [1, Hq, rows, D]
+        rows = q[tile.rows].transpose(0, 1)  # [Hq, rows, D]
+        attended = attention(
+            rows.reshape(1, num_kv_heads, num_q_heads // num_kv_heads, -1, head_dim),  # [1, Hk, G, rows, D]
             kv[None, 0, :, tile.slots],  # [1, Hk, slots, D]
             kv[None, 1, :, tile.slots],
-            attn_mask=tile.mask,
-            scale=scale,
-            enable_gqa=True,
+            tile.mask,
         )
-        out[tile.rows] = attended[0].transpose(0, 1)
+        out[tile.rows] = attended.reshape(num_q_heads, -1, head_dim).transpose(0, 1)

@@ -143,6 +143,33 @@ def test_attention_of_a_chunk_longer_than_a_tile() -> None:
     check_attention([300, 1], [340, 200], 32, 50, torch.float32, 4, seed=2)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize(("softcap", "with_sinks"), [(0.7, False), (0.0, True), (0.7, True)])
+def test_attention_with_capped_scores_and_sinks(
+    backend: Backend, dtype: torch.dtype, window: int, softcap: float, with_sinks: bool
+) -> None:
+    query_lens, kv_lens = [1, 1, 1, 5, 17, 130], [1, 17, 95, 5, 48, 140]
+    generator = torch.Generator().manual_seed(3)
+    pool, ragged, dense = paged(generator, query_lens, kv_lens, 16, dtype)
+    q = torch.randn(ragged.num_rows, 6, 16, generator=generator).to(dtype)
+    sinks = torch.randn(6, generator=generator).to(dtype) if with_sinks else None
+    out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), 0.25, softcap, sinks)
+    for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
+        rows = q[start : start + length]
+        expected = definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25, softcap, sinks)
+        close(out[start : start + length], expected)
+
+
+def test_write_kv_writes_its_slots_only(backend: Backend) -> None:
+    pool = torch.full((3, LAYERS, 2, 2, 16, 8), torch.nan)
+    k, v = torch.randn(3, 2, 8), torch.randn(3, 2, 8)
+    backend.write_kv(k, v, pool, 1, torch.tensor([0, 17, 47]))
+    for row, (block, offset) in enumerate([(0, 0), (1, 1), (2, 15)]):
+        assert torch.equal(pool[block, 1, :, :, offset], torch.stack((k[row], v[row])))
+    assert int((~pool.isnan()).sum()) == 3 * 2 * 2 * 8
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=6),
@@ -176,5 +203,5 @@ def test_blocks_are_copied_gathered_scattered_and_zeroed(backend: Backend, head_
 
 
 def test_an_unknown_rope_scaling_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="yarn"):
-        Rope(theta=1.0, scaling="yarn")
+    with pytest.raises(ValueError, match="longrope"):
+        Rope(theta=1.0, scaling="longrope")

@@ -34,8 +34,9 @@ def rotate(x: torch.Tensor, position: int, frequencies: list[float]) -> torch.Te
 
 
 def attention(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first_position: int, window: int, scale: float
-) -> torch.Tensor:
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first_position: int, window: int, scale: float,
+    softcap: float = 0.0, sinks: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Attend q `[T, Hq, D]`, at positions from `first_position` on, over keys and values `[n, Hk, D]`."""
     group = q.shape[1] // keys.shape[1]
     out = torch.zeros(q.shape, dtype=torch.float64)
@@ -44,6 +45,10 @@ def attention(
         first = max(0, position - window + 1) if window else 0
         for head in range(q.shape[1]):
             seen = keys[first : position + 1, head // group].double()
-            weights = torch.softmax(seen @ q[row, head].double() * scale, dim=0)
-            out[row, head] = weights @ values[first : position + 1, head // group].double()
+            scores = seen @ q[row, head].double() * scale
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            exponentials = torch.exp(scores)
+            total = exponentials.sum() + (0.0 if sinks is None else torch.exp(sinks[head].double()))
+            out[row, head] = exponentials / total @ values[first : position + 1, head // group].double()
     return out
