@@ -14,16 +14,13 @@ from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.sampling import SamplingParams
-from pagewire.engine import weights
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
-from pagewire.engine.model import checkpoint
-from pagewire.engine.model.decoder import Decoder
-from pagewire.engine.model.decoder_config import DecoderConfig
-from pagewire.engine.model.families import family_of
+from pagewire.engine.model.architecture import Architecture
+from pagewire.engine.model.families import architecture_of
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.role_policy import policy_of
@@ -63,28 +60,26 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     Raises ValueError for a model that is not supported, or a pool too small for one sequence of full length.
     """
     folder = ModelFolder.open(Path(config.model))
-    family = family_of(folder.hf_config)
-    decoder_config = family.decoder_config(folder.hf_config)
+    architecture = architecture_of(folder)
     dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
-    layout = decoder_config.kv_layout(config.block_size, dtype, BlockOrder(config.kv_order))
+    log.info("model: %s in %s, through the %s", folder.path.resolve().name, dtype, architecture.path)
+    layout = architecture.kv_layout(config.block_size, dtype, BlockOrder(config.kv_order))
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
-    max_model_len = _max_model_len(config, decoder_config, cache)
-    loaded, places = checkpoint.allocate(decoder_config, TORCH_DTYPES[dtype], device)
-    ignored = (*family.derived, r"lm_head\.weight") if decoder_config.tied_embeddings else family.derived
-    weights.load(folder.weight_files(), places, ignored)
+    max_model_len = _max_model_len(config, architecture, cache)
+    backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
+    model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     limits = Limits(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         chunk_size=config.chunk_size,
         block_size=config.block_size,
         max_model_len=max_model_len,
-        vocab_size=decoder_config.vocab_size,
+        vocab_size=architecture.vocab_size,
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
-    backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     layer_groups = config.layer_groups or _layer_groups(layout, device)
-    runner = ModelRunner(Decoder(decoder_config, loaded, backend), cache, backend, layer_groups)
+    runner = ModelRunner(model, cache, backend, layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
     ready = EngineReady(
@@ -92,7 +87,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         num_blocks=cache.num_blocks,
         fingerprint=_fingerprint(config, folder, cache, max_model_len),
         eos_token_ids=folder.eos_token_ids,
-        vocab_size=decoder_config.vocab_size,
+        vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
     )
     mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
@@ -112,10 +107,10 @@ def warm_up(engine: Engine) -> None:
     engine.cache.pool[0].zero_()
 
 
-def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig, cache: KVCache) -> int:
-    longest = config.max_model_len or decoder_config.max_positions
-    if longest > decoder_config.max_positions:
-        raise ValueError(f"max_model_len {longest} is above the model's {decoder_config.max_positions} positions")
+def _max_model_len(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
+    longest = config.max_model_len or architecture.max_positions
+    if longest > architecture.max_positions:
+        raise ValueError(f"max_model_len {longest} is above the model's {architecture.max_positions} positions")
     cache.sizing.require(longest)
     return longest
 

@@ -10,14 +10,14 @@ from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
 from pagewire.serving.pod_config import PodConfig
 
-DTYPES = ("auto", "bfloat16", "float32")
+DTYPES = ("auto", "bfloat16", "float32", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Settings of one engine.
 
-    `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 has no fast path on CPUs.
+    `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 is for CUDA devices alone.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `max_model_len` 0 is the model's own, `layer_groups` 0 what suits the layout. `threads` 0 leaves torch's default.
     """
@@ -42,6 +42,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.dtype == "float16" and not self.device.startswith("cuda"):
+            raise ValueError(f"dtype float16 needs a CUDA device, not {self.device}; take bfloat16 or float32")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
         if self.kv_order not in list(BlockOrder):

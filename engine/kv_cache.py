@@ -17,7 +17,7 @@ from pagewire.core import pages
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.kv_sizing import KVSizing
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

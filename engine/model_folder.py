@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.engine import weights
-from pagewire.engine.model.decoder_config import HFConfig
+from pagewire.engine.model.hf_config import HFConfig
 
 # Entries of config.json that say who wrote it, not what the model is.
 _INCIDENTAL = ("_name_or_path", "_model_name_or_path", "transformers_version", "torch_dtype", "dtype")

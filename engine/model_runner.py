@@ -11,7 +11,7 @@ import torch
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.engine.batch import Batch
 from pagewire.engine.kv_cache import KVCache
-from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.model.architecture import Model
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.step import Grant, Step
@@ -24,7 +24,7 @@ class ModelRunner:
     Raises ValueError where a group of layers is not one span of a block.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, backend: Backend, num_groups: int = 1) -> None:
+    def __init__(self, model: Model, cache: KVCache, backend: Backend, num_groups: int = 1) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
             raise ValueError(
@@ -32,7 +32,7 @@ class ModelRunner:
                 "fall into that many equal spans"
             )
         self._layers_per_group = layout.num_layers // num_groups
-        self._decoder = decoder
+        self._model = model
         self._cache = cache
         self._backend = backend
         self._sampler = Sampler(backend)
@@ -51,7 +51,7 @@ class ModelRunner:
                     on_group(step, group - 1)
 
         batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device)
-        logits = self._decoder.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
+        logits = self._model.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
         return self._sampler.draw(logits, batch) if batch.drawing else {}
 
     def _seal(self, grant: Grant, layers: slice) -> None:

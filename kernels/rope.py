@@ -1,7 +1,7 @@
-"""Rotary position embedding: the frequencies of each scaling that we honour, and the tables of a batch.
+"""Rotary position embeddings: the angle of each pair of dimensions at each position, and the rotation by them.
 
-Knows nothing of heads or caches. A scaling that is not here is refused by name: rotating by the wrong angle gives
-fluent nonsense, never an error.
+Pairs are (d, d + D/2), as Hugging Face weights have them. Knows formulas; reads no config. Invariant: an angle depends
+on its position alone, never on how long the sequence is or will be, so a rotated key may be shared by all that follow.
 """
 
 from __future__ import annotations
@@ -11,34 +11,102 @@ from dataclasses import dataclass
 
 import torch
 
-KNOWN_SCALINGS = ("default", "linear", "llama3")
+KNOWN_SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """How positions become angles. Fields beyond `factor` belong to llama3 scaling."""
+    """How positions become angles: the base, and how it reaches beyond `original_max_positions`.
+
+    `low_freq_factor` and `high_freq_factor` belong to llama3, the fields below them to yarn.
+    """
 
     theta: float
     scaling: str = "default"
     factor: float = 1.0
+    original_max_positions: int = 8192
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.scaling not in KNOWN_SCALINGS:
             raise ValueError(f"rope scaling {self.scaling!r} is not one of {', '.join(KNOWN_SCALINGS)}")
 
 
+class Rotary:
+    """The rotary embedding of one model."""
+
+    def __init__(self, rope: Rope, head_dim: int) -> None:
+        self._rope = rope
+        self._head_dim = head_dim
+        self._frequencies = inverse_frequencies(rope, head_dim)  # [D / 2]
+
+    def cos_sin(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what `append_kv` rotates by: `[T, D / 2]` fp32 each, for positions `[T]`."""
+        rope = self._rope
+        if rope.scaling == "dynamic":
+            frequencies = _dynamic(rope, self._head_dim, positions)  # [T, D / 2]
+        else:
+            frequencies = self._frequencies.to(positions.device)
+        cos, sin = cos_sin(frequencies, positions)
+        return cos * rope.attention_factor, sin * rope.attention_factor
+
+
 def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
-    """Return the angle per position of each pair of dimensions: `[D / 2]` fp32."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
+    """Return the angle per position of each pair of dimensions: `[D / 2]` fp32; dynamic: of the original positions."""
+    frequencies = 1.0 / (rope.theta ** _exponents(head_dim))
     if rope.scaling == "linear":
         return frequencies / rope.factor
     if rope.scaling == "llama3":
         return _llama3(frequencies, rope)
+    if rope.scaling == "yarn":
+        return _yarn(frequencies, rope, head_dim)
     return frequencies
+
+
+def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
+    """Return what yarn multiplies cosine and sine by: 0.1 ln(factor) + 1, or the ratio of two such, scaled.
+
+    YaRN, https://arxiv.org/abs/2309.00071, section 3.4; the ratio is DeepSeek's.
+    """
+
+    def grown(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    return grown(mscale) / grown(mscale_all_dim) if mscale and mscale_all_dim else grown(1.0)
+
+
+def _exponents(head_dim: int) -> torch.Tensor:
+    return torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim  # [D / 2]
+
+
+def _dynamic(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
+    # The base grows with the sequence (NTK-aware scaling). A cached key keeps the rotation it was written with, so each
+    # token is turned by the base of the sequence that ends with it: what a cache that is fed token by token holds.
+    lengths = (positions + 1).clamp(min=rope.original_max_positions)[:, None]  # [T, 1]
+    stretch = rope.factor * lengths / rope.original_max_positions - (rope.factor - 1)
+    base = rope.theta * stretch ** (head_dim / (head_dim - 2))
+    return 1.0 / base ** _exponents(head_dim).to(positions.device)
+
+
+def _yarn(frequencies: torch.Tensor, rope: Rope, head_dim: int) -> torch.Tensor:
+    # Pairs that turn more than `beta_fast` times over the original positions are kept, those that turn less than
+    # `beta_slow` times are stretched by `factor`, those between are blended. Sections 3.1 and 3.2 of the paper.
+    def pair_that_turns(times: float) -> float:
+        turns = rope.original_max_positions / (times * 2 * math.pi)
+        return head_dim * math.log(turns) / (2 * math.log(rope.theta))
+
+    first, last = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
+    if rope.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    width = last - first if last != first else 0.001
+    stretched = ((torch.arange(head_dim // 2, dtype=torch.float32) - first) / width).clamp(0, 1)  # [D / 2]
+    return frequencies / rope.factor * stretched + frequencies * (1 - stretched)
 
 
 def _llama3(frequencies: torch.Tensor, rope: Rope) -> torch.Tensor:
@@ -55,8 +123,8 @@ def _llama3(frequencies: torch.Tensor, rope: Rope) -> torch.Tensor:
 
 
 def cos_sin(frequencies: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of every angle: `[T, D / 2]` fp32 each, for positions `[T]`."""
-    angles = positions.float()[:, None] * frequencies[None, :]
+    """Return cosine and sine of every angle: `[T, D / 2]` fp32 each, of `[D / 2]` or `[T, D / 2]` frequencies."""
+    angles = positions.float()[:, None] * frequencies
     return angles.cos(), angles.sin()
 
 

@@ -25,7 +25,9 @@ class PodConfig:
     cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
     redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis or Valkey to register in", is_secret=True)
     device: str = setting("cpu", help="device of the engine")
-    dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", help="type of weights and KV; auto: the model's")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", help="type of weights and KV; auto: the model's"
+    )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)
     host_kv_memory: int = setting(

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from pagewire.engine.batch import Batch
 from pagewire.engine.model.decoder_config import DecoderConfig
-from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch
+from pagewire.kernels.rope import Rotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +37,14 @@ class Decoder:
         self._norm = weights.norm
         self._head = backend.linear(weights.head, None)
         self._backend = backend
-        self._frequencies = rope.inverse_frequencies(config.rope, config.head_dim)  # [D / 2]
+        self._rotary = Rotary(config.rope, config.head_dim)
 
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
         """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
 
         `wrote` hears of each layer, in order, once the KV of that layer is in the pool.
         """
-        cos, sin = rope.cos_sin(self._frequencies, batch.positions)
+        cos, sin = self._rotary.cos_sin(batch.positions)
         rows = StackBatch(ragged=batch.ragged, slots=batch.slots, cos=cos, sin=sin)
         hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, H]
         hidden, residual = self._stack(hidden, rows, pool, wrote)

@@ -1,22 +1,18 @@
-"""Llama and Mistral: the plain pre-norm decoder; Mistral may slide its window."""
+"""Llama: the plain pre-norm decoder; biases where the config asks for them."""
 
 from __future__ import annotations
 
-from pagewire.engine.model.decoder_config import DecoderConfig, HFConfig, common, windows_by_type
+from pagewire.engine.model.decoder_config import DecoderConfig, common
+from pagewire.engine.model.hf_config import HFConfig
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM",)
+# What transformers takes an absent entry for.
+DEFAULTS: HFConfig = {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}
 # Tensors that old checkpoints carry and the config determines.
 DERIVED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 
 def decoder_config(hf: HFConfig) -> DecoderConfig:
-    """Return the decoder that a Llama or Mistral config describes."""
-    bias = bool(hf.get("attention_bias", False))
-    window = int(hf.get("sliding_window") or 0)
-    return common(
-        hf,
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=bool(hf.get("mlp_bias", False)),
-        windows=windows_by_type(hf, window),
-    )
+    """Return the decoder that a Llama config describes."""
+    bias = bool(hf["attention_bias"])
+    return common(hf, qkv_bias=bias, o_bias=bias, mlp_bias=bool(hf["mlp_bias"]))

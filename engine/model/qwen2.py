@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from pagewire.engine.model.decoder_config import DecoderConfig, HFConfig, common, windows_by_type
+from pagewire.engine.model.decoder_config import DecoderConfig, common
+from pagewire.engine.model.hf_config import HFConfig, NotNative
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
+DEFAULTS: HFConfig = {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+}
 DERIVED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 
@@ -14,7 +23,15 @@ def decoder_config(hf: HFConfig) -> DecoderConfig:
 
 
 def windows(hf: HFConfig) -> tuple[int, ...]:
-    """Return the window of each layer by the rule of the Qwen configs."""
-    slides = bool(hf.get("use_sliding_window", False))
-    window = int(hf.get("sliding_window") or 0) if slides else 0
-    return windows_by_type(hf, window, int(hf.get("max_window_layers", 28)))
+    """Return the window of each layer: as `layer_types` says, else sliding from `max_window_layers` on.
+
+    Raises NotNative on a kind of layer that is neither full nor sliding.
+    """
+    num_layers, kinds = int(hf["num_hidden_layers"]), hf["layer_types"]
+    window = int(hf["sliding_window"] or 0) if hf["use_sliding_window"] else 0
+    if kinds is None:
+        return tuple(window if layer >= int(hf["max_window_layers"]) else 0 for layer in range(num_layers))
+    known = {"sliding_attention": window, "full_attention": 0}
+    if set(kinds) - set(known) or len(kinds) != num_layers:
+        raise NotNative(f"layer_types must name {num_layers} layers, each one of {sorted(known)}; got {kinds}")
+    return tuple(known[kind] for kind in kinds)

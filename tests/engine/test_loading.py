@@ -14,8 +14,11 @@ from engine_runs import engine, greedy, run_all, spec
 from safetensors.torch import load_file, save_file
 
 from pagewire.core.kv_layout import KVLayout
+from pagewire.core.messages import Role
+from pagewire.engine.config import EngineConfig
 from pagewire.engine.kv_cache import KVCache
-from pagewire.engine.model.families import family_of
+from pagewire.engine.model.families import native_architecture
+from pagewire.engine.model.hf_config import NotNative
 from pagewire.engine.model_folder import ModelFolder
 
 TinyModel = Callable[[str], Path]
@@ -79,37 +82,62 @@ def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
     assert run_all(engine(copy).loop, asked).tokens == run_all(engine(tiny("llama")).loop, asked).tokens
 
 
-def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"GPT2LMHeadModel is not supported; the known ones are LlamaForCausalLM, "):
-        family_of({"architectures": ["GPT2LMHeadModel"]})
-    with pytest.raises(ValueError, match="none named"):
-        family_of({})
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM"),
+        ({"architectures": []}, "none named"),
+        ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["linear_attention"] * 3}, "linear_attention"),
+    ],
+)
+def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(NotNative, match=named):
+        native_architecture({**ModelFolder.open(copy).hf_config, **changes})
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "yarn"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"architectures": ["RemoteForCausalLM"]}, "RemoteForCausalLM is not supported.* never run"),
+        ({"architectures": []}, "none named"),
+        (
+            {"architectures": ["GemmaForCausalLM"]},
+            "GemmaForCausalLM is not supported: model_type 'llama' is LlamaForCausalLM",
+        ),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ],
 )
-def test_what_we_do_not_honour_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:
+def test_what_no_path_computes_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:
     rewrite_config(copy, **changes)
     with pytest.raises(ValueError, match=named):
         engine(copy)
 
 
+def test_the_path_is_named(tiny: TinyModel, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="pagewire.engine.assembly"):
+        engine(tiny("llama"))
+        engine(tiny("llama_gelu"))
+    assert "in float32, through the native decoder" in caplog.text
+    assert "through the general path over transformers" in caplog.text
+    assert "hidden_act 'gelu'" in caplog.text
+
+
+def test_float16_needs_a_cuda_device() -> None:
+    with pytest.raises(ValueError, match="float16 needs a CUDA device, not cpu"):
+        EngineConfig(model="m", role=Role.COLOCATED, dtype="float16")
+    assert EngineConfig(model="m", role=Role.COLOCATED, dtype="float16", device="cuda:0").dtype == "float16"
+
+
 def test_the_older_form_of_rope_settings_is_read(copy: Path) -> None:
     hf = dict(ModelFolder.open(copy).hf_config)
     hf.pop("rope_parameters", None)
-    family = family_of(hf)
-    old = family.decoder_config({**hf, "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}})
-    assert (old.rope.theta, old.rope.scaling, old.rope.factor) == (5e5, "linear", 4.0)
-    plain = family.decoder_config({**hf, "rope_theta": 5e5, "rope_scaling": None})
-    assert (plain.rope.theta, plain.rope.scaling) == (5e5, "default")
+    old = native_architecture({**hf, "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}}).config.rope
+    assert (old.theta, old.scaling, old.factor) == (5e5, "linear", 4.0)
+    plain = native_architecture({**hf, "rope_theta": 5e5, "rope_scaling": None}).config.rope
+    assert (plain.theta, plain.scaling) == (5e5, "default")
 
 
 def test_digests_follow_content_not_place(tiny: TinyModel, copy: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import tiny_model
 import torch
 from engine_runs import ROOT, Heard, assert_at_rest, engine, greedy, run_all, run_until_idle, spec
-from reference import generate
+from reference import fed_token_by_token, generate
 
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve
@@ -52,7 +52,7 @@ def specs(max_tokens: int = NUM_TOKENS) -> list[Any]:
     return [spec(str(i), prompt, greedy(max_tokens)) for i, prompt in enumerate(prompts())]
 
 
-@pytest.mark.parametrize("name", sorted(tiny_model.ARCHITECTURES))
+@pytest.mark.parametrize("name", sorted(tiny_model.NATIVE))
 @pytest.mark.parametrize(
     "settings",
     [
@@ -84,6 +84,20 @@ def test_the_order_of_a_block_changes_no_token_and_no_chain(
     assert (ours.kv_layout, theirs.kv_layout) == tuple(
         theirs.kv_layout.replace("layer_outer", order) for order in ("head_outer", "layer_outer")
     )
+
+
+def test_dynamic_rope_beyond_the_original_positions(tiny: TinyModel) -> None:
+    """A prompt beyond them has one meaning here, however it is cut: what transformers holds when fed token by token."""
+    chance = random.Random(9)
+    asked = [[chance.randrange(256) for _ in range(length)] for length in (101, 130, 190)]
+    asked.append([*asked[1][:120], *asked[0][:20]])  # shares blocks beyond the 100 original positions
+    expected = [fed_token_by_token(tiny("dynamic_rope"), prompt, NUM_TOKENS) for prompt in asked]
+    for chunk_size in (512, 23):
+        built = engine(tiny("dynamic_rope"), chunk_size=chunk_size, max_num_batched_tokens=2 * chunk_size)
+        heard = run_all(built.loop, [spec(str(i), prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(asked)])
+        assert [heard.tokens[str(i)] for i in range(len(asked))] == expected
+        again = run_all(built.loop, [spec("again", asked[3], greedy(NUM_TOKENS))])
+        assert (again.tokens["again"], again.ends["again"].cached_tokens) == (expected[3], 128)
 
 
 def test_prefix_hits_change_no_token(tiny: TinyModel, expected: Callable[[str], list[list[int]]]) -> None:

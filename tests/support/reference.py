@@ -88,6 +88,19 @@ def generate(folder: Path, prompts: Sequence[Sequence[int]], max_tokens: int) ->
     return [list(model.greedy([list(prompt)], max_tokens)[0].tokens) for prompt in prompts]
 
 
+def fed_token_by_token(folder: Path, prompt: Sequence[int], max_tokens: int) -> list[int]:
+    """Return `max_tokens` greedy tokens after a prompt that the model is given one token at a time."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    cache, tokens, answer = DynamicCache(config=model.config), list(prompt), list[int]()
+    with torch.inference_mode():
+        for place in range(len(prompt) + max_tokens - 1):
+            logits = model(torch.tensor([[tokens[place]]]), past_key_values=cache, use_cache=True).logits
+            if place >= len(prompt) - 1:
+                answer.append(int(logits[0, -1].argmax()))
+                tokens.append(answer[-1])
+    return answer
+
+
 def is_near_tie(expected: Expected, got: tuple[int, ...]) -> bool:
     """Return False where `got` is equal, True where it leaves the path at a near-tie; fail on any other difference."""
     if got == expected.tokens:

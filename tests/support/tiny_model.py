@@ -15,9 +15,22 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
     GenerationConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    OlmoConfig,
+    OPTConfig,
+    Phi3Config,
+    PhiConfig,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
@@ -47,27 +60,83 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": END_OF_TEXT,
 }
 
-ARCHITECTURES: dict[str, Callable[[], PretrainedConfig]] = {
+
+def _scaled(rope_type: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 10000.0, **parameters}}
+
+
+# What the native decoder computes. Original positions are few, so that prompts of the tests go beyond them.
+NATIVE: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": lambda: LlamaConfig(**_SHAPE),
+    "llama_wide_heads": lambda: LlamaConfig(**{**_SHAPE, "head_dim": 32, "num_key_value_heads": 1}),
     "llama3_rope": lambda: LlamaConfig(
         **{**_SHAPE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 10000.0,
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
+        **_scaled("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
     ),
-    "linear_rope": lambda: LlamaConfig(
-        **_SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
-    ),
+    "linear_rope": lambda: LlamaConfig(**_SHAPE, **_scaled("linear", factor=2.0)),
+    "yarn_rope": lambda: Qwen2Config(**_SHAPE, **_scaled("yarn", factor=8.0, original_max_position_embeddings=64)),
+    # No prompt of the tests is longer, and the longest grows beyond: what transformers does then has one meaning.
+    "dynamic_rope": lambda: LlamaConfig(**{**_SHAPE, "max_position_embeddings": 100}, **_scaled("dynamic", factor=4.0)),
     "mistral": lambda: MistralConfig(**_SHAPE, sliding_window=24),
     "qwen2": lambda: Qwen2Config(**_SHAPE),
     "qwen2_sliding": lambda: Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1),
     "qwen3": lambda: Qwen3Config(**{**_SHAPE, "tie_word_embeddings": False}),
+    "qwen3_layer_types": lambda: Qwen3Config(
+        **{**_SHAPE, "head_dim": 32, "attention_bias": True},
+        use_sliding_window=True,
+        sliding_window=20,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
 }
+
+# For configs that derive the head size, or that know no grouped heads.
+_DERIVED = {key: value for key, value in _SHAPE.items() if key != "head_dim"}
+_PLAIN = {key: value for key, value in _DERIVED.items() if key != "num_key_value_heads"}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+# What the general path computes.
+GENERAL: dict[str, Callable[[], PretrainedConfig]] = {
+    "gemma": lambda: GemmaConfig(**_SHAPE),
+    "gemma2": lambda: Gemma2Config(**_SHAPE, sliding_window=20, attn_logit_softcapping=2.0),
+    "gemma3": lambda: Gemma3TextConfig(**_SHAPE, sliding_window=20, sliding_window_pattern=2),
+    "phi": lambda: PhiConfig(**{**_DERIVED, "tie_word_embeddings": False}),
+    "phi3": lambda: Phi3Config(**_DERIVED, sliding_window=24),
+    "phi3_longrope": lambda: Phi3Config(
+        **{**_DERIVED, "original_max_position_embeddings": 128},
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0 + 0.25 * i for i in range(8)],
+            "long_factor": [4.0] * 8,
+        },
+    ),
+    "olmo": lambda: OlmoConfig(**_DERIVED, clip_qkv=3.0),
+    "olmo2": lambda: Olmo2Config(**_DERIVED),
+    "gpt_neox": lambda: GPTNeoXConfig(**{**_PLAIN, "tie_word_embeddings": False}),
+    "gpt2": lambda: GPT2Config(vocab_size=VOCAB_SIZE, n_embd=64, n_layer=3, n_head=4, n_positions=512),
+    "opt": lambda: OPTConfig(**{**_PLAIN, "word_embed_proj_dim": 64, "ffn_dim": 96}),
+    "gpt_oss": lambda: GptOssConfig(
+        **{**_SHAPE, "tie_word_embeddings": False}, num_local_experts=4, num_experts_per_tok=2, sliding_window=20
+    ),
+    "mixtral": lambda: MixtralConfig(**_SHAPE, num_local_experts=4),
+    "llama_gelu": lambda: LlamaConfig(**_SHAPE, hidden_act="gelu"),
+    "deepseek_v3": lambda: DeepseekV3Config(
+        **{**_PLAIN, "tie_word_embeddings": False},
+        **_EXPERTS,
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        kv_lora_rank=16,
+        q_lora_rank=24,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=12,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+    ),
+}
+
+ARCHITECTURES = {**NATIVE, **GENERAL}
 
 
 def build(folder: Path, name: str = "llama", seed: int = 0, num_layers: int = 3) -> Path:

@@ -1,0 +1,180 @@
+"""The general path: any decoder-only language model of transformers, its attention over our paged pool.
+
+transformers computes everything but attention, on the packed batch as one row with explicit positions and no cache of
+its own. Knows no architecture by name. Invariant: a model that is accepted keeps no state of a sequence but keys and
+values in the pool, and its layers see exactly what their masks show; every other model is refused by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch.nn import functional
+
+from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.engine.batch import Batch
+from pagewire.engine.model.attention_interface import NAME, AttentionCall, attending
+from pagewire.engine.model.attention_survey import LayerAttention, check_layers, survey
+from pagewire.engine.model.hf_config import HFConfig
+from pagewire.engine.model.rope_config import reach
+from pagewire.engine.model_folder import ModelFolder
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.decoder_stack import OnLayer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersArchitecture:
+    """A model as its own module describes it; satisfies `Architecture`."""
+
+    config: Any  # transformers' own
+    layers: tuple[LayerAttention, ...]
+    max_positions: int
+    reason: str  # why it is not native
+
+    @classmethod
+    def of(cls, folder: ModelFolder, reason: str) -> TransformersArchitecture:
+        """Read a folder's config, and survey the module that it describes; raises ValueError naming what refuses it."""
+        _check_kind(folder.hf_config)
+        name = folder.hf_config["architectures"][0]
+        config = transformers.AutoConfig.from_pretrained(
+            folder.path, local_files_only=True, trust_remote_code=False, attn_implementation=NAME
+        )
+
+        def build() -> Any:
+            # In bfloat16 since some products exist for it alone there; the survey looks at shapes.
+            module = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=torch.bfloat16, attn_implementation=NAME
+            ).eval()
+            if type(module).__name__ != name:
+                raise ValueError(f"model_type {config.model_type!r} is {type(module).__name__}")
+            return module
+
+        try:
+            max_positions = _max_positions(config)
+            layers = survey(build, max_positions or 1)
+            check_layers(layers, config.num_hidden_layers)
+            if not max_positions:
+                raise ValueError(f"{config.model_type} does not say how many positions it serves")
+        except ValueError as error:
+            raise ValueError(f"{name} is not supported: {error}") from error
+        return cls(config=config, layers=layers, max_positions=max_positions, reason=reason)
+
+    @property
+    def path(self) -> str:
+        """Which code computes it, for people."""
+        return f"general path over transformers {transformers.__version__} ({self.reason})"
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of its logits."""
+        return int(self.config.vocab_size)
+
+    def kv_layout(self, block_size: int, dtype: str, order: BlockOrder) -> KVLayout:
+        """Return the layout of its KV."""
+        return KVLayout(
+            num_layers=len(self.layers),
+            num_kv_heads=self.layers[0].num_kv_heads,
+            head_dim=self.layers[0].head_dim,
+            block_size=block_size,
+            dtype=dtype,
+            order=order,
+        )
+
+    def load(
+        self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend
+    ) -> TransformersModel:
+        """Read the weights; raises ValueError naming what is missing, surplus or misshapen."""
+        folder.weight_files()  # safetensors, or an error that says so
+        module, found = transformers.AutoModelForCausalLM.from_pretrained(
+            folder.path,
+            config=self.config,
+            dtype=dtype,
+            attn_implementation=NAME,
+            use_safetensors=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are named below, with the rest
+            output_loading_info=True,
+        )
+        wrong = {kind: sorted(map(str, found[f"{kind}_keys"])) for kind in ("missing", "unexpected", "mismatched")}
+        if any(wrong.values()):
+            listed = "; ".join(f"{kind} {', '.join(names) or 'none'}" for kind, names in wrong.items())
+            raise ValueError(f"the weights do not fit the model: {listed}")
+        return TransformersModel(module.to(device).eval(), self.layers, backend)
+
+
+class TransformersModel:
+    """A transformers module that attends over the pool; satisfies `Model`."""
+
+    def __init__(self, module: Any, layers: tuple[LayerAttention, ...], backend: Backend) -> None:
+        self._module = module
+        self._windows = tuple(layer.window for layer in layers)
+        self._backend = backend
+        self._chooses_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
+
+    def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
+        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`."""
+        backend, layers = self._backend, itertools.count()
+        plans = {
+            window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(self._windows))
+        }
+
+        def attend(call: AttentionCall) -> torch.Tensor:
+            layer, head_dim = next(layers), pool.shape[-1]
+            q, k, v = (_widened(x, head_dim).to(pool.dtype) for x in (call.q, call.k, call.v))
+            backend.write_kv(k, v, pool, layer, batch.slots)
+            if wrote is not None:
+                wrote(layer)
+            plan = plans[self._windows[layer]]
+            out = backend.paged_attention(q, pool, layer, plan, call.scale, call.softcap, call.sinks)
+            return out[..., : call.v.shape[2]].to(call.q.dtype)
+
+        rows = batch.logit_rows
+        wanted = {"logits_to_keep": rows} if self._chooses_rows else {}
+        with attending(attend):
+            logits: torch.Tensor = self._module(
+                input_ids=batch.token_ids[None],
+                position_ids=batch.positions[None],
+                # Says that nothing is padding, and keeps transformers from guessing sequences from positions.
+                attention_mask=torch.ones_like(batch.token_ids)[None],
+                use_cache=False,
+                **wanted,
+            ).logits[0]
+        return (logits if self._chooses_rows else logits[rows]).float()
+
+
+def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:
+    # Keys and values of unequal width share the wider one: zeros add nothing to a product.
+    return functional.pad(x, (0, head_dim - x.shape[2])) if x.shape[2] < head_dim else x
+
+
+def _check_kind(hf: HFConfig) -> None:
+    names = list(hf.get("architectures") or [])
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    if hf.get("is_encoder_decoder"):
+        raise ValueError(f"{' '.join(names)} is an encoder-decoder; only decoders are supported")
+    if len(names) != 1 or names[0] not in known:
+        raise ValueError(
+            f"architecture {' '.join(names) or '(none named)'} is not supported: it is not a causal language model of "
+            f"transformers {transformers.__version__} (code that comes with a model is never run)"
+        )
+    if any(key in hf for key in ("vision_config", "audio_config")):
+        raise ValueError(f"{names[0]} reads more than text; its text model alone is supported")
+
+
+def _max_positions(config: Any) -> int:
+    own = getattr(config, "max_position_embeddings", None) or 0  # 0: it does not say
+    parameters = getattr(config, "rope_parameters", None) or {}
+    scalings = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    for scaling in scalings:
+        # Beyond the original positions both turn every token by how long the longest of the batch is, and would turn
+        # cached keys otherwise than new ones: served as far as they are plain.
+        if scaling["rope_type"] == "longrope":
+            own = min(own, scaling["original_max_position_embeddings"])
+        if scaling["rope_type"] == "yarn" and len(scalings) == 1:
+            own = reach({"max_position_embeddings": own, "rope_parameters": scaling})
+    return int(own)

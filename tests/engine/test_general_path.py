@@ -1,0 +1,207 @@
+"""Architectures without a native decoder: greedy tokens in fp32 equal transformers' own `generate`, however batched.
+
+Tiny random weights: this shows that keys, values, masks and positions reach attention exactly, not that answers make
+sense. Refusals are shown on configs alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+import torch
+import transformers
+from engine_runs import assert_at_rest, engine, greedy, run_all, spec
+from reference import generate
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BloomConfig,
+    FalconConfig,
+    JambaConfig,
+    Llama4TextConfig,
+    MambaConfig,
+    MptConfig,
+    PretrainedConfig,
+    T5Config,
+)
+from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+
+from pagewire.core.engine_messages import StepDone
+from pagewire.core.messages import Role
+from pagewire.engine.model.attention_interface import NAME, MaskRule, attending
+from pagewire.engine.model.attention_survey import LayerAttention, check_layers, window_of
+
+TinyModel = Callable[[str], Path]
+
+NUM_TOKENS = 12
+
+
+def prompts() -> list[list[int]]:
+    chance = random.Random(1)
+    shared = [chance.randrange(256) for _ in range(70)]
+    plain = [[chance.randrange(256) for _ in range(length)] for length in (1, 15, 16, 33, 90)]
+    return [*plain, shared, [*shared, *(chance.randrange(256) for _ in range(11))]]
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: TinyModel) -> Callable[[str], list[list[int]]]:
+    known: dict[str, list[list[int]]] = {}
+
+    def tokens(name: str) -> list[list[int]]:
+        if name not in known:
+            known[name] = generate(tiny(name), prompts(), NUM_TOKENS)
+        return known[name]
+
+    return tokens
+
+
+@pytest.mark.parametrize("name", sorted(tiny_model.GENERAL))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"block_size": 16, "chunk_size": 512, "max_num_batched_tokens": 1024},
+        {"block_size": 16, "chunk_size": 7, "max_num_batched_tokens": 40, "kv_order": "head_outer"},
+        {"block_size": 64, "chunk_size": 33, "max_num_batched_tokens": 64, "max_num_seqs": 3},
+    ],
+    ids=["whole", "small-chunks", "few-at-once"],
+)
+def test_mixed_batches_and_prefix_hits_equal_generate(
+    tiny: TinyModel, expected: Callable[[str], list[list[int]]], name: str, settings: dict[str, Any]
+) -> None:
+    built = engine(tiny(name), **{"max_model_len": 128, "kv_memory_bytes": 8 << 20, **settings})
+    built.cache.pool.fill_(float("nan"))
+    for turn in ("first", "again"):
+        asked = [spec(f"{turn} {i}", prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(prompts())]
+        heard = run_all(built.loop, asked)
+        assert [heard.tokens[f"{turn} {i}"] for i in range(len(asked))] == expected(name)
+    cached = [heard.ends[f"again {i}"].cached_tokens for i in range(len(asked))]
+    size = settings["block_size"]
+    assert cached == [(len(prompt) - 1) // size * size for prompt in prompts()]
+    assert_at_rest(built.loop)
+
+
+def test_a_model_is_told_of_layers_in_groups(tiny: TinyModel) -> None:
+    built = engine(tiny("gemma2"), Role.PREFILL, layer_groups=3, max_model_len=128)
+    built.cache.pool.fill_(7.0)  # somebody else's
+    copies: list[tuple[int, torch.Tensor]] = []
+
+    def tell(step: StepDone) -> None:
+        (chunk,) = step.chunks
+        assert chunk.group is not None
+        copies.append((chunk.group, built.cache.pool[list(chunk.block_ids), chunk.group].clone()))
+
+    built.loop.on_group = tell
+    heard = run_all(built.loop, [spec("a", prompts()[3], greedy(4))])
+    assert [group for group, _ in copies] == [0, 1, 2]
+    for group, copy in copies:
+        assert torch.equal(copy, built.cache.pool[list(heard.chunks[-1].block_ids), group])
+        assert (copy[-1, :, :, len(prompts()[3]) % 16 :] == 0).all()
+        assert (copy[:-1] != 7).all()
+
+
+SHAPE: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "why"),
+    [
+        (BloomConfig(**SHAPE), "BloomForCausalLM", "ALiBi"),
+        (FalconConfig(**SHAPE, alibi=True), "FalconForCausalLM", "ALiBi"),
+        (MptConfig(vocab_size=259, d_model=64, n_layers=3, n_heads=4), "MptForCausalLM", "ALiBi"),
+        (MambaConfig(vocab_size=259, hidden_size=64, num_hidden_layers=3), "MambaForCausalLM", "0 of its 3 layers"),
+        (JambaConfig(**SHAPE, num_key_value_heads=2), "JambaForCausalLM", "states beside keys and values"),
+        (Llama4TextConfig(**SHAPE, head_dim=16, attention_chunk_size=32), "Llama4ForCausalLM", "its mask is no rule"),
+        (T5Config(vocab_size=259, d_model=64), "T5ForConditionalGeneration", "an encoder-decoder"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isalnum() else "",
+)
+def test_what_cannot_work_is_refused_before_a_weight_is_read(
+    tmp_path: Path, config: PretrainedConfig, name: str, why: str
+) -> None:
+    config.architectures = [name]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{name} is .*{why}"):
+        engine(tmp_path)
+
+
+def test_layers_of_unequal_shape_are_refused() -> None:
+    layer = LayerAttention(num_kv_heads=2, head_dim=16, window=0, softcap=0.0, sinks=False)
+    with pytest.raises(ValueError, match=r"its layers differ .*\[\(2, 16\), \(2, 32\)\]"):
+        check_layers((layer, dataclasses.replace(layer, head_dim=32)), 2)
+    with pytest.raises(ValueError, match="1 of its 2 layers keep keys and values"):
+        check_layers((layer,), 2)
+
+
+def test_longrope_is_served_as_far_as_it_is_plain(tiny: TinyModel) -> None:
+    with pytest.raises(ValueError, match="max_model_len 129 is above the model's 128 positions"):
+        engine(tiny("phi3_longrope"), max_model_len=129)
+
+
+@pytest.mark.parametrize("window", [1, 2, 63, 64, 0])
+def test_a_window_is_read_from_a_mask(window: int) -> None:
+    rule = sliding_window_causal_mask_function(window) if window else causal_mask_function
+    assert window_of(MaskRule(rule), 64) == (window or 64)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda batch, head, query, key: key >= 0,
+        lambda batch, head, query, key: (key <= query) & (key // 16 == query // 16),
+        lambda batch, head, query, key: (key <= query) & (key != 3),
+        lambda batch, head, query, key: torch.zeros(5, dtype=torch.bool)[key],
+    ],
+    ids=["open to the future", "chunked", "with a hole", "over the batch's tokens"],
+)
+def test_another_mask_is_refused(rule: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(ValueError, match="its mask is n"):
+        window_of(MaskRule(rule), 64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"position_bias": torch.zeros(1)}, "asks for position_bias"),
+        ({"dropout": 0.1}, "not causal attention without dropout"),
+        ({"is_causal": False}, "not causal attention without dropout"),
+    ],
+)
+def test_what_attention_does_not_know_is_refused(asked: dict[str, Any], named: str) -> None:
+    q = torch.zeros(1, 2, 3, 8)
+    ours = transformers.AttentionInterface()[NAME]
+    with attending(lambda call: call.q):
+        ours(torch.nn.Identity(), q, q, q, None, output_attentions=False, position_ids=torch.zeros(1, 3))
+        with pytest.raises(ValueError, match=named):
+            ours(torch.nn.Identity(), q, q, q, None, **asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda tensors: tensors.pop("model.norm.weight"), r"missing model\.norm\.weight; unexpected none"),
+        (
+            lambda tensors: tensors.update({"model.extra": torch.zeros(1)}),
+            r"missing none; unexpected model\.extra; mismatched none",
+        ),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}),
+            r"mismatched .*model\.norm\.weight.*3.*64",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    tiny: TinyModel, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object], named: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny("olmo2"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=named):
+        engine(folder)
