@@ -24,22 +24,22 @@ class LayerAttention:
     num_kv_heads: int
     head_dim: int  # of the wider of keys and values
     window: int
-    softcap: float
-    sinks: bool
 
 
 def survey(build: Callable[[], Any], max_positions: int) -> tuple[LayerAttention, ...]:
     """Return the attention of each layer of the module that `build` returns, in the order in which they run."""
     found: list[LayerAttention] = []
+    windows: dict[tuple[object, int], int] = {}  # layers share their masks
 
     def attend(call: AttentionCall) -> torch.Tensor:
+        asked = call.mask, call.window
+        if asked not in windows:
+            windows[asked] = _window(call, max_positions)
         found.append(
             LayerAttention(
                 num_kv_heads=call.k.shape[1],
                 head_dim=max(call.k.shape[2], call.v.shape[2]),
-                window=_window(call, max_positions),
-                softcap=call.softcap,
-                sinks=call.sinks is not None,
+                window=windows[asked],
             )
         )
         return call.q.new_zeros(*call.q.shape[:2], call.v.shape[2])
@@ -62,8 +62,8 @@ def check_layers(layers: tuple[LayerAttention, ...], num_layers: int) -> None:
     """Raise ValueError unless every layer keeps keys and values, all of one shape."""
     if len(layers) != num_layers:
         raise ValueError(
-            f"{len(layers)} of its {num_layers} layers keep keys and values; states of another kind (state-space, "
-            "linear attention, convolution) are not supported"
+            f"it attends {len(layers)} times in {num_layers} layers; once in each is supported, and no states beside "
+            "keys and values"
         )
     shapes = sorted({(layer.num_kv_heads, layer.head_dim) for layer in layers})
     if len(shapes) > 1:

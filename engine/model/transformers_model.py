@@ -22,6 +22,7 @@ from pagewire.engine.model.attention_interface import NAME, AttentionCall, atten
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, survey
 from pagewire.engine.model.hf_config import HFConfig
 from pagewire.engine.model.rope_config import reach
+from pagewire.engine.model.row_check import check_rows
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import OnLayer
@@ -41,9 +42,12 @@ class TransformersArchitecture:
         """Read a folder's config, and survey the module that it describes; raises ValueError naming what refuses it."""
         _check_kind(folder.hf_config)
         name = folder.hf_config["architectures"][0]
-        config = transformers.AutoConfig.from_pretrained(
-            folder.path, local_files_only=True, trust_remote_code=False, attn_implementation=NAME
-        )
+        try:
+            config = transformers.AutoConfig.from_pretrained(
+                folder.path, local_files_only=True, trust_remote_code=False, attn_implementation=NAME
+            )
+        except Exception as error:  # whatever a validator of transformers may raise
+            raise ValueError(f"{name}: transformers does not take its config.json: {error}") from error
 
         def build() -> Any:
             # In bfloat16 since some products exist for it alone there; the survey looks at shapes.
@@ -52,6 +56,8 @@ class TransformersArchitecture:
             ).eval()
             if type(module).__name__ != name:
                 raise ValueError(f"model_type {config.model_type!r} is {type(module).__name__}")
+            if getattr(module, "_is_stateful", False):
+                raise ValueError("it keeps states beside keys and values (state-space, linear attention, convolution)")
             return module
 
         try:
@@ -90,6 +96,7 @@ class TransformersArchitecture:
     ) -> TransformersModel:
         """Read the weights; raises ValueError naming what is missing, surplus or misshapen."""
         folder.weight_files()  # safetensors, or an error that says so
+        transformers.utils.logging.disable_progress_bar()
         module, found = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path,
             config=self.config,
@@ -104,7 +111,12 @@ class TransformersArchitecture:
         if any(wrong.values()):
             listed = "; ".join(f"{kind} {', '.join(names) or 'none'}" for kind, names in wrong.items())
             raise ValueError(f"the weights do not fit the model: {listed}")
-        return TransformersModel(module.to(device).eval(), self.layers, backend)
+        model = TransformersModel(module.to(device).eval(), self.layers, backend)
+        try:
+            check_rows(model.logits_of, self.vocab_size, self.max_positions, device)
+        except ValueError as error:
+            raise ValueError(f"{type(module).__name__} is not supported: {error}") from error
+        return model
 
 
 class TransformersModel:
@@ -133,18 +145,23 @@ class TransformersModel:
             out = backend.paged_attention(q, pool, layer, plan, call.scale, call.softcap, call.sinks)
             return out[..., : call.v.shape[2]].to(call.q.dtype)
 
-        rows = batch.logit_rows
-        wanted = {"logits_to_keep": rows} if self._chooses_rows else {}
         with attending(attend):
-            logits: torch.Tensor = self._module(
-                input_ids=batch.token_ids[None],
-                position_ids=batch.positions[None],
-                # Says that nothing is padding, and keeps transformers from guessing sequences from positions.
-                attention_mask=torch.ones_like(batch.token_ids)[None],
-                use_cache=False,
-                **wanted,
-            ).logits[0]
-        return (logits if self._chooses_rows else logits[rows]).float()
+            return self.logits_of(batch.token_ids, batch.positions, batch.logit_rows).float()
+
+    def logits_of(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the logits of `rows` (None: all) of packed tokens `[T]`, by whatever attention is set: `[n, V]`."""
+        wanted = {"logits_to_keep": rows} if self._chooses_rows and rows is not None else {}
+        logits: torch.Tensor = self._module(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            # Says that nothing is padding, and keeps transformers from guessing sequences from positions.
+            attention_mask=torch.ones_like(token_ids)[None],
+            use_cache=False,
+            **wanted,
+        ).logits[0]
+        return logits if wanted or rows is None else logits[rows]
 
 
 def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -36,6 +36,7 @@ from pagewire.core.engine_messages import StepDone
 from pagewire.core.messages import Role
 from pagewire.engine.model.attention_interface import NAME, MaskRule, attending
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, window_of
+from pagewire.engine.model.row_check import check_rows
 
 TinyModel = Callable[[str], Path]
 
@@ -114,7 +115,11 @@ SHAPE: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_layer
         (BloomConfig(**SHAPE), "BloomForCausalLM", "ALiBi"),
         (FalconConfig(**SHAPE, alibi=True), "FalconForCausalLM", "ALiBi"),
         (MptConfig(vocab_size=259, d_model=64, n_layers=3, n_heads=4), "MptForCausalLM", "ALiBi"),
-        (MambaConfig(vocab_size=259, hidden_size=64, num_hidden_layers=3), "MambaForCausalLM", "0 of its 3 layers"),
+        (
+            MambaConfig(vocab_size=259, hidden_size=64, num_hidden_layers=3),
+            "MambaForCausalLM",
+            "states beside keys and values",
+        ),
         (JambaConfig(**SHAPE, num_key_value_heads=2), "JambaForCausalLM", "states beside keys and values"),
         (Llama4TextConfig(**SHAPE, head_dim=16, attention_chunk_size=32), "Llama4ForCausalLM", "its mask is no rule"),
         (T5Config(vocab_size=259, d_model=64), "T5ForConditionalGeneration", "an encoder-decoder"),
@@ -131,11 +136,40 @@ def test_what_cannot_work_is_refused_before_a_weight_is_read(
 
 
 def test_layers_of_unequal_shape_are_refused() -> None:
-    layer = LayerAttention(num_kv_heads=2, head_dim=16, window=0, softcap=0.0, sinks=False)
+    layer = LayerAttention(num_kv_heads=2, head_dim=16, window=0)
     with pytest.raises(ValueError, match=r"its layers differ .*\[\(2, 16\), \(2, 32\)\]"):
         check_layers((layer, dataclasses.replace(layer, head_dim=32)), 2)
-    with pytest.raises(ValueError, match="1 of its 2 layers keep keys and values"):
+    with pytest.raises(ValueError, match="it attends 1 times in 2 layers"):
         check_layers((layer,), 2)
+
+
+def rowwise(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return logits `[T, V]` that depend on a row's own token and position."""
+    weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    return torch.sin(tokens[:, None] * 0.1 + torch.arange(64)) @ weight + 9 * torch.cos(
+        positions[:, None] * 0.2 + torch.arange(32)
+    )
+
+
+@pytest.mark.parametrize(
+    "leaks",
+    [
+        lambda tokens, positions: rowwise(tokens, positions).cumsum(0),
+        lambda tokens, positions: rowwise(tokens, positions) + 0.5 * rowwise(tokens, positions).roll(1, 0),
+        lambda tokens, positions: rowwise(tokens, torch.arange(len(tokens))),
+        lambda tokens, positions: rowwise(tokens, positions * 512 // (positions.max() + 1)),
+    ],
+    ids=["state", "convolution", "counted positions", "the batch's longest"],
+)
+def test_rows_that_meet_elsewhere_than_in_attention_are_refused(
+    leaks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    device = torch.device("cpu")
+    check_rows(rowwise, 100, 512, device)
+    check_rows(lambda tokens, positions: rowwise(tokens, positions).bfloat16(), 100, 512, device)
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(ValueError, match="meet elsewhere than in attention"):
+            check_rows(lambda tokens, positions, dtype=dtype: leaks(tokens, positions).to(dtype), 100, 512, device)  # type: ignore[misc]
 
 
 def test_longrope_is_served_as_far_as_it_is_plain(tiny: TinyModel) -> None:

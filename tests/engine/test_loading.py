@@ -107,6 +107,7 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
             {"architectures": ["GemmaForCausalLM"]},
             "GemmaForCausalLM is not supported: model_type 'llama' is LlamaForCausalLM",
         ),
+        ({"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": "x"}, "does not take its config"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_continued_sequence_says_the_rest(tiny: TinyModel, expected: Callable[
     assert [tokens[str(i)] for i in range(len(continued))] == [answer[known:] for answer in expected("llama")]
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma3"])
 @pytest.mark.parametrize("with_first_token", [True, False])
 @pytest.mark.parametrize("lost_blocks", [0, 1])
 def test_kv_from_another_pool_equals_local(
