@@ -19,6 +19,8 @@ def rope_of(hf: HFConfig) -> Rope:
         raise NotNative(f"rope type {kind!r} is not supported; the known ones are {', '.join(KNOWN_SCALINGS)}")
     if float(parameters.get("partial_rotary_factor") or hf.get("partial_rotary_factor") or 1.0) != 1.0:
         raise NotNative("partial_rotary_factor is not supported; every dimension of a head is rotated")
+    if any(isinstance(value, dict) for value in parameters.values()):
+        raise NotNative("rope parameters by kind of layer are not supported; all layers share one set")
     original = _original(hf, parameters, kind)
     factor = float(parameters.get("factor") or int(hf["max_position_embeddings"]) / original)
     common: dict[str, Any] = {

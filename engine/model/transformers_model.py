@@ -188,8 +188,8 @@ def _max_positions(config: Any) -> int:
     parameters = getattr(config, "rope_parameters", None) or {}
     scalings = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     for scaling in scalings:
-        # Beyond the original positions both turn every token by how long the longest of the batch is, and would turn
-        # cached keys otherwise than new ones: served as far as they are plain.
+        # Beyond the original positions longrope turns every token by how long the longest of the batch is, as dynamic
+        # scaling does beyond the model's own, which are its original ones: served as far as they are plain.
         if scaling["rope_type"] == "longrope":
             own = min(own, scaling["original_max_position_embeddings"])
         if scaling["rope_type"] == "yarn" and len(scalings) == 1:

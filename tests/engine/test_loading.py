@@ -86,6 +86,7 @@ def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
     ("changes", "named"),
     [
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "by kind of layer"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM"),

@@ -25,10 +25,10 @@ class Expected:
 
 
 class Reference:
-    """The model in fp32 through `transformers.generate`."""
+    """The model through `transformers.generate`, in fp32 unless told otherwise."""
 
-    def __init__(self, folder: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
         # In place of the folder's own: greedy, and only length ends an answer.
         self._model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 
