@@ -140,7 +140,7 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)
     except (ValueError, OSError) as error:  # a model or a setting that cannot work: the front says it, in one line
-        front.send(CannotStart(reason=str(error)))
+        front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
     warm_up(engine)
     front.send(engine.ready)

@@ -63,7 +63,7 @@ class TransformersArchitecture:
         try:
             max_positions = _max_positions(config)
             layers = survey(build, max_positions or 1)
-            check_layers(layers, config.num_hidden_layers)
+            check_layers(layers, getattr(config, "num_hidden_layers", 0))
             if not max_positions:
                 raise ValueError(f"{config.model_type} does not say how many positions it serves")
         except ValueError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from engine_runs import ROOT, Heard, greedy, spec
 from reference import generate
+from transformers import BloomConfig
 
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
@@ -171,6 +172,27 @@ async def test_an_engine_that_cannot_start_says_why_in_one_line(
     assert "\n" not in caught.value.message
     said = capfd.readouterr().err.splitlines()
     assert said == [], "the front says it; the engine need not"
+
+
+async def test_a_model_of_the_general_path_runs_in_a_process(
+    tiny: TinyModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = await EngineClient.start(config(tiny("gemma2"), Role.COLOCATED))
+    ears = Ears(client)
+    client.add(Add(spec=spec("a", PROMPT, greedy(NUM_TOKENS))))
+    done = await ears.until(lambda heard: "a" in heard.ends)
+    assert done.tokens["a"] == generate(tiny("gemma2"), [PROMPT], NUM_TOKENS)[0]
+    await client.close()
+    assert client.exit_code == 0
+    assert "in float32, through the general path over transformers" in capfd.readouterr().err
+
+
+async def test_a_model_that_no_path_computes_is_refused_in_one_line(tmp_path: Path) -> None:
+    settings = BloomConfig(hidden_size=64, n_layer=2, n_head=4, architectures=["BloomForCausalLM"])
+    settings.save_pretrained(tmp_path)
+    with pytest.raises(EngineFailed, match=r"BloomForCausalLM is not supported: .*ALiBi") as caught:
+        await EngineClient.start(config(tmp_path, Role.DECODE))
+    assert "\n" not in caught.value.message
 
 
 async def test_a_front_that_cannot_take_in_a_step_ends_its_engine_and_says_so(
