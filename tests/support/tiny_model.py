@@ -112,6 +112,7 @@ GENERAL: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "olmo": lambda: OlmoConfig(**_DERIVED, clip_qkv=3.0),
     "olmo2": lambda: Olmo2Config(**_DERIVED),
+    "olmo2_yarn": lambda: Olmo2Config(**_DERIVED, **_scaled("yarn", factor=8.0, original_max_position_embeddings=64)),
     "gpt_neox": lambda: GPTNeoXConfig(**{**_PLAIN, "tie_word_embeddings": False}),
     "gpt2": lambda: GPT2Config(vocab_size=VOCAB_SIZE, n_embd=64, n_layer=3, n_head=4, n_positions=512),
     "opt": lambda: OPTConfig(**{**_PLAIN, "word_embed_proj_dim": 64, "ffn_dim": 96}),
