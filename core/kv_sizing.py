@@ -15,6 +15,8 @@ from pagewire.core.kv_layout import BlockOrder, KVLayout
 
 # A sequence that will decode is promised one block besides those of its tokens.
 SPARE_BLOCKS = 1
+# What a decoder must say, and how GPT-2 and its kin say it.
+OLDER_NAMES = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "hidden_size": "n_embd"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +74,26 @@ def layout_of(
 ) -> KVLayout:
     """Return the KV layout of the decoder that a config.json describes, in the field names of transformers.
 
-    Raises ValueError where the config has no such decoder, or one that keeps something else than keys and values.
+    Latents (multi-head latent attention) are kept expanded, as keys and values of every head. Raises ValueError where
+    the config describes no such decoder.
     """
-    decoder = hf.get("text_config") or hf  # a model of several modalities has its decoder inside
-    missing = [name for name in ("num_hidden_layers", "num_attention_heads", "hidden_size") if not decoder.get(name)]
+    decoder = dict(hf.get("text_config") or hf)  # a model of several modalities has its decoder inside
+    for name, older in OLDER_NAMES.items():
+        decoder.setdefault(name, decoder.get(older))
+    missing = [name for name in OLDER_NAMES if not decoder[name]]
     if missing:
         raise ValueError(f"the config describes no decoder: it has no {', '.join(missing)}")
-    if decoder.get("kv_lora_rank"):
-        raise ValueError("the config has a kv_lora_rank: such a model caches latents, not keys and values")
     num_heads = int(decoder["num_attention_heads"])
+    num_kv_heads = 1 if decoder.get("multi_query") else int(decoder.get("num_key_value_heads") or num_heads)
+    head_dim = int(decoder.get("head_dim") or int(decoder["hidden_size"]) // num_heads)
+    if decoder.get("kv_lora_rank"):
+        # Keys and values of unequal width share the wider one.
+        keys = int(decoder["qk_nope_head_dim"]) + int(decoder["qk_rope_head_dim"])
+        num_kv_heads, head_dim = num_heads, max(keys, int(decoder["v_head_dim"]))
     return KVLayout(
         num_layers=int(decoder["num_hidden_layers"]),
-        num_kv_heads=int(decoder.get("num_key_value_heads") or num_heads),
-        head_dim=int(decoder.get("head_dim") or int(decoder["hidden_size"]) // num_heads),
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         block_size=block_size,
         dtype=dtype,
         order=order,

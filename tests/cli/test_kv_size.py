@@ -75,7 +75,7 @@ def test_wrong_wishes_are_one_line(llama: Path, arguments: tuple[str, ...], mess
 def test_an_engine_takes_the_same_blocks(tmp_path: Path, name: str) -> None:
     folder = tiny_model.build(tmp_path, name)
     config = json.loads((folder / "config.json").read_text())
-    built = engine(folder, kv_memory_bytes=1 << 20)
+    built = engine(folder, kv_memory_bytes=1 << 20, max_model_len=128)
     assert built.ready.layout == layout_of(config, block_size=16, dtype="float32")
     told = json.loads(kv_size("--model", str(folder), "--memory", "1MiB", "--dtype", "float32", "--json").stdout)
     assert told["blocks"] == built.ready.num_blocks
