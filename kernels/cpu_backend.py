@@ -39,7 +39,7 @@ class RaggedPlan:
 
 
 class _Attention(ctypes.Structure):
-    """`Attention` of cpu_ops.cpp."""
+    """`Attention` of native/attention.h."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("q", "kv", "out", "table", "starts", "lengths", "kv_lengths")),
@@ -50,7 +50,7 @@ class _Attention(ctypes.Structure):
 
 
 class _Append(ctypes.Structure):
-    """`Append` of cpu_ops.cpp."""
+    """`Append` of native/rows.h."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("q", "k", "v", "rotated", "kv", "cos", "sin", "slots")),

