@@ -39,6 +39,7 @@ class ClusterConfig:
     lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
     transports: str | None = setting(None, help="how blocks travel, best first, with commas; auto: shm, grpc")
+    deterministic: bool | None = setting(None, help="equal tokens in any batch, chunk and placement, or no start")
     layer_groups: int | None = setting(None, help="parts that a block travels in", unit="groups")
     kv_order: Literal["layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
     host_kv_memory: int | None = setting(

@@ -12,6 +12,7 @@ class Fingerprint:
     """Model, tokenizer, KV layout and hash version. The wire version is negotiated apart, so that pods can be upgraded
     one at a time.
 
+    `arithmetic` names the code that computes, where pods promise equal bits (`--deterministic`), else it is empty.
     `kv_layout` is `kv_fingerprint` for people, with the order of the pool besides: no part of the comparison.
     """
 
@@ -23,6 +24,7 @@ class Fingerprint:
     block_size: int
     hash_version: int
     max_model_len: int
+    arithmetic: str = ""
 
     def diff(self, other: Fingerprint) -> str:
         """Return "field: ours / theirs" for every difference, "" when the two may be paired."""

@@ -21,11 +21,13 @@ from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
 from pagewire.engine.model.architecture import Architecture
 from pagewire.engine.model.families import architecture_of
+from pagewire.engine.model.native import NativeArchitecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.torch_backend import TorchBackend
 
@@ -69,6 +71,9 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     max_model_len = _max_model_len(config, architecture, cache)
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
+    arithmetic = model.arithmetic if config.deterministic else ""
+    if config.deterministic and not arithmetic:
+        raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
     limits = Limits(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
@@ -85,7 +90,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     ready = EngineReady(
         layout=layout,
         num_blocks=cache.num_blocks,
-        fingerprint=_fingerprint(config, folder, cache, max_model_len),
+        fingerprint=_fingerprint(config, folder, cache, max_model_len, arithmetic),
         eos_token_ids=folder.eos_token_ids,
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
@@ -122,7 +127,17 @@ def _layer_groups(layout: KVLayout, device: torch.device) -> int:
     return next(groups for groups in range(MOST_LAYER_GROUPS, 0, -1) if layout.num_layers % groups == 0)
 
 
-def _fingerprint(config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int) -> Fingerprint:
+def _why_not_deterministic(architecture: Architecture, backend: Backend) -> str:
+    if not isinstance(architecture, NativeArchitecture):
+        return f"the model runs through the {architecture.path}, whose sums depend on the batch"
+    if not isinstance(backend, CpuBackend):
+        return "there are no native ops here, and torch's sums depend on the batch"
+    return "the model's sizes are not multiples of 16, so that parts of it are torch's, whose sums depend on the batch"
+
+
+def _fingerprint(
+    config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int, arithmetic: str
+) -> Fingerprint:
     layout = cache.layout
     return Fingerprint(
         model_name=config.model_name or folder.path.resolve().name,
@@ -133,4 +148,5 @@ def _fingerprint(config: EngineConfig, folder: ModelFolder, cache: KVCache, max_
         block_size=layout.block_size,
         hash_version=HASH_VERSION,
         max_model_len=max_model_len,
+        arithmetic=arithmetic,
     )

@@ -34,6 +34,7 @@ class EngineConfig:
     kv_order: str = BlockOrder.LAYER_OUTER.value
     layer_groups: int = 0
     host_kv_memory_bytes: int = 0
+    deterministic: bool = False
     max_model_len: int = 0
     threads: int = 1
     device: str = "cpu"
@@ -72,6 +73,7 @@ class EngineConfig:
             kv_order=pod.kv_order,
             layer_groups=pod.layer_groups,
             host_kv_memory_bytes=pod.host_kv_memory,
+            deterministic=pod.deterministic,
             max_model_len=pod.max_model_len,
             threads=pod.threads,
             device=pod.device,

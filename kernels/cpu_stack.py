@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from pagewire.core import native_library
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
@@ -45,6 +46,7 @@ class CpuStack:
     """Layers natively; `fits` says of which it is capable."""
 
     def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerWeights], shape: StackShape, arena: Arena) -> None:
+        self._build = native_library.build_of(library)
         self._dtype = layers[0].qkv.dtype
         self._run = getattr(library, f"layer_{SUFFIX[self._dtype]}")
         self._run.argtypes, self._run.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
@@ -54,6 +56,11 @@ class CpuStack:
         self._layers = [
             self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True)
         ]
+
+    @property
+    def arithmetic(self) -> str:
+        """The build, which is of one source for one processor: another may contract or order sums otherwise."""
+        return self._build
 
     @staticmethod
     def fits(layers: Sequence[LayerWeights], shape: StackShape) -> bool:

@@ -63,6 +63,11 @@ class StackBatch:
 class DecoderStack(Protocol):
     """Computes all layers; without state of its own besides the weights."""
 
+    @property
+    def arithmetic(self) -> str:
+        """The name of the code, where a row's bits depend on its own sequence alone; "" where on the batch as well."""
+        ...
+
     def __call__(
         self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,6 +85,11 @@ class ComposedStack:
         self._backend = backend
         self._shape = shape
         self._layers = tuple(_Layer.of(weights, backend) for weights in layers)
+
+    @property
+    def arithmetic(self) -> str:
+        """Libraries choose how to sum by the shape of the whole."""
+        return ""
 
     def __call__(
         self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None

@@ -89,8 +89,9 @@ def _dynamic(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor
     # token is turned by the base of the sequence that ends with it: what a cache that is fed token by token holds.
     lengths = (positions + 1).clamp(min=rope.original_max_positions)[:, None]  # [T, 1]
     stretch = rope.factor * lengths / rope.original_max_positions - (rope.factor - 1)
-    base = rope.theta * stretch ** (head_dim / (head_dim - 2))
-    return 1.0 / base ** _exponents(head_dim).to(positions.device)
+    base = (rope.theta * stretch.double() ** (head_dim / (head_dim - 2))).float()
+    # Powers rounded from fp64: see `cos_sin`.
+    return 1.0 / (base.double() ** _exponents(head_dim).to(positions.device).double()).float()
 
 
 def _yarn(frequencies: torch.Tensor, rope: Rope, head_dim: int) -> torch.Tensor:
@@ -123,9 +124,13 @@ def _llama3(frequencies: torch.Tensor, rope: Rope) -> torch.Tensor:
 
 
 def cos_sin(frequencies: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of every angle: `[T, D / 2]` fp32 each, of `[D / 2]` or `[T, D / 2]` frequencies."""
-    angles = positions.float()[:, None] * frequencies
-    return angles.cos(), angles.sin()
+    """Return cosine and sine of every angle: `[T, D / 2]` fp32 each, of `[D / 2]` or `[T, D / 2]` frequencies.
+
+    The angles are fp32, as the models were trained; what is taken of them is rounded from fp64, so that an element's
+    last bit does not depend on whether it was computed in a vector or behind the last one.
+    """
+    angles = (positions.float()[:, None] * frequencies).double()
+    return angles.cos().float(), angles.sin().float()
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

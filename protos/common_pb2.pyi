@@ -191,7 +191,7 @@ class KVLayout(_message.Message):
     def __init__(self, num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., order: _Optional[str] = ...) -> None: ...
 
 class Fingerprint(_message.Message):
-    __slots__ = ("model_name", "model_digest", "tokenizer_digest", "kv_fingerprint", "kv_layout", "block_size", "hash_version", "max_model_len")
+    __slots__ = ("model_name", "model_digest", "tokenizer_digest", "kv_fingerprint", "kv_layout", "block_size", "hash_version", "max_model_len", "arithmetic")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class Fingerprint(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     HASH_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     model_digest: str
     tokenizer_digest: str
@@ -208,4 +209,5 @@ class Fingerprint(_message.Message):
     block_size: int
     hash_version: int
     max_model_len: int
-    def __init__(self, model_name: _Optional[str] = ..., model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., kv_fingerprint: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., hash_version: _Optional[int] = ..., max_model_len: _Optional[int] = ...) -> None: ...
+    arithmetic: str
+    def __init__(self, model_name: _Optional[str] = ..., model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., kv_fingerprint: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., hash_version: _Optional[int] = ..., max_model_len: _Optional[int] = ..., arithmetic: _Optional[str] = ...) -> None: ...

@@ -36,6 +36,9 @@ class PodConfig:
     pin_prefix: str = setting("", help="TOML file of named prefixes that are computed at start and never evicted")
     pin_share: float = setting(0.5, help="largest part of the KV pool that pinned prefixes may take, 0 to 1")
     kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
+    deterministic: bool = setting(
+        False, help="promise equal tokens in any batch, chunk and placement, or refuse to start: true or false"
+    )
     layer_groups: int = setting(
         0, help="groups of layers a prompt's last chunk is shipped in while it computes, 0: what suits", unit="groups"
     )

@@ -16,6 +16,11 @@ from pagewire.kernels.decoder_stack import OnLayer
 class Model(Protocol):
     """Computes batches against the pool; without state of its own besides the weights."""
 
+    @property
+    def arithmetic(self) -> str:
+        """The name of the code, where a sequence's bits are the same in any batch and chunk; "" where they are not."""
+        ...
+
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
         """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
 

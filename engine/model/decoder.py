@@ -39,6 +39,11 @@ class Decoder:
         self._backend = backend
         self._rotary = Rotary(config.rope, config.head_dim)
 
+    @property
+    def arithmetic(self) -> str:
+        """See `Model`: the layers' own, what is around them goes row by row."""
+        return self._stack.arithmetic
+
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
         """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
 

@@ -128,6 +128,11 @@ class TransformersModel:
         self._backend = backend
         self._chooses_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
 
+    @property
+    def arithmetic(self) -> str:
+        """The modules' products are torch's, which sums by the shape of the whole."""
+        return ""
+
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
         """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`."""
         backend, layers = self._backend, itertools.count()
