@@ -1,7 +1,8 @@
-"""What a step of the engine costs on this CPU, natively and in plain torch, by the shape of its batch.
+"""What a step of the engine costs on this CPU, natively and in plain torch, beside what this machine allows.
 
-No processes and no queues: the model runner alone, greedy, steps repeated, the two backends taking turns. `--model`
-is a Hugging Face folder. Milliseconds, medians.
+No processes and no queues: the model runner alone, greedy, steps repeated, backends and limits taking turns. A decode's
+limit is reading all weights and all KV once at the best rate seen, a prompt's the model's bare linears and causal
+attention in torch, one call each. `--model` is a Hugging Face folder. Milliseconds, medians.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from machine import command, machine, versions
+from torch.nn import functional
 
+from pagewire.core import pages
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.model.decoder_config import common
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.cpu_backend import CpuBackend
 
@@ -33,6 +37,7 @@ CONTEXT = 512
 BATCHES = (1, 8, 32)
 PROMPTS = (128, 512, 2048)
 CHUNK = 512
+MEMORY_BYTES = 1 << 30  # more than any cache holds
 
 
 def engine_of(model: str, dtype: str, threads: int, *, is_native: bool) -> Engine:
@@ -65,6 +70,48 @@ def step_of(engine: Engine, num_sequences: int, start: int, num_tokens: int) -> 
     )
 
 
+class Limits:
+    """What the same work costs at least: matrices as the model has them, random, and a stretch of memory."""
+
+    def __init__(self, engine: Engine, hf_config: dict[str, Any]) -> None:
+        config = common(hf_config)
+        self._config = config
+        q_size, kv_size = config.num_q_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        shapes = [
+            (q_size + 2 * kv_size, config.hidden_size), (config.hidden_size, q_size),
+            (2 * config.intermediate_size, config.hidden_size), (config.hidden_size, config.intermediate_size),
+        ]  # fmt: skip
+        self._dtype = engine.cache.pool.dtype
+        self._weights = [torch.randn(shape).to(self._dtype) for _ in range(config.num_layers) for shape in shapes]
+        head = config.vocab_size * config.hidden_size * self._dtype.itemsize
+        self._weight_bytes = head + sum(weight.nbytes for weight in self._weights)
+        self._token_bytes = engine.cache.layout.token_bytes
+        self._memory = torch.frombuffer(pages.map_anonymous(MEMORY_BYTES), dtype=torch.int64)
+        self._memory.fill_(1)
+
+    def decode_bytes(self, num_sequences: int) -> int:
+        """Bytes that a decode reads: weights once, and the KV of all sequences."""
+        return self._weight_bytes + num_sequences * CONTEXT * self._token_bytes
+
+    def read_rate(self) -> float:
+        """Bytes per second of one pass over memory in huge pages."""
+        start_s = time.perf_counter()
+        self._memory.sum()
+        return self._memory.nbytes / (time.perf_counter() - start_s)
+
+    def prefill_ms(self, num_tokens: int) -> float:
+        """Milliseconds of all layers' bare linears and causal attention."""
+        config = self._config
+        inputs = {weight.shape[1]: torch.randn(num_tokens, weight.shape[1]).to(self._dtype) for weight in self._weights}
+        q = torch.randn(1, config.num_q_heads, num_tokens, config.head_dim).to(self._dtype)  # KV heads repeated
+        start_s = time.perf_counter()
+        for weight in self._weights:
+            functional.linear(inputs[weight.shape[1]], weight)
+        for _ in range(config.num_layers):
+            functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        return (time.perf_counter() - start_s) * 1e3
+
+
 def milliseconds(engine: Engine, steps: Sequence[Step]) -> float:
     """Run steps one after another; return the time of all."""
     start_s = time.perf_counter()
@@ -88,22 +135,37 @@ def main() -> None:
         for name in ("native", "torch")
     }
     one = engines["native"]
-    shapes = {f"decode, {n} x context {CONTEXT}": [step_of(one, n, CONTEXT - 1, 1)] for n in BATCHES}
-    for length in PROMPTS:
-        starts = range(0, length, CHUNK)
-        shapes[f"prefill, {length} tokens"] = [step_of(one, 1, at, min(CHUNK, length - at)) for at in starts]
-    figures: dict[str, Any] = {}
+    decodes = {f"decode, {n} x context {CONTEXT}": n for n in BATCHES}
+    prompts = {f"prefill, {length} tokens": length for length in PROMPTS}
+    shapes = {shape: [step_of(one, n, CONTEXT - 1, 1)] for shape, n in decodes.items()}
+    for shape, length in prompts.items():
+        shapes[shape] = [step_of(one, 1, at, min(CHUNK, length - at)) for at in range(0, length, CHUNK)]
+    limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
+    rates: list[float] = []
+    figures: dict[str, dict[str, float]] = {}
     for shape, steps in shapes.items():
         found: dict[str, list[float]] = {name: [] for name in engines}
+        bare: list[float] = []
         for repeat in range(options.repeats + 1):
+            rates.append(limits.read_rate())
+            if shape in prompts:
+                bare.append(limits.prefill_ms(prompts[shape]))
             for name, engine in engines.items():
                 took_ms = milliseconds(engine, steps)
                 if repeat:
                     found[name].append(took_ms)
         figures[shape] = {name: statistics.median(times) for name, times in found.items()}
-        print(f"{shape:28} " + ", ".join(f"{name} {took_ms:8.1f} ms" for name, took_ms in figures[shape].items()))
+        if bare:
+            figures[shape]["limit"] = statistics.median(bare[1:])
+    for shape, count in decodes.items():
+        figures[shape]["limit"] = limits.decode_bytes(count) / max(rates) * 1e3
+    for shape, row in figures.items():
+        listed = ", ".join(f"{name} {took_ms:8.1f} ms" for name, took_ms in row.items())
+        print(f"{shape:28} {listed}, native over limit {row['native'] / row['limit']:.2f}")
+    print(f"best read rate {max(rates) / 1e9:.1f} GB/s")
     if options.json:
         told = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
+        told |= {"threads": options.threads, "read-bytes-per-s": max(rates)}
         options.json.write_text(json.dumps({"steps-ms": figures, **told}, indent=1) + "\n")
 
 
