@@ -17,6 +17,7 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
 from pagewire.engine.model.architecture import Architecture
@@ -25,6 +26,7 @@ from pagewire.engine.model.native import NativeArchitecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.role_policy import policy_of
+from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.backend import Backend
@@ -84,7 +86,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
     layer_groups = config.layer_groups or _layer_groups(layout, device)
-    runner = ModelRunner(model, cache, backend, layer_groups)
+    sampler = Sampler(backend, EditBuilder(limits.eos_token_ids, device))
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
     ready = EngineReady(
