@@ -16,8 +16,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from pagewire.core.sampling import SamplingParams
+from pagewire.engine.grammars import Grammars, Guided
 from pagewire.engine.step import Draw
-from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
+from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
 
 MEMORY = 256  # requests whose tensors are kept
 _ANY, _NONE = -1, -2  # in place of a token: matches every token, matches none
@@ -59,18 +60,19 @@ class _Lists:
 class EditBuilder:
     """Makes the edits of batches. `eos_token_ids` end a sequence that does not ignore them."""
 
-    def __init__(self, eos_token_ids: Set[int], device: torch.device) -> None:
+    def __init__(self, eos_token_ids: Set[int], device: torch.device, grammars: Grammars | None = None) -> None:
         self._eos_token_ids = eos_token_ids
+        self._grammars = grammars
         self._device = device
         self._lists: _Memory[SamplingParams, _Lists] = _Memory(self._make_lists)
         self._prompts: _Memory[tuple[int, ...], torch.Tensor] = _Memory(self._tensor)
 
     def build(self, draws: dict[str, Draw], vocab_size: int) -> LogitEdits | None:
         """Return the edits of the draws' logits, row by row; None when nobody asks for any."""
-        rows = list(enumerate(draws.values()))
-        asking = [(row, draw) for row, draw in rows if draw.sampling.edits_logits]
+        asking = [(row, draw) for row, draw in enumerate(draws.values()) if draw.sampling.edits_logits]
         if not asking:
             return None
+        masked, ended = self._masked(draws)
         return LogitEdits(
             bias=self._bias([(row, draw) for row, draw in asking if draw.sampling.logit_bias]),
             repetition=self._repetition(
@@ -80,10 +82,16 @@ class EditBuilder:
             banned=(
                 *self._bad_words([(row, draw) for row, draw in asking if draw.sampling.bad_words]),
                 *self._ends(
-                    [(row, draw) for row, draw in asking if draw.position < draw.sampling.min_tokens], vocab_size
+                    [
+                        (row, draw)
+                        for row, draw in asking
+                        if draw.position < draw.sampling.min_tokens and row not in ended
+                    ],
+                    vocab_size,
                 ),
             ),
             allowed=self._allowed([(row, draw) for row, draw in asking if draw.sampling.allowed_token_ids]),
+            masked=masked,
         )
 
     def _bias(self, asking: Sequence[tuple[int, Draw]]) -> Bias | None:
@@ -124,7 +132,7 @@ class EditBuilder:
         lists = [self._lists.get(draw.sampling) for _, draw in asking]
         width = max(each.prefixes.shape[1] for each in lists)
         prefixes = torch.cat([_widen(each.prefixes, width) for each in lists])  # [W, P]
-        tails = self._tensor([_tail(draw, width) for _, draw in asking]).view(-1, width)  # [a, P]
+        tails = self._tensor([_tail(draw, width) for _, draw in asking]).view(len(asking), width)  # [a, P]
         places = self._spread(range(len(asking)), [each.lasts for each in lists])  # [W]
         complete = ((prefixes == tails[places]) | (prefixes == _ANY)).all(dim=-1)
         rows = self._tensor([row for row, _ in asking])[places]
@@ -148,6 +156,21 @@ class EditBuilder:
             places=self._spread(range(len(asking)), lists),
             ids=torch.cat(lists),
         )
+
+    def _masked(self, draws: dict[str, Draw]) -> tuple[Masked | None, Set[int]]:
+        """Return the grammars' masks, and the rows whose grammar lets nothing but an end come."""
+        asking = [
+            (row, Guided(request_id=request_id, grammar=draw.sampling.grammar, output=draw.output))
+            for row, (request_id, draw) in enumerate(draws.items())
+            if draw.sampling.grammar is not None
+        ]
+        if not asking:
+            return None, frozenset()
+        assert self._grammars is not None, "an engine without grammars has refused this request"
+        bits, are_complete = self._grammars.masks([guided for _, guided in asking])
+        rows = [row for row, _ in asking]
+        ended = {row for row, is_complete in zip(rows, are_complete, strict=True) if is_complete}
+        return Masked(rows=self._tensor(rows), bits=bits.to(self._device)), ended
 
     def _make_lists(self, sampling: SamplingParams) -> _Lists:
         words = [word.tokens for word in sampling.bad_words]

@@ -83,6 +83,12 @@ class EngineLoop:
                 self._refuse(command.spec.request_id, error)
             self._wake()
 
+    def refuse(self, request_id: str, error: PagewireError) -> None:
+        """Have a sequence that was never added end with `error`."""
+        with self._changed:
+            self._refuse(request_id, error)
+            self._wake()
+
     def reserve(self, command: Reserve) -> Reserved:
         """Pin and promise the blocks of a prompt, or say why not."""
         request_id = command.spec.request_id
