@@ -16,6 +16,7 @@ from pagewire.kernels.sampling_rows import SamplingRows
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+_TILE_BYTES = 1 << 21  # of float64 logits: what is done to them stays in a core's cache
 _UNIFORM_BITS = 52  # the widest for which (2^bits - 1/2) / 2^bits is still below 1 in float64
 
 
@@ -31,9 +32,11 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         for row, (temperature, top_k) in enumerate(zip(rows.temperature, rows.top_k, strict=True))
         if temperature > 0.0 and top_k != 1
     ]
-    if drawing:
-        some = logits if len(drawing) == len(tokens) else logits[torch.tensor(drawing, device=logits.device)]
-        for row, token in zip(drawing, _draw(some, rows.take(drawing)).tolist(), strict=True):
+    at_once = max(1, _TILE_BYTES // (8 * logits.shape[1])) if logits.device.type == "cpu" else len(tokens)
+    for start in range(0, len(drawing), at_once):
+        tile = drawing[start : start + at_once]
+        some = logits if len(tile) == len(tokens) else logits[torch.tensor(tile, device=logits.device)]
+        for row, token in zip(tile, _draw(some, rows.take(tile)).tolist(), strict=True):
             tokens[row] = token
     return tokens
 
@@ -42,7 +45,8 @@ def _draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """Return a token id for each row of logits `[r, V]`: `[r]`."""
     values, ids = keep(logits.double() / _column(rows.temperature, logits.device), rows)  # [r, W]
     keys = _keys(rows, logits.device)[:, None]
-    return ids.gather(1, (values + _noise(keys, ids)).argmax(dim=-1, keepdim=True))[:, 0]
+    scores = _noise(keys, ids).add_(values)
+    return ids.gather(1, scores.argmax(dim=-1, keepdim=True))[:, 0]
 
 
 def keep(scaled: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,12 +55,14 @@ def keep(scaled: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.
     What is left out is -inf, or not there at all: W is what the row with most left needs, V at most.
     """
     values, vocab_size = scaled, scaled.shape[1]
+    filters = any(rows.min_p) or min(rows.top_p) < 1.0 or min(rows.typical_p) < 1.0
     asked = [row for row, top_k in enumerate(rows.top_k) if 0 < top_k < vocab_size]
     if asked:
         top_k = [rows.top_k[row] for row in asked]
         values = _replace(values, asked, _top_k(values[asked], top_k))
     ids = torch.arange(vocab_size, device=scaled.device).expand_as(values)
-    values, ids = _compact(values, ids)
+    if asked:
+        values, ids = _compact(values, ids)
     asked = [row for row, top_p in enumerate(rows.top_p) if top_p < 1.0]
     if asked:
         bound = _column([rows.top_p[row] for row in asked], scaled.device)
@@ -69,7 +75,7 @@ def keep(scaled: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.
     if asked:
         mass = _column([rows.typical_p[row] for row in asked], scaled.device)
         values = _replace(values, asked, _typical(values[asked], mass))
-    return values, ids
+    return _compact(values, ids) if filters else (values, ids)
 
 
 def _top_k(values: torch.Tensor, top_k: list[int]) -> torch.Tensor:
@@ -82,12 +88,12 @@ def _top_k(values: torch.Tensor, top_k: list[int]) -> torch.Tensor:
 def _compact(values: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the columns that are left, in the order of their ids, padded with -inf; as they are where it is most."""
     left = values > -torch.inf
-    counts = left.cumsum(dim=-1)  # [r, V]
-    width = int(counts[:, -1].max())
+    counts = left.sum(dim=-1)  # [r]
+    width = int(counts.max())
     if 2 * width > values.shape[1]:
         return values, ids
     row, column = left.nonzero(as_tuple=True)
-    place = counts[row, column] - 1
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(dim=0) - counts)[row]
     fewer = values.new_full((values.shape[0], width), -torch.inf)
     fewer_ids = ids.new_zeros((values.shape[0], width))
     fewer[row, place], fewer_ids[row, place] = values[row, column], ids[row, column]
@@ -147,19 +153,25 @@ def _key(seed: torch.Tensor, index: torch.Tensor, position: torch.Tensor) -> tor
 
 def _noise(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     bits = _mix(keys + (ids + 1) * _signed(_GOLDEN))  # int64, wrapping
-    uniform = ((bits & ((1 << _UNIFORM_BITS) - 1)).double() + 0.5) * 2.0**-_UNIFORM_BITS  # in (0, 1)
-    return -(-uniform.log()).log()
+    bits &= (1 << _UNIFORM_BITS) - 1
+    uniform = bits.double().add_(0.5).mul_(2.0**-_UNIFORM_BITS)  # in (0, 1)
+    return uniform.log_().neg_().log_().neg_()
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
-    # splitmix64's finaliser; int64 products wrap, and a shift to the right must not copy the sign.
-    value = (value ^ _shift_right(value, 30)) * _signed(_MIX_1)
-    value = (value ^ _shift_right(value, 27)) * _signed(_MIX_2)
-    return value ^ _shift_right(value, 31)
+    # splitmix64's finaliser, in place; int64 products wrap, and a shift to the right must not copy the sign.
+    value ^= _shift_right(value, 30)
+    value *= _signed(_MIX_1)
+    value ^= _shift_right(value, 27)
+    value *= _signed(_MIX_2)
+    value ^= _shift_right(value, 31)
+    return value
 
 
 def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
+    shifted = value >> bits
+    shifted &= (1 << (64 - bits)) - 1
+    return shifted
 
 
 def _signed(value: int) -> int:

@@ -58,6 +58,8 @@ PURE_FILES = (
     "kvtransfer/transport.py",
     "kvtransfer/wire.py",
     "router/admission.py",
+    "router/answer_logprobs.py",
+    "router/guided.py",
     "router/policy.py",
     "router/prefix_index.py",
     "router/request.py",
