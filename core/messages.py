@@ -28,8 +28,8 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Timeline
 
-WIRE_VERSION = 1
-OLDEST_WIRE_VERSION = 1
+WIRE_VERSION = 2
+OLDEST_WIRE_VERSION = 2  # one that would not know what is asked of its sampler gives other tokens
 
 
 class Role(StrEnum):

@@ -24,9 +24,7 @@ class ModelRunner:
     Raises ValueError where a group of layers is not one span of a block.
     """
 
-    def __init__(
-        self, model: Model, cache: KVCache, backend: Backend, sampler: Sampler, num_groups: int = 1
-    ) -> None:
+    def __init__(self, model: Model, cache: KVCache, backend: Backend, sampler: Sampler, num_groups: int = 1) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
             raise ValueError(

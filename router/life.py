@@ -59,10 +59,12 @@ class Life:
 
     def begin_attempt(self) -> SamplingParams:
         """Return what the next attempt is asked: the prompt is scored anew, unless that is done."""
+        sampling = self.request.sampling
         if self.num_scores:
             self.prompt_logprobs.clear()
-            return self.request.sampling
-        return replace(self.request.sampling, prompt_logprobs=None)
+        elif sampling.prompt_logprobs is not None:
+            return replace(sampling, prompt_logprobs=None)
+        return sampling
 
     def digest(self, arrived: Arrived, now_s: float) -> Chunk | None:
         """Turn news into the next chunk, and note the end where it has come; raises the error that the pod named.

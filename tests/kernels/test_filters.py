@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import (
     LogitsProcessorList,
@@ -124,6 +124,31 @@ def test_what_is_left_is_what_the_definitions_leave(
     largest = logits[head[0]]
     left = [token for token in head if min_p == 0 or logits[token] >= largest + math.log(min_p)]
     probabilities = ours(torch.tensor([logits]), {"top_k": top_k, "top_p": top_p, "min_p": min_p})[0]
+    assert probabilities.nonzero()[:, 0].tolist() == sorted(left)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    logits=st.lists(st.floats(-6, 6, width=32), min_size=2, max_size=12, unique=True),
+    typical_p=st.floats(0.05, 0.99),
+)
+def test_typical_leaves_what_its_definition_leaves(logits: list[float], typical_p: float) -> None:
+    """The tokens whose surprise is nearest the entropy, until they have the mass; equally near ones together."""
+    total = math.log(sum(math.exp(each) for each in logits))
+    surprise = [total - each for each in logits]
+    entropy = sum(math.exp(-each) * each for each in surprise)
+    order = sorted(range(len(logits)), key=lambda token: abs(surprise[token] - entropy))
+    mass, left = 0.0, list[int]()
+    for token in order:
+        if mass >= typical_p:
+            break
+        left.append(token)
+        mass += math.exp(-surprise[token])
+    furthest = abs(surprise[left[-1]] - entropy)
+    near = [abs(each - entropy) for each in surprise]
+    assume(all(abs(each - furthest) > 1e-9 for token, each in enumerate(near) if token not in left))
+    assume(abs(mass - math.exp(-surprise[left[-1]]) - typical_p) > 1e-9)
+    probabilities = ours(torch.tensor([logits]), {"typical_p": typical_p})[0]
     assert probabilities.nonzero()[:, 0].tolist() == sorted(left)
 
 
