@@ -40,6 +40,7 @@ class Guided:
 class _Match:
     """A matcher, and the output that it has consumed."""
 
+    grammar: Grammar
     matcher: LLMatcher
     output: tuple[int, ...]
 
@@ -99,8 +100,8 @@ class Grammars:
     def _match(self, asking: Guided) -> LLMatcher:
         """Return the matcher behind the output: the one that is there goes on, or a new one consumes it all."""
         match = self._matches.get(asking.request_id)
-        if match is None or asking.output[: len(match.output)] != match.output:
-            match = _Match(self.compile(asking.grammar).deep_copy(), ())
+        if match is None or match.grammar != asking.grammar or asking.output[: len(match.output)] != match.output:
+            match = _Match(asking.grammar, self.compile(asking.grammar).deep_copy(), ())
         new = asking.output[len(match.output) :]
         if new and not match.matcher.consume_tokens(list(new)):
             self._matches.pop(asking.request_id, None)

@@ -5,7 +5,6 @@ Knows values, does no I/O. Invariant: `output` holds the tokens that went out, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pagewire.core.errors import EngineFailed, PagewireError
@@ -15,6 +14,7 @@ from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.inbox import Arrived
 from pagewire.router.placing import Prefix
 from pagewire.router.request import Chunk, Finished, Request, ScoredToken, Usage
+from pagewire.router.scoring import TokenBytes, scored, scored_prompt
 from pagewire.text.text_stream import Piece, TextStream
 
 
@@ -32,7 +32,7 @@ class Life:
     watch: Stopwatch
     deadline_at_s: float
     internal_id: str
-    token_bytes: Callable[[int], bytes]
+    token_bytes: TokenBytes
     output: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     offset: int = 0  # of the next token, in the text of those that were reported
@@ -91,30 +91,15 @@ class Life:
         return None
 
     def _chunk(self, piece: Piece, logprobs: tuple[TokenLogprobs, ...]) -> Chunk:
-        scored = tuple(self._scored(each) for each in logprobs[: len(piece.tokens)])
+        tokens = scored(logprobs[: len(piece.tokens)], self.token_bytes)
         offset = self.offset
-        self.offset += sum(len(token.text) for token in scored)
-        return Chunk(text=piece.text, token_ids=piece.tokens, logprobs=scored, offset=offset)
-
-    def _scored(self, logprobs: TokenLogprobs) -> ScoredToken:
-        top = zip(logprobs.top_tokens, logprobs.top_logprobs, strict=True)
-        return ScoredToken(
-            token_id=logprobs.token,
-            data=self.token_bytes(logprobs.token),
-            logprob=logprobs.logprob,
-            rank=logprobs.rank,
-            top=tuple(
-                ScoredToken(token_id=token, data=self.token_bytes(token), logprob=logprob, rank=place)
-                for place, (token, logprob) in enumerate(top, start=1)
-            ),
-        )
+        self.offset += sum(len(token.text) for token in tokens)
+        return Chunk(text=piece.text, token_ids=piece.tokens, logprobs=tokens, offset=offset)
 
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:
         if self.request.sampling.prompt_logprobs is None:
             return ()
-        first = self.request.prompt[0]
-        opening = ScoredToken(token_id=first, data=self.token_bytes(first), logprob=None)
-        return (opening, *(self._scored(each) for each in self.prompt_logprobs))
+        return scored_prompt(self.request.prompt, self.prompt_logprobs, self.token_bytes)
 
     def finished(self) -> Finished:
         """Return the last event of a request that has a finish reason."""

@@ -63,6 +63,7 @@ PURE_FILES = (
     "router/policy.py",
     "router/prefix_index.py",
     "router/request.py",
+    "router/scoring.py",
     "router/long_fields.py",
     "router/validation.py",
     "serving/codec.py",

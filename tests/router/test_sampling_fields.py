@@ -14,9 +14,9 @@ from tokenizers import decoders, models
 
 from pagewire.client import AsyncClient
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams, TokenBias, TokenSequence
-from pagewire.router.detokenizer import Detokenizer
-from pagewire.router.text_stream import TextStream
-from pagewire.router.tokenizer import Tokenizer
+from pagewire.text.detokenizer import Detokenizer
+from pagewire.text.text_stream import TextStream
+from pagewire.text.tokenizer import Tokenizer
 
 TOKENIZER = byte_tokenizer.build()
 SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}}
