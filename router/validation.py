@@ -20,6 +20,7 @@ ROLES = ("system", "developer", "user", "assistant")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
+MAX_PROMPT_SCORES = 1 << 20  # about 30 bytes each in an answer, whose bound is 64 MiB
 MAX_BAD_WORDS = sampling_bounds.MAX_BAD_WORDS // 2  # a text may be two sequences of tokens
 # Fields that an ask and its sampling parameters have in common.
 _ALIKE = frozenset(field.name for field in fields(Ask)) & frozenset(field.name for field in fields(SamplingParams)) - {
@@ -110,6 +111,13 @@ def finish(
     room = limits.max_model_len - len(prompt)
     if room < 1:
         raise too_long(len(prompt), limits, field)
+    num_scores = 0 if ask.prompt_logprobs is None else len(prompt) * (1 + ask.prompt_logprobs)
+    if num_scores > MAX_PROMPT_SCORES:
+        raise InvalidRequest(
+            f"{len(prompt)} prompt tokens with {ask.prompt_logprobs} alternatives each are {num_scores} log "
+            f"probabilities, at most {MAX_PROMPT_SCORES} are reported",
+            field="prompt_logprobs",
+        )
     if ask.max_tokens is not None:
         max_tokens = ask.max_tokens
         if max_tokens > room:
