@@ -24,7 +24,8 @@ from pagewire.engine.interrupts import uninterrupted
 from pagewire.router.answers import Answer
 from pagewire.router.intake import Intake
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Finished, Usage
+from pagewire.router.request import Chunk, Finished, Request, Usage
+from pagewire.router.scoring import scored, scored_prompt
 
 NO_DEADLINE_S = 86_400.0  # nothing in a batch is late; the router's check wants a bound
 
@@ -62,7 +63,7 @@ class Batch:
         fingerprint = engine.engine.ready.fingerprint
         self._model = fingerprint.model_name
         self._intake = Intake(engine.tokenizer, lambda: fingerprint, max_timeout_s=NO_DEADLINE_S)
-        self._asked: dict[int, tuple[BatchLine, Call]] = {}  # what runs, by the number of its job
+        self._asked: dict[int, tuple[BatchLine, Call, Request]] = {}  # what runs, by the number of its job
         self._seen: set[str] = set()
 
     def run(self, lines: Iterable[bytes]) -> None:
@@ -71,11 +72,11 @@ class Batch:
         try:
             with asyncio.Runner() as runner:  # the router's intake may tokenize in a thread
                 for number, outcome in self._engine.run(self._jobs(lines, runner)):
-                    line, call = self._asked.pop(number)
+                    line, call, request = self._asked.pop(number)
                     if isinstance(outcome, PagewireError):
                         self._write(batch_line.failed(line, outcome))
                     else:
-                        self._write(batch_line.answered(line, self._body(call, outcome)), outcome)
+                        self._write(batch_line.answered(line, self._body(call, request, outcome)), outcome)
         finally:
             self.summary.seconds = time.monotonic() - started_s
 
@@ -96,14 +97,17 @@ class Batch:
             try:
                 call = line.call()
                 request = runner.run(self._intake.accept(call.ask, self._intake.check(call.ask)))
+                self._engine.check(request.sampling)
             except PagewireError as error:
                 self._write(batch_line.failed(line, error))
                 continue
-            self._asked[count] = (line, call)
+            self._asked[count] = (line, call, request)
             count += 1
             yield Job(prompt=request.prompt, sampling=request.sampling, cache_salt=request.cache_salt)
 
-    def _body(self, call: Call, done: Completion) -> dict[str, Any]:
+    def _body(self, call: Call, request: Request, done: Completion) -> dict[str, Any]:
+        token_bytes = self._engine.tokenizer.token_bytes
+        is_scored = request.sampling.prompt_logprobs is not None
         finished = Finished(
             finish_reason=done.finish_reason,
             stop_text=done.stop_reason if isinstance(done.stop_reason, str) else None,
@@ -118,9 +122,12 @@ class Batch:
             predicted_cached_tokens=0,
             timelines=(),
             report=None,
+            echo=request.echo,
+            prompt_logprobs=scored_prompt(request.prompt, done.prompt_logprobs, token_bytes) if is_scored else (),
         )
         answer = Answer(call=call, model=self._model, created=int(time.time()))
-        return answer.whole([Chunk(text=done.text, token_ids=done.token_ids)], finished)
+        chunk = Chunk(text=done.text, token_ids=done.token_ids, logprobs=scored(done.logprobs, token_bytes))
+        return answer.whole([chunk], finished)
 
     def _write(self, line: dict[str, Any], done: Completion | None = None) -> None:
         with uninterrupted():  # no half lines, and no line that is not counted

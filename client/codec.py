@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pagewire.client.options import Options, Prompt
-from pagewire.client.results import Chunk, Message, ModelInfo, Result, TransferReport, Usage
+from pagewire.client.results import Chunk, Message, ModelInfo, Result, TokenLogprob, TransferReport, Usage
 from pagewire.core.errors import STATUS_OF, EngineFailed, InvalidRequest, PagewireError, TransferFailed, from_cause
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
@@ -26,7 +27,7 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     unknown = set(options) - Options.__optional_keys__
     if unknown:
         raise TypeError(f"unknown options {sorted(unknown)}; known are {sorted(Options.__optional_keys__)}")
-    stop = options.get("stop", ())
+    stop, bad_words = options.get("stop", ()), options.get("bad_words", ())
     request = inference_pb2.GenerateRequest()
     _fill_prompt(request, prompt)
     try:
@@ -39,6 +40,20 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
             top_k=options.get("top_k"),
             top_p=options.get("top_p"),
             min_p=options.get("min_p"),
+            typical_p=options.get("typical_p"),
+            repetition_penalty=options.get("repetition_penalty"),
+            presence_penalty=options.get("presence_penalty"),
+            frequency_penalty=options.get("frequency_penalty"),
+            min_tokens=options.get("min_tokens"),
+            logit_bias=dict(options.get("logit_bias", {})),
+            allowed_token_ids=list(options.get("allowed_token_ids", ())),
+            bad_words=[word for word in bad_words if isinstance(word, str)],
+            bad_word_tokens=[
+                inference_pb2.TokenPrompt(token_ids=list(word)) for word in bad_words if not isinstance(word, str)
+            ],
+            guide=_guide(options),
+            logprobs=options.get("logprobs"),
+            prompt_logprobs=options.get("prompt_logprobs"),
             seed=options.get("seed"),
             stop=[stop] if isinstance(stop, str) else list(stop),
             stop_token_ids=list(options.get("stop_token_ids", ())),
@@ -52,7 +67,12 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
 
 def chunk_from_wire(chunk: inference_pb2.Chunk) -> Chunk:
     """Return what one step added."""
-    return Chunk(text=chunk.text, token_ids=tuple(chunk.token_ids), index=chunk.index)
+    return Chunk(
+        text=chunk.text,
+        token_ids=tuple(chunk.token_ids),
+        index=chunk.index,
+        logprobs=tuple(_logprob(each) for each in chunk.logprobs),
+    )
 
 
 def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inference_pb2.Complete) -> Result:
@@ -79,6 +99,8 @@ def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inferen
         timelines=tuple(_timeline(timeline) for timeline in complete.timelines),
         transfer=_transfer(complete.transfer) if complete.HasField("transfer") else None,
         prompt_token_ids=tuple(complete.prompt_token_ids),
+        logprobs=tuple(token for part in parts for token in part.logprobs),
+        prompt_logprobs=tuple(_logprob(each) for each in complete.prompt_logprobs),
     )
 
 
@@ -127,6 +149,30 @@ def _fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None
         request.tokens.token_ids.extend(tokens)
     else:
         raise InvalidRequest("a token id is between 0 and 2**32 - 1", field="prompt")
+
+
+def _guide(options: Options) -> inference_pb2.Guide | None:
+    asked = [name for name in ("json_schema", "json_object", "regex", "lark") if options.get(name)]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise InvalidRequest(f"{asked[0]} and {asked[1]} both say what the answer is", field=asked[1])
+    schema = options.get("json_schema")
+    if schema:
+        return inference_pb2.Guide(json_schema=schema if isinstance(schema, str) else json.dumps(dict(schema)))
+    if options.get("json_object"):
+        return inference_pb2.Guide(json_object=True)
+    return inference_pb2.Guide(regex=options.get("regex"), lark=options.get("lark"))
+
+
+def _logprob(each: inference_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(
+        token_id=each.token_id,
+        data=each.data,
+        logprob=each.logprob if each.HasField("logprob") else None,
+        rank=each.rank,
+        top=tuple(_logprob(other) for other in each.top),
+    )
 
 
 def _matched_stop(complete: inference_pb2.Complete) -> str | int | None:

@@ -18,6 +18,17 @@ class Options(TypedDict, total=False):
     temperature      0 is greedy
     top_k            most likely tokens to draw from, 0 for all
     top_p, min_p     share of probability to draw from; least probability relative to the most likely
+    typical_p        share of probability to draw from, nearest the expected surprise first
+    repetition_penalty, presence_penalty, frequency_penalty
+                     against tokens that were there: in prompt or answer; in the answer; as often as in the answer
+    logit_bias       what to add to the logits of tokens, by their ids
+    allowed_token_ids  the only tokens that may be chosen
+    bad_words        texts, or token sequences, that never come
+    min_tokens       output tokens at least
+    json_schema, json_object, regex, lark
+                     what the answer has to be: a schema (an object, or its JSON), any object, a grammar; one of them
+    logprobs         report each token's log probability, and those of so many of the likeliest
+    prompt_logprobs  the same for the prompt's tokens, in the result
     seed             makes the answer repeatable
     stop             strings that end the answer; they are not part of it
     stop_token_ids   tokens that end the answer
@@ -32,6 +43,20 @@ class Options(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    bad_words: Sequence[str | Sequence[int]]
+    min_tokens: int | None
+    json_schema: str | Mapping[str, object]
+    json_object: bool
+    regex: str
+    lark: str
+    logprobs: int | None
+    prompt_logprobs: int | None
     seed: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]

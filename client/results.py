@@ -17,12 +17,31 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How likely the model held a token, as a natural logarithm, and the likeliest tokens.
+
+    `data` is the token's UTF-8, not always whole characters; `rank` 1 is the likeliest. The first token of a prompt has
+    no log probability.
+    """
+
+    token_id: int
+    data: bytes
+    logprob: float | None
+    rank: int
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What one step added. `text` may be empty while a character is incomplete, or held back for a stop string."""
+    """What one step added. `text` may be empty while a character is incomplete, or held back for a stop string.
+
+    `logprobs` has an entry for each token where they were asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     index: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +100,8 @@ class Result:
     timelines: tuple[Timeline, ...] = ()
     transfer: TransferReport | None = None
     prompt_token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

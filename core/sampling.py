@@ -1,7 +1,11 @@
-"""What the user asked of the sampler, checked once, and why a sequence ended."""
+"""What the user asked of the sampler, checked once, and why a sequence ended.
+
+Invariant: a token is a pure function of the logits, these parameters, the sequence's index, and its tokens so far.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +15,14 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 128
 MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
+MAX_BIAS = 100.0
+MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1 << 16
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_TOKENS = 64
+MAX_GRAMMAR_CHARS = 1 << 16
+_MAX_INT = 2**31 - 1
 
 
 class FinishReason(StrEnum):
@@ -22,20 +34,67 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBias:
+    """What is added to the logit of one token."""
+
+    token: int
+    bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequence:
+    """Tokens in their order."""
+
+    tokens: tuple[int, ...]
+
+
+class GrammarKind(StrEnum):
+    """How a grammar is written: a JSON schema, a regular expression, or Lark's EBNF."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What an output has to be, as text. `field` is what the caller's API calls it, for refusals."""
+
+    kind: GrammarKind
+    text: str
+    field: str = "grammar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen and when to stop.
+    """How tokens are chosen and when to stop; the sampler's order of these is in `docs/sampling.md`.
 
     `seed` makes a token a pure function of (logits, seed, sequence index, position); the router draws one when the
-    user gives none. `temperature` 0 is greedy. `top_k` 0 is off. `stop` strings are matched by the router alone, on
-    text; pods see tokens only.
+    user gives none. `temperature` 0 is greedy. `top_k` 0 is off, and so are 1 of `top_p`, `typical_p` and
+    `repetition_penalty`, 0 of `min_p` and the other two penalties, empty `allowed_token_ids`. Repetition counts prompt
+    and output, presence and frequency the output alone. `bad_words` are never completed. Nothing ends the sequence
+    before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
+    `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by the router alone, on text; pods see
+    tokens only.
     """
 
     max_tokens: int = 16
+    min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[TokenBias, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[TokenSequence, ...] = ()
+    grammar: Grammar | None = None
     seed: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -45,15 +104,62 @@ class SamplingParams:
         """True when the most likely token is always taken."""
         return self.temperature == 0.0 or self.top_k == 1
 
-    def validate(self) -> None:
-        """Raise InvalidRequest naming the first field out of bounds."""
-        _bound("max_tokens", self.max_tokens, 1, 2**31 - 1)
+    @property
+    def has_penalties(self) -> bool:
+        """True when the logits depend on which tokens there were."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True when the next token's logits are changed by a fold over prompt and output."""
+        return self.has_penalties or bool(self.bad_words) or self.grammar is not None
+
+    @property
+    def edits_logits(self) -> bool:
+        """True when the sampler changes the logits before it draws from them."""
+        return self.reads_tokens or self.min_tokens > 0 or bool(self.logit_bias) or bool(self.allowed_token_ids)
+
+    def validate(self, vocab_size: int | None = None) -> None:
+        """Raise InvalidRequest naming the first field out of bounds; a known `vocab_size` bounds token ids."""
+        _bound("max_tokens", self.max_tokens, 1, _MAX_INT)
+        _bound("min_tokens", self.min_tokens, 0, self.max_tokens)
         _bound("temperature", self.temperature, 0.0, 100.0)
-        _bound("top_k", self.top_k, 0, 2**31 - 1)
-        if not 0.0 < self.top_p <= 1.0:
-            raise InvalidRequest(f"top_p must be in (0, 1], is {self.top_p}", field="top_p")
+        _bound("top_k", self.top_k, 0, _MAX_INT)
         _bound("min_p", self.min_p, 0.0, 1.0)
+        _bound("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _bound("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _bound("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
+        _above_zero("top_p", self.top_p, 1.0)
+        _above_zero("typical_p", self.typical_p, 1.0)
+        _above_zero("repetition_penalty", self.repetition_penalty, 100.0)
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _bound(name, count, 0, MAX_LOGPROBS)
+        self._validate_token_lists(_MAX_INT if vocab_size is None else vocab_size - 1)
+        self._validate_stops()
+        self._validate_grammar()
+
+    def _validate_token_lists(self, largest_id: int) -> None:
+        _count("logit_bias", len(self.logit_bias), MAX_LOGIT_BIAS)
+        _token_ids("logit_bias", [entry.token for entry in self.logit_bias], largest_id)
+        for entry in self.logit_bias:
+            _bound("logit_bias", entry.bias, -MAX_BIAS, MAX_BIAS)
+        if len({entry.token for entry in self.logit_bias}) < len(self.logit_bias):
+            raise InvalidRequest("logit_bias names a token twice", field="logit_bias")
+        _count("allowed_token_ids", len(self.allowed_token_ids), MAX_ALLOWED_TOKEN_IDS)
+        _token_ids("allowed_token_ids", self.allowed_token_ids, largest_id)
+        _count("bad_words", len(self.bad_words), MAX_BAD_WORDS)
+        for word in self.bad_words:
+            if not 1 <= len(word.tokens) <= MAX_BAD_WORD_TOKENS:
+                raise InvalidRequest(
+                    f"a bad word has 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(word.tokens)}", field="bad_words"
+                )
+            _token_ids("bad_words", word.tokens, largest_id)
+        banned = {word.tokens[0] for word in self.bad_words if len(word.tokens) == 1}
+        if self.allowed_token_ids and banned.issuperset(self.allowed_token_ids):
+            raise InvalidRequest("bad_words ban every one of allowed_token_ids", field="bad_words")
+
+    def _validate_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", field="stop")
         for text in self.stop:
@@ -61,16 +167,38 @@ class SamplingParams:
                 raise InvalidRequest(
                     f"a stop string has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(text)}", field="stop"
                 )
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        _count("stop_token_ids", len(self.stop_token_ids), MAX_STOP_TOKEN_IDS)
+        _token_ids("stop_token_ids", self.stop_token_ids, _MAX_INT)  # one that no model has never comes
+
+    def _validate_grammar(self) -> None:
+        grammar = self.grammar
+        if grammar is None:
+            return
+        if not 1 <= len(grammar.text) <= MAX_GRAMMAR_CHARS:
             raise InvalidRequest(
-                f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS}, got {len(self.stop_token_ids)}",
-                field="stop_token_ids",
+                f"{grammar.field} has 1 to {MAX_GRAMMAR_CHARS} characters, got {len(grammar.text)}", field=grammar.field
             )
-        for token in self.stop_token_ids:
-            _bound("stop_token_ids", token, 0, 2**31 - 1)
+        if self.ignore_eos:
+            raise InvalidRequest("a guided output ends with the end-of-sequence token", field="ignore_eos")
 
 
 def _bound(field: str, value: float, low: float, high: float) -> None:
     # The comparison is written so that NaN fails it.
     if not low <= value <= high:
         raise InvalidRequest(f"{field} must be between {low} and {high}, is {value}", field=field)
+
+
+def _above_zero(field: str, value: float, high: float) -> None:
+    if not 0.0 < value <= high:
+        raise InvalidRequest(f"{field} must be in (0, {high:g}], is {value}", field=field)
+
+
+def _count(field: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(f"{field} takes at most {most}, got {count}", field=field)
+
+
+def _token_ids(field: str, ids: Iterable[int], largest: int) -> None:
+    wrong = next((token for token in ids if not 0 <= token <= largest), None)
+    if wrong is not None:
+        raise InvalidRequest(f"{field}: token ids are between 0 and {largest}, got {wrong}", field=field)

@@ -80,7 +80,7 @@ class Request:
         """The engine sampled for it; False when nobody is to hear of it any more."""
         if self._is_over:
             return False
-        if not self._sampled:
+        if not self._sampled and record.tokens:
             self._watch.stamp(Phase.FIRST_STEP, self._around.clock.now())
             if self._remote.first_token is None and not self._remote.runs:
                 self._learn(self._around.costs.here, self._prediction.local_s)
@@ -151,8 +151,15 @@ class Request:
         self._watch.stamp(Phase.RESERVED, self._around.clock.now())
         # For one token everybody who could was asked already.
         candidates = () if self._is_one_token else self._candidates(self._hit_blocks)
-        num_blocks = self._hit_blocks if candidates else await self._remote.fetch(self._hit_blocks)
+        num_blocks = self._hit_blocks
+        if not candidates and not self._scores_prompt:
+            num_blocks = await self._remote.fetch(self._hit_blocks)
         return await self._remote.ship(candidates, num_blocks)
+
+    @property
+    def _scores_prompt(self) -> bool:
+        """True when the prompt's logits are wanted: it is computed here, whole."""
+        return self._spec.sampling.prompt_logprobs is not None
 
     @property
     def _is_one_token(self) -> bool:
@@ -164,7 +171,7 @@ class Request:
         `cached_blocks` of its chain are cached here. Where the placement leaves it to us, predicted times decide.
         """
         candidates, num_tokens = self._submit.candidates, len(self._spec.tokens) + len(self._spec.output)
-        if self._submit.prefill == "local" or not candidates:
+        if self._submit.prefill == "local" or self._scores_prompt or not candidates:
             return ()
         costs, sources = self._around.costs, self._remote.sources
         there = sorted((costs.remote_s(num_tokens, each, sources), at) for at, each in enumerate(candidates))

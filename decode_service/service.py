@@ -209,7 +209,7 @@ class DecodeService:
             )
         if max(spec.tokens + spec.output) >= vocab_size:
             raise InvalidRequest(f"token ids go to {vocab_size - 1}", field="prompt")
-        spec.sampling.validate()
+        spec.sampling.validate(vocab_size)
         if len(spec.output) >= spec.sampling.max_tokens:
             raise InvalidRequest(
                 f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",

@@ -17,7 +17,9 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.grammars import Grammars
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
 from pagewire.engine.model.architecture import Architecture
 from pagewire.engine.model.families import architecture_of
@@ -25,6 +27,7 @@ from pagewire.engine.model.native import NativeArchitecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.role_policy import policy_of
+from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.backend import Backend
@@ -46,6 +49,7 @@ class Engine:
     ready: EngineReady
     scheduler: Scheduler
     runner: ModelRunner
+    grammars: Grammars
 
 
 def resolve_dtype(name: str) -> str:
@@ -84,7 +88,9 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=frozenset(folder.eos_token_ids),
     )
     layer_groups = config.layer_groups or _layer_groups(layout, device)
-    runner = ModelRunner(model, cache, backend, layer_groups)
+    grammars = Grammars(folder.path / "tokenizer.json", limits.vocab_size, limits.eos_token_ids)
+    sampler = Sampler(backend, EditBuilder(limits.eos_token_ids, device, grammars))
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
     ready = EngineReady(
@@ -97,7 +103,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     )
     mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
     loop = EngineLoop(scheduler, runner, clock, mover)
-    return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner)
+    return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
 
 
 def warm_up(engine: Engine) -> None:

@@ -6,21 +6,24 @@ from dataclasses import dataclass
 
 import torch
 
-from pagewire.engine.step import Grant, Step
-from pagewire.kernels.ragged import Ragged, SamplingRows
+from pagewire.engine.step import Draw, Grant, Scoring, Step
+from pagewire.kernels.ragged import Ragged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """T packed tokens of S sequences; the n sequences that sample are `logit_rows`, in the order of `drawing`."""
+    """T packed tokens of S sequences, and the n rows among them whose logits are needed.
+
+    First the rows of the sequences that draw a token, in the order of `draws`, then those of each of `scorings`.
+    """
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     slots: torch.Tensor  # [T] int64, slot i is slot i % B of block i // B
     ragged: Ragged
     logit_rows: torch.Tensor  # [n] int64
-    drawing: tuple[str, ...]  # n request ids
-    sampling: SamplingRows
+    draws: dict[str, Draw]  # by request id
+    scorings: dict[str, Scoring]  # by request id
 
     @classmethod
     def of(cls, step: Step, block_size: int, device: torch.device) -> Batch:
@@ -33,23 +36,29 @@ class Batch:
             block_table=_block_table(grants, device),
             block_size=block_size,
         )
-        positions, slots, last_rows, row = [], [], [], 0
+        positions, slots = [], []
+        drawn: list[int] = []
+        scored: list[int] = []
+        row = 0
         for sequence, grant in enumerate(grants):
             places = torch.arange(grant.start, grant.start + len(grant.tokens), device=device)
             blocks = ragged.block_table[sequence, places // block_size]
             positions.append(places)
             slots.append(blocks * block_size + places % block_size)
+            if grant.scoring is not None:
+                first = row + grant.scoring.first_row
+                scored.extend(range(first, first + len(grant.scoring.targets)))
             row += len(grant.tokens)
-            last_rows.append(row - 1)
-        rows = [last for last, grant in zip(last_rows, grants, strict=True) if grant.draw is not None]
+            if grant.draw is not None:
+                drawn.append(row - 1)
         return cls(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
             positions=torch.cat(positions),
             slots=torch.cat(slots),
             ragged=ragged,
-            logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
-            drawing=tuple(grant.request_id for grant in grants if grant.draw is not None),
-            sampling=_sampling_rows(grants),
+            logit_rows=torch.tensor(drawn + scored, dtype=torch.int64, device=device),
+            draws={grant.request_id: grant.draw for grant in grants if grant.draw is not None},
+            scorings={grant.request_id: grant.scoring for grant in grants if grant.scoring is not None},
         )
 
 
@@ -58,16 +67,3 @@ def _block_table(grants: tuple[Grant, ...], device: torch.device) -> torch.Tenso
     # Padding repeats the last block: any valid id will do, nobody looks there.
     rows = [grant.block_ids + (width - len(grant.block_ids)) * grant.block_ids[-1:] for grant in grants]
     return torch.tensor(rows, dtype=torch.int64, device=device)  # [S, M]
-
-
-def _sampling_rows(grants: tuple[Grant, ...]) -> SamplingRows:
-    draws = [grant.draw for grant in grants if grant.draw is not None]
-    return SamplingRows(
-        temperature=tuple(draw.sampling.temperature for draw in draws),
-        top_k=tuple(draw.sampling.top_k for draw in draws),
-        top_p=tuple(draw.sampling.top_p for draw in draws),
-        min_p=tuple(draw.sampling.min_p for draw in draws),
-        seed=tuple(draw.sampling.seed for draw in draws),
-        index=tuple(draw.index for draw in draws),
-        position=tuple(draw.position for draw in draws),
-    )

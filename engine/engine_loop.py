@@ -27,7 +27,7 @@ from pagewire.core.engine_messages import (
     SequenceEnd,
     StepDone,
 )
-from pagewire.core.errors import PagewireError, Poisoned
+from pagewire.core.errors import PagewireError
 from pagewire.core.messages import ErrorInfo, Load, TokenRecord
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.host_tier import Move
@@ -35,8 +35,10 @@ from pagewire.engine.runner import Runner, compute
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence as EngineSequence
 from pagewire.engine.sequence import State
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 from pagewire.engine.step_meter import StepMeter
+
+_NOTHING = Computed()
 
 
 class Mover(Protocol):
@@ -79,6 +81,12 @@ class EngineLoop:
                 self._scheduler.add(command.spec, command.first_block)
             except PagewireError as error:
                 self._refuse(command.spec.request_id, error)
+            self._wake()
+
+    def refuse(self, request_id: str, error: PagewireError) -> None:
+        """Have a sequence that was never added end with `error`."""
+        with self._changed:
+            self._refuse(request_id, error)
             self._wake()
 
     def reserve(self, command: Reserve) -> Reserved:
@@ -182,10 +190,10 @@ class EngineLoop:
                 return self._drain()
             self._in_step = frozenset(grant.request_id for grant in step.grants)
         started_s = self._clock.now()
-        tokens, errors = compute(self._runner, step, self._group_done)
+        computed, errors = compute(self._runner, step, self._group_done)
         elapsed_s = self._clock.now() - started_s
         with self._changed:
-            self._commit(step, tokens, errors)
+            self._commit(step, computed, errors)
             if not errors:
                 self._measure(step, elapsed_s)
             self._in_step = frozenset()
@@ -242,7 +250,7 @@ class EngineLoop:
         end = SequenceEnd(request_id=request_id, cached_tokens=0, computed_tokens=0, error=ErrorInfo.of(error))
         self._ends.append(end)
 
-    def _commit(self, step: Step, tokens: dict[str, int], errors: dict[str, str]) -> None:
+    def _commit(self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError]) -> None:
         for grant in step.grants:
             sequence = self._scheduler.sequences[grant.request_id]
             if grant.request_id in self._aborted:
@@ -252,9 +260,9 @@ class EngineLoop:
             if grant.request_id in errors:
                 self._poison(sequence, errors[grant.request_id])
                 continue
-            computed = sequence.computed_tokens
-            done = progress.commit(self._scheduler, sequence, grant, tokens.get(grant.request_id))
-            self._computed += sequence.computed_tokens - computed
+            before = sequence.computed_tokens
+            done = progress.commit(self._scheduler, sequence, grant, computed.get(grant.request_id, _NOTHING))
+            self._computed += sequence.computed_tokens - before
             if done.record is not None:
                 self._records.append(done.record)
                 self._output += len(done.record.tokens)
@@ -264,8 +272,8 @@ class EngineLoop:
                 self._ends.append(done.end)
         self._aborted.clear()
 
-    def _poison(self, sequence: EngineSequence, message: str) -> None:
-        self._ends.append(progress.end_of(sequence, ErrorInfo.of(Poisoned(message))))
+    def _poison(self, sequence: EngineSequence, error: PagewireError) -> None:
+        self._ends.append(progress.end_of(sequence, ErrorInfo.of(error)))
         self._scheduler.remove(sequence)
 
     def _measure(self, step: Step, elapsed_s: float) -> None:

@@ -16,7 +16,7 @@ from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, SequenceEnd, StepDone
 from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import SequenceSpec, TokenRecord
+from pagewire.core.messages import SequenceSpec, TokenLogprobs, TokenRecord
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.engine import progress
 from pagewire.engine.assembly import Engine, assemble
@@ -43,7 +43,8 @@ class Completion:
     """A finished sequence. `token_ids` holds the token that ended it too, which `text` leaves out.
 
     Of the prompt's tokens, `cached_tokens` came from the prefix cache when it first ran. `stop_reason` is the stop
-    string or the stop token that ended it, None for the model's own end and for length.
+    string or the stop token that ended it, None for the model's own end and for length. Where they were asked for,
+    `logprobs` has an entry for each of `token_ids`, `prompt_logprobs` for each of the prompt's but the first.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -52,6 +53,8 @@ class Completion:
     finish_reason: FinishReason
     stop_reason: str | int | None
     cached_tokens: int
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class _Answer:
     stream: TextStream
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_text: str | None = None
 
@@ -70,6 +75,8 @@ class _Answer:
         piece = self.stream.push(record.tokens, record.finish_reason)
         self.texts.append(piece.text)
         self.tokens.extend(piece.tokens)
+        self.logprobs.extend(record.logprobs[: len(piece.tokens)])
+        self.prompt_logprobs.extend(record.prompt_logprobs)
         self.stop_text = piece.stop_text
         self.finish_reason = FinishReason.STOP if piece.stop_text is not None else record.finish_reason
 
@@ -83,6 +90,8 @@ class _Answer:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_text if self.stop_text is not None else self._stop_token(),
             cached_tokens=end.cached_tokens,
+            logprobs=tuple(self.logprobs),
+            prompt_logprobs=tuple(self.prompt_logprobs),
         )
 
     def _stop_token(self) -> int | None:
@@ -110,6 +119,12 @@ class InPlaceEngine:
             torch.set_num_threads(config.threads)
         return cls(assemble(config, MonotonicClock()), tokenizer)
 
+    def check(self, sampling: SamplingParams) -> None:
+        """Raise InvalidRequest where no sequence can be sampled so; a grammar is compiled, and remembered."""
+        sampling.validate(self.engine.ready.vocab_size)
+        if sampling.grammar is not None:
+            self.engine.grammars.compile(sampling.grammar)
+
     def run(self, jobs: Iterable[Job]) -> Generator[tuple[int, Completion | PagewireError], None, None]:
         """Yield each job's number and how it ended, in the order in which they end."""
         if self._running:
@@ -136,7 +151,7 @@ class InPlaceEngine:
         )
         request_id = str(self._started)
         self._started += 1
-        stream = TextStream(self.tokenizer.detokenizer(), job.sampling.stop)
+        stream = TextStream(self.tokenizer.detokenizer(), job.sampling.stop, job.sampling.min_tokens)
         self._running[request_id] = _Answer(number=number, job=job, stream=stream)
         spec = SequenceSpec(request_id=request_id, tokens=job.prompt, sampling=job.sampling, root=root)
         self.engine.loop.add(Add(spec=spec))

@@ -136,4 +136,4 @@ class LLM:
             raise InvalidRequest(
                 f"prompts[{number}] holds a token id that is not between 0 and {ready.vocab_size - 1}", field="prompts"
             )
-        sampling.validate()
+        self._loaded().check(sampling)

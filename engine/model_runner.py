@@ -14,7 +14,7 @@ from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.architecture import Model
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.sampler import Sampler
-from pagewire.engine.step import Grant, Step
+from pagewire.engine.step import Computed, Grant, Step
 from pagewire.kernels.backend import Backend
 
 
@@ -24,7 +24,7 @@ class ModelRunner:
     Raises ValueError where a group of layers is not one span of a block.
     """
 
-    def __init__(self, model: Model, cache: KVCache, backend: Backend, num_groups: int = 1) -> None:
+    def __init__(self, model: Model, cache: KVCache, backend: Backend, sampler: Sampler, num_groups: int = 1) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
             raise ValueError(
@@ -35,11 +35,11 @@ class ModelRunner:
         self._model = model
         self._cache = cache
         self._backend = backend
-        self._sampler = Sampler(backend)
+        self._sampler = sampler
 
     @torch.inference_mode()
-    def run(self, step: Step, on_group: OnGroup) -> dict[str, int]:
-        """Compute a step; return the token of each grant that draws, by request id."""
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
+        """Compute a step; return what was sampled and scored, by request id."""
         sealed = [grant for grant in step.grants if grant.seal]
 
         def wrote(layer: int) -> None:
@@ -52,7 +52,7 @@ class ModelRunner:
 
         batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device)
         logits = self._model.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
-        return self._sampler.draw(logits, batch) if batch.drawing else {}
+        return self._sampler.draw(logits, batch) if batch.draws or batch.scorings else {}
 
     def _seal(self, grant: Grant, layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.

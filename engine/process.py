@@ -1,8 +1,8 @@
 """The engine process: `python -P -m pagewire.engine.process SOCKET_FD POOL_FD CONFIG_JSON`, started by `EngineClient`.
 
-One thread steps, one reads commands and answers them at once, even while a step computes. The process lives as long
-as its socket: when the front closes it, or dies, the engine ends with 0; whatever goes wrong here ends it with another
-code.
+One thread steps, one reads commands and answers them at once, even while a step computes; a command whose grammar has
+to be compiled waits for that at the desk. The process lives as long as its socket: when the front closes it, or dies,
+the engine ends with 0; whatever goes wrong here ends it with another code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 
 import torch
 
@@ -30,12 +31,15 @@ from pagewire.core.engine_messages import (
     Pong,
     Release,
     Reserve,
+    Reserved,
 )
-from pagewire.core.errors import PeerMismatch
+from pagewire.core.errors import Cancelled, PagewireError, PeerMismatch
+from pagewire.core.messages import ErrorInfo
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.grammar_desk import GrammarDesk
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +95,10 @@ class FrontConnection:
 class CommandReader:
     """Reads commands until the front closes, then closes the loop; `error` is what ended it otherwise."""
 
-    def __init__(self, front: FrontConnection, loop: EngineLoop) -> None:
+    def __init__(self, front: FrontConnection, loop: EngineLoop, desk: GrammarDesk) -> None:
         self._front = front
         self._loop = loop
+        self._desk = desk
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -104,14 +109,15 @@ class CommandReader:
         except Exception as error:  # carried to the main thread, which ends the process with it
             self.error = error
         finally:
+            self._desk.close()
             self._loop.close()
 
     def _serve(self, message: EngineMessage) -> None:
         match message:
-            case Add():
-                self._loop.add(message)
-            case Reserve():
-                self._front.send(self._loop.reserve(message))
+            case Add(spec=spec):
+                self._desk.submit(spec.request_id, spec.sampling.grammar, partial(self._add, message))
+            case Reserve(spec=spec):
+                self._desk.submit(spec.request_id, spec.sampling.grammar, partial(self._reserve, message))
             case Bind():
                 self._front.send(self._loop.bind(message))
             case Hold():
@@ -121,6 +127,7 @@ class CommandReader:
             case Join():
                 self._loop.join(message)
             case Abort():
+                self._desk.withdraw(message.request_id)
                 freed = self._loop.abort(message.request_id)
                 if freed is not None:
                     self._front.send(freed)
@@ -130,6 +137,19 @@ class CommandReader:
                 self._loop.ping(message.nonce)
             case _:
                 raise PeerMismatch(f"a front does not send {type(message).__name__}")
+
+    def _add(self, command: Add, error: PagewireError | None) -> None:
+        if error is None:
+            self._loop.add(command)
+        elif not isinstance(error, Cancelled):  # the abort has an answer of its own
+            self._loop.refuse(command.spec.request_id, error)
+
+    def _reserve(self, command: Reserve, error: PagewireError | None) -> None:
+        if error is None:
+            answer = self._loop.reserve(command)
+        else:
+            answer = Reserved(request_id=command.spec.request_id, error=ErrorInfo.of(error))
+        self._front.send(answer)
 
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
@@ -145,7 +165,7 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     warm_up(engine)
     front.send(engine.ready)
     engine.loop.on_group = front.send_early
-    reader = CommandReader(front, engine.loop)
+    reader = CommandReader(front, engine.loop, GrammarDesk(engine.grammars))
     thread = threading.Thread(target=reader.run, name="commands")
     thread.start()
     try:

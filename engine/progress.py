@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
 from pagewire.core.messages import ErrorInfo, TokenRecord
+from pagewire.core.sampling import FinishReason
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
-from pagewire.engine.step import Grant
+from pagewire.engine.step import Computed, Grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,26 +25,23 @@ class Progress:
     end: SequenceEnd | None = None
 
 
-def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, token: int | None) -> Progress:
-    """Account for a computed grant and the token that it sampled, None without a draw."""
+def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Computed) -> Progress:
+    """Account for a computed grant, the token that it sampled if it drew one, and the prompt's scores."""
     limits, hands_off = scheduler.limits, scheduler.policy.hands_off
     stop = grant.start + len(grant.tokens)
     sequence.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
-    if token is None:
-        return Progress(chunk=_chunk(scheduler, sequence, is_last=False, ships=True) if hands_off else None)
-    sequence.output.append(token)
+    sequence.num_scored += len(computed.prompt_logprobs)
+    if computed.token is None:
+        record = _record(sequence, computed, ()) if computed.prompt_logprobs else None
+        chunk = _chunk(scheduler, sequence, is_last=False, ships=True) if hands_off else None
+        return Progress(record=record, chunk=chunk)
+    sequence.output.append(computed.token)
     reason = finish_reason(
         sequence.output, sequence.num_prompt, sequence.spec.sampling, limits.eos_token_ids, limits.max_model_len
     )
-    record = TokenRecord(
-        request_id=sequence.request_id,
-        index=sequence.spec.index,
-        position=len(sequence.output) - 1,
-        tokens=(token,),
-        finish_reason=reason,
-    )
+    record = _record(sequence, computed, (computed.token,), reason)
     # A sequence that its first token ends ships nothing more.
     chunk = _chunk(scheduler, sequence, is_last=True, ships=reason is None) if hands_off else None
     end = None
@@ -53,6 +51,20 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, token: int | 
     elif hands_off:
         scheduler.hand_off(sequence)
     return Progress(record=record, chunk=chunk, end=end)
+
+
+def _record(
+    sequence: Sequence, computed: Computed, tokens: tuple[int, ...], reason: FinishReason | None = None
+) -> TokenRecord:
+    return TokenRecord(
+        request_id=sequence.request_id,
+        index=sequence.spec.index,
+        position=len(sequence.output) - len(tokens),
+        tokens=tokens,
+        finish_reason=reason,
+        logprobs=(computed.logprobs,) if computed.logprobs is not None else (),
+        prompt_logprobs=computed.prompt_logprobs,
+    )
 
 
 def group_done(sequence: Sequence, grant: Grant, group: int) -> ChunkDone:

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from pagewire.engine.step import Step
+from pagewire.core.errors import InvalidRequest, PagewireError, Poisoned
+from pagewire.engine.step import Computed, Step
 
 log = logging.getLogger(__name__)
 
@@ -21,26 +22,32 @@ OnGroup = Callable[[Step, int], None]
 class Runner(Protocol):
     """What computes a step."""
 
-    def run(self, step: Step, on_group: OnGroup) -> dict[str, int]:
-        """Return the token of each grant that draws; running a step again writes the same KV to the same places."""
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
+        """Return what was found out, by request id; running a step again writes the same KV to the same places.
+
+        What a grant has nothing to find out for is left out.
+        """
         ...
 
 
-def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, int], dict[str, str]]:
-    """Compute a step; return the tokens, and the message of each sequence that cannot be computed.
+def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Computed], dict[str, PagewireError]]:
+    """Compute a step; return what was found out, and the error of each sequence that cannot be computed.
 
     `on_group` is called anew for a sequence that is tried again: what it was called for before stays true.
     """
     try:
         return runner.run(step, on_group), {}
+    except InvalidRequest as error:  # a sequence asked what cannot be: its own failure, by name
+        if len(step.grants) == 1:
+            return {}, {step.grants[0].request_id: error}
     except Exception as error:  # whatever a model may raise ends a sequence, not the engine
         log.exception("a step of %d sequences failed", len(step.grants))
         if len(step.grants) == 1:
-            return {}, {step.grants[0].request_id: f"{type(error).__name__}: {error}"}
-    tokens: dict[str, int] = {}
-    errors: dict[str, str] = {}
+            return {}, {step.grants[0].request_id: Poisoned(f"{type(error).__name__}: {error}")}
+    computed: dict[str, Computed] = {}
+    errors: dict[str, PagewireError] = {}
     for grant in step.grants:
-        one_tokens, one_errors = compute(runner, Step(grants=(grant,)), on_group)
-        tokens.update(one_tokens)
+        one_computed, one_errors = compute(runner, Step(grants=(grant,)), on_group)
+        computed.update(one_computed)
         errors.update(one_errors)
-    return tokens, errors
+    return computed, errors

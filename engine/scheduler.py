@@ -17,7 +17,7 @@ from pagewire.core.messages import SequenceSpec
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.role_policy import RolePolicy
 from pagewire.engine.sequence import Sequence, State
-from pagewire.engine.step import Draw, Grant, Step
+from pagewire.engine.step import Grant, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +195,7 @@ class Scheduler:
 
     def _freeze(self, sequence: Sequence, count: int) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
-        draw = None
-        if stop == sequence.num_tokens:
-            position = len(sequence.output)
-            draw = Draw(sampling=sequence.spec.sampling, index=sequence.spec.index, position=position)
+        draw = sequence.draw() if stop == sequence.num_tokens else None
         return Grant(
             request_id=sequence.request_id,
             tokens=sequence.tokens(start, stop),
@@ -206,10 +203,11 @@ class Scheduler:
             block_ids=tuple(sequence.block_table[: self.limits.num_blocks(stop)]),
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
+            scoring=sequence.scoring(start, stop),
         )
 
     def _validate(self, spec: SequenceSpec) -> None:
-        spec.sampling.validate()
+        spec.sampling.validate(self.limits.vocab_size)
         limits, length = self.limits, len(spec.tokens) + len(spec.output)
         if spec.request_id in self.sequences or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")

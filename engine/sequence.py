@@ -17,6 +17,7 @@ from enum import StrEnum
 from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
 from pagewire.core.messages import SequenceSpec
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.engine.step import Draw, Scoring
 
 
 class State(StrEnum):
@@ -36,7 +37,8 @@ class Sequence:
     `arrival` orders sequences by age. `promised` blocks are reserved in the pool for it. `reported_blocks` of the
     chain were announced in `ChunkDone`. Of the tokens that it was given, `cached_tokens` came from the prefix cache
     when it was first admitted, `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed
-    here, those of a recompute after preemption included.
+    here, those of a recompute after preemption included. `num_scored` tokens of the prompt, from the second on, had
+    their log probabilities reported, where those were asked for.
     """
 
     spec: SequenceSpec
@@ -53,6 +55,7 @@ class Sequence:
     cached_tokens: int | None = None
     fetched_tokens: int = 0
     computed_tokens: int = 0
+    num_scored: int = 0
 
     @property
     def request_id(self) -> str:
@@ -93,8 +96,36 @@ class Sequence:
         return self.hashes[:num_blocks]
 
     def hit_chain(self) -> list[BlockHash]:
-        """Return the hashes of the blocks that a cache may serve."""
-        return self.chain(max_hit_blocks(self.num_tokens, self.block_size))
+        """Return the hashes of the blocks that a cache may serve: none whose logits are needed."""
+        num_blocks = max_hit_blocks(self.num_tokens, self.block_size)
+        if self.num_to_score:
+            num_blocks = min(num_blocks, self.num_scored // self.block_size)
+        return self.chain(num_blocks)
+
+    @property
+    def num_to_score(self) -> int:
+        """Tokens of the prompt whose log probabilities are asked for and not reported yet."""
+        return 0 if self.spec.sampling.prompt_logprobs is None else self.num_prompt - 1 - self.num_scored
+
+    def draw(self) -> Draw:
+        """Return the drawing of the next token."""
+        sampling = self.spec.sampling
+        return Draw(
+            sampling=sampling,
+            index=self.spec.index,
+            position=len(self.output),
+            prompt=self.spec.tokens if sampling.reads_tokens else (),
+            output=tuple(self.output) if sampling.reads_tokens else (),
+        )
+
+    def scoring(self, start: int, stop: int) -> Scoring | None:
+        """Return what is to be said of the prompt when tokens `start` .. `stop - 1` are computed, None for nothing."""
+        # The row of a token says how likely the next one is.
+        first, last = max(start, self.num_scored), min(stop, self.num_prompt - 1)
+        num_top = self.spec.sampling.prompt_logprobs
+        if num_top is None or first >= last:
+            return None
+        return Scoring(first_row=first - start, targets=self.spec.tokens[first + 1 : last + 1], num_top=num_top)
 
 
 def finish_reason(

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagewire.core.messages import TokenLogprobs
 from pagewire.core.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """Sample one token after the grant: `index` of the sequence, `position` of the token in its output."""
+    """Sample one token after the grant: `index` of the sequence, `position` of the token in its output.
+
+    `prompt` and `output` are the sequence's tokens where its parameters fold over them, else empty.
+    """
 
     sampling: SamplingParams
     index: int
     position: int
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """Say how likely each of `targets` was after its row of the grant, from `first_row` on, and the `num_top` best."""
+
+    first_row: int
+    targets: tuple[int, ...]
+    num_top: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +45,7 @@ class Grant:
     block_ids: tuple[int, ...]
     draw: Draw | None
     seal: bool = False
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +58,12 @@ class Step:
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
         return sum(len(grant.tokens) for grant in self.grants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a step found out for one grant: the token of a draw, with its log probabilities where asked; the scores."""
+
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()

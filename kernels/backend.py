@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
-from pagewire.kernels.ragged import Ragged, SamplingRows
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_rows import SamplingRows
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""

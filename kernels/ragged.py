@@ -36,16 +36,3 @@ class Ragged:
     def num_rows(self) -> int:
         """T, the query rows of all sequences."""
         return sum(self.query_lens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingRows:
-    """How to choose a token for each of n rows of logits; see `SamplingParams` for the meaning of a column."""
-
-    temperature: tuple[float, ...]
-    top_k: tuple[int, ...]
-    top_p: tuple[float, ...]
-    min_p: tuple[float, ...]
-    seed: tuple[int, ...]
-    index: tuple[int, ...]  # of the sequence in its request
-    position: tuple[int, ...]  # of the token in the output

@@ -16,7 +16,8 @@ from pagewire.kernels import attention_plan, rope, sampling
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
-from pagewire.kernels.ragged import Ragged, SamplingRows
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_rows import SamplingRows
 
 
 class TorchBackend:

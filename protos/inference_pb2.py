@@ -24,41 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpagewire/protos/inference.proto\x12\x0bpagewire.v1\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagewire.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x8c\x02\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x12H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"\xe0\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.pagewire.v1.TokenPromptH\x00\x12\'\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x17.pagewire.v1.ChatPromptH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.pagewire.v1.Sampling\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\tB\x08\n\x06prompt\"7\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"$\n\x05Stamp\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\"?\n\x08Timeline\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\"\n\x06stamps\x18\x02 \x03(\x0b\x32\x12.pagewire.v1.Stamp\"\xdc\x03\n\x08Transfer\x12\x11\n\tplacement\x18\x01 \x01(\t\x12\x13\n\x0bprefill_pod\x18\x02 \x01(\t\x12\x12\n\ndecode_pod\x18\x03 \x01(\t\x12\x1d\n\x15prefill_cached_tokens\x18\x04 \x01(\r\x12\x1f\n\x17prefill_computed_tokens\x18\x05 \x01(\r\x12\x1c\n\x14\x64\x65\x63ode_cached_tokens\x18\x06 \x01(\r\x12\x1e\n\x16\x64\x65\x63ode_computed_tokens\x18\x07 \x01(\r\x12\x0e\n\x06\x63hunks\x18\x08 \x01(\r\x12\x17\n\x0fmanifest_blocks\x18\t \x01(\r\x12\x16\n\x0e\x62locks_shipped\x18\n \x01(\r\x12\x15\n\rbytes_shipped\x18\x0b \x01(\x04\x12\x12\n\ntransfer_s\x18\x0c \x01(\x01\x12\x11\n\texposed_s\x18\r \x01(\x01\x12\x11\n\ttransport\x18\x0e \x01(\t\x12\x0e\n\x06\x63\x61uses\x18\x0f \x03(\t\x12\x1e\n\x16prefill_fetched_tokens\x18\x10 \x01(\r\x12\x1d\n\x15\x64\x65\x63ode_fetched_tokens\x18\x11 \x01(\r\x12\x19\n\x11predicted_local_s\x18\x12 \x01(\x01\x12\x1a\n\x12predicted_remote_s\x18\x13 \x01(\x01\"\xfe\x01\n\x08\x43omplete\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x13\n\tstop_text\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.pagewire.v1.Usage\x12(\n\ttimelines\x18\x06 \x03(\x0b\x32\x15.pagewire.v1.Timeline\x12\'\n\x08transfer\x18\x07 \x01(\x0b\x32\x15.pagewire.v1.Transfer\x12\x18\n\x10prompt_token_ids\x18\x08 \x03(\rB\x0e\n\x0cmatched_stop\"~\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.ChunkH\x00\x12)\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x15.pagewire.v1.CompleteH\x00\x42\x06\n\x04\x62ody\"\x15\n\x13GetModelInfoRequest\"d\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r2\xab\x01\n\tInference\x12I\n\x08Generate\x12\x1c.pagewire.v1.GenerateRequest\x1a\x1d.pagewire.v1.GenerateResponse0\x01\x12S\n\x0cGetModelInfo\x12 .pagewire.v1.GetModelInfoRequest\x1a!.pagewire.v1.GetModelInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpagewire/protos/inference.proto\x12\x0bpagewire.v1\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagewire.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"_\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x02 \x01(\x08H\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x0e\n\x04lark\x18\x04 \x01(\tH\x00\x42\x07\n\x05guide\"\xc2\x06\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x12H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x17\n\nmin_tokens\x18\n \x01(\x03H\x06\x88\x01\x01\x12\x16\n\ttypical_p\x18\x0b \x01(\x01H\x07\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0c \x01(\x01H\x08\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\r \x01(\x01H\t\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x0e \x01(\x01H\n\x88\x01\x01\x12\x38\n\nlogit_bias\x18\x0f \x03(\x0b\x32$.pagewire.v1.Sampling.LogitBiasEntry\x12\x19\n\x11\x61llowed_token_ids\x18\x10 \x03(\r\x12\x11\n\tbad_words\x18\x11 \x03(\t\x12\x31\n\x0f\x62\x61\x64_word_tokens\x18\x12 \x03(\x0b\x32\x18.pagewire.v1.TokenPrompt\x12\x15\n\x08logprobs\x18\x13 \x01(\x03H\x0b\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x14 \x01(\x03H\x0c\x88\x01\x01\x12!\n\x05guide\x18\x15 \x01(\x0b\x32\x12.pagewire.v1.Guide\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_min_tokensB\x0c\n\n_typical_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xe0\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.pagewire.v1.TokenPromptH\x00\x12\'\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x17.pagewire.v1.ChatPromptH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.pagewire.v1.Sampling\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\tB\x08\n\x06prompt\"\x86\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x07logprob\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12&\n\x03top\x18\x05 \x03(\x0b\x32\x19.pagewire.v1.TokenLogprobB\n\n\x08_logprob\"d\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12+\n\x08logprobs\x18\x04 \x03(\x0b\x32\x19.pagewire.v1.TokenLogprob\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"$\n\x05Stamp\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x61t_s\x18\x02 \x01(\x01\"?\n\x08Timeline\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\"\n\x06stamps\x18\x02 \x03(\x0b\x32\x12.pagewire.v1.Stamp\"\xdc\x03\n\x08Transfer\x12\x11\n\tplacement\x18\x01 \x01(\t\x12\x13\n\x0bprefill_pod\x18\x02 \x01(\t\x12\x12\n\ndecode_pod\x18\x03 \x01(\t\x12\x1d\n\x15prefill_cached_tokens\x18\x04 \x01(\r\x12\x1f\n\x17prefill_computed_tokens\x18\x05 \x01(\r\x12\x1c\n\x14\x64\x65\x63ode_cached_tokens\x18\x06 \x01(\r\x12\x1e\n\x16\x64\x65\x63ode_computed_tokens\x18\x07 \x01(\r\x12\x0e\n\x06\x63hunks\x18\x08 \x01(\r\x12\x17\n\x0fmanifest_blocks\x18\t \x01(\r\x12\x16\n\x0e\x62locks_shipped\x18\n \x01(\r\x12\x15\n\rbytes_shipped\x18\x0b \x01(\x04\x12\x12\n\ntransfer_s\x18\x0c \x01(\x01\x12\x11\n\texposed_s\x18\r \x01(\x01\x12\x11\n\ttransport\x18\x0e \x01(\t\x12\x0e\n\x06\x63\x61uses\x18\x0f \x03(\t\x12\x1e\n\x16prefill_fetched_tokens\x18\x10 \x01(\r\x12\x1d\n\x15\x64\x65\x63ode_fetched_tokens\x18\x11 \x01(\r\x12\x19\n\x11predicted_local_s\x18\x12 \x01(\x01\x12\x1a\n\x12predicted_remote_s\x18\x13 \x01(\x01\"\xb2\x02\n\x08\x43omplete\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x13\n\tstop_text\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\rH\x00\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.pagewire.v1.Usage\x12(\n\ttimelines\x18\x06 \x03(\x0b\x32\x15.pagewire.v1.Timeline\x12\'\n\x08transfer\x18\x07 \x01(\x0b\x32\x15.pagewire.v1.Transfer\x12\x18\n\x10prompt_token_ids\x18\x08 \x03(\r\x12\x32\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x19.pagewire.v1.TokenLogprobB\x0e\n\x0cmatched_stop\"~\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.ChunkH\x00\x12)\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x15.pagewire.v1.CompleteH\x00\x42\x06\n\x04\x62ody\"\x15\n\x13GetModelInfoRequest\"d\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r2\xab\x01\n\tInference\x12I\n\x08Generate\x12\x1c.pagewire.v1.GenerateRequest\x1a\x1d.pagewire.v1.GenerateResponse0\x01\x12S\n\x0cGetModelInfo\x12 .pagewire.v1.GetModelInfoRequest\x1a!.pagewire.v1.GetModelInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagewire.protos.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_CHATMESSAGE']._serialized_start=48
   _globals['_CHATMESSAGE']._serialized_end=92
   _globals['_CHATPROMPT']._serialized_start=94
   _globals['_CHATPROMPT']._serialized_end=150
   _globals['_TOKENPROMPT']._serialized_start=152
   _globals['_TOKENPROMPT']._serialized_end=184
-  _globals['_SAMPLING']._serialized_start=187
-  _globals['_SAMPLING']._serialized_end=455
-  _globals['_GENERATEREQUEST']._serialized_start=458
-  _globals['_GENERATEREQUEST']._serialized_end=682
-  _globals['_CHUNK']._serialized_start=684
-  _globals['_CHUNK']._serialized_end=739
-  _globals['_USAGE']._serialized_start=741
-  _globals['_USAGE']._serialized_end=821
-  _globals['_STAMP']._serialized_start=823
-  _globals['_STAMP']._serialized_end=859
-  _globals['_TIMELINE']._serialized_start=861
-  _globals['_TIMELINE']._serialized_end=924
-  _globals['_TRANSFER']._serialized_start=927
-  _globals['_TRANSFER']._serialized_end=1403
-  _globals['_COMPLETE']._serialized_start=1406
-  _globals['_COMPLETE']._serialized_end=1660
-  _globals['_GENERATERESPONSE']._serialized_start=1662
-  _globals['_GENERATERESPONSE']._serialized_end=1788
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1790
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1811
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1813
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1913
-  _globals['_INFERENCE']._serialized_start=1916
-  _globals['_INFERENCE']._serialized_end=2087
+  _globals['_GUIDE']._serialized_start=186
+  _globals['_GUIDE']._serialized_end=281
+  _globals['_SAMPLING']._serialized_start=284
+  _globals['_SAMPLING']._serialized_end=1118
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=872
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=920
+  _globals['_GENERATEREQUEST']._serialized_start=1121
+  _globals['_GENERATEREQUEST']._serialized_end=1345
+  _globals['_TOKENLOGPROB']._serialized_start=1348
+  _globals['_TOKENLOGPROB']._serialized_end=1482
+  _globals['_CHUNK']._serialized_start=1484
+  _globals['_CHUNK']._serialized_end=1584
+  _globals['_USAGE']._serialized_start=1586
+  _globals['_USAGE']._serialized_end=1666
+  _globals['_STAMP']._serialized_start=1668
+  _globals['_STAMP']._serialized_end=1704
+  _globals['_TIMELINE']._serialized_start=1706
+  _globals['_TIMELINE']._serialized_end=1769
+  _globals['_TRANSFER']._serialized_start=1772
+  _globals['_TRANSFER']._serialized_end=2248
+  _globals['_COMPLETE']._serialized_start=2251
+  _globals['_COMPLETE']._serialized_end=2557
+  _globals['_GENERATERESPONSE']._serialized_start=2559
+  _globals['_GENERATERESPONSE']._serialized_end=2685
+  _globals['_GETMODELINFOREQUEST']._serialized_start=2687
+  _globals['_GETMODELINFOREQUEST']._serialized_end=2708
+  _globals['_GETMODELINFORESPONSE']._serialized_start=2710
+  _globals['_GETMODELINFORESPONSE']._serialized_end=2810
+  _globals['_INFERENCE']._serialized_start=2813
+  _globals['_INFERENCE']._serialized_end=2984
 # @@protoc_insertion_point(module_scope)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, PagewireError, status_of
+from pagewire.router import answer_logprobs
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Finished
+from pagewire.router.request import Chunk, Finished, ScoredToken
 
 _ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable", 504: "timeout_error"}
 
@@ -83,10 +84,10 @@ class Answer:
 
     def whole(self, chunks: Sequence[Chunk], finished: Finished) -> Json:
         """Return the response of a request that does not stream."""
-        text = "".join(chunk.text for chunk in chunks)
+        text = (finished.echo or "") + "".join(chunk.text for chunk in chunks)
         choice: Json = {
             "index": 0,
-            "logprobs": None,
+            "logprobs": self._logprobs(chunks, finished.prompt_logprobs if finished.echo is not None else ()),
             "finish_reason": finished.finish_reason.value,
             "stop_reason": _stop_reason(finished),
         }
@@ -97,6 +98,8 @@ class Answer:
         if self.call.with_token_ids:
             choice["token_ids"] = [token for chunk in chunks for token in chunk.token_ids]
             choice["prompt_token_ids"] = list(finished.prompt)
+        if finished.prompt_logprobs and finished.echo is None:
+            choice["prompt_logprobs"] = answer_logprobs.prompt(finished.prompt_logprobs)
         body = {**self._head("chat.completion"), "choices": [choice], "usage": _usage(finished)}
         if self.call.with_timeline:
             body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
@@ -108,9 +111,11 @@ class Answer:
 
     def chunk(self, chunk: Chunk) -> list[Json]:
         """Return the stream's part for new output; nothing where the caller would see nothing."""
-        if not chunk.text and not (self.call.with_token_ids and chunk.token_ids):
+        shows_tokens = self.call.with_token_ids or self.call.ask.logprobs is not None
+        if not chunk.text and not (shows_tokens and chunk.token_ids):
             return []
         choice: Json = {"delta": {"content": chunk.text}} if self.call.is_chat else {"text": chunk.text}
+        choice["logprobs"] = self._logprobs([chunk])
         if self.call.with_token_ids:
             choice["token_ids"] = list(chunk.token_ids)
         return [self._chunk(choice)]
@@ -127,6 +132,14 @@ class Answer:
         if self.call.with_timeline:
             parts[-1]["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
         return parts
+
+    def _logprobs(self, chunks: Sequence[Chunk], prompt: tuple[ScoredToken, ...] = ()) -> Json | None:
+        if self.call.ask.logprobs is None:
+            return None
+        tokens = [*prompt, *(token for chunk in chunks for token in chunk.logprobs)]
+        if self.call.is_chat:
+            return answer_logprobs.chat(tokens)
+        return answer_logprobs.completion(tokens, chunks[0].offset if chunks else 0)
 
     def _chunk(self, choice: Json) -> Json:
         choice = {"index": 0, "logprobs": None, "finish_reason": None, **choice}

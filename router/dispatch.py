@@ -136,10 +136,11 @@ class Dispatcher:
         life = Life(
             request=request,
             prefix=await self._placer.look_up(request, fingerprint),
-            text=TextStream(self._tokenizer.detokenizer(), request.sampling.stop),
+            text=TextStream(self._tokenizer.detokenizer(), request.sampling.stop, request.sampling.min_tokens),
             watch=watch,
             deadline_at_s=start_s + request.timeout_s,
             internal_id=uuid.uuid4().hex,
+            token_bytes=self._tokenizer.token_bytes,
         )
         while life.finish_reason is None:
             placed = await self._place(life)
@@ -184,12 +185,18 @@ class Dispatcher:
     async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:
         """Submit once and pass tokens on until the sequence is over; raises where this pod cannot finish it."""
         attempt_id = f"{life.internal_id}.{life.attempt}"
-        inbox = Inbox(position=len(life.output), limit=life.request.sampling.max_tokens)
+        submit = self._submit(life, placed, attempt_id)
+        inbox = Inbox(
+            position=len(life.output),
+            limit=life.request.sampling.max_tokens,
+            has_logprobs=life.request.sampling.logprobs is not None,
+            num_scores=life.num_scores,
+        )
         reason = "client"
         is_waiting = True
         placed.prefill_begins(len(life.request.prompt))
         try:
-            placed.decode.submit(self._submit(life, placed, attempt_id), inbox)
+            placed.decode.submit(submit, inbox)
             life.watch.stamp(Phase.SUBMITTED, self._clock.now())
             while life.finish_reason is None:
                 arrived = await self._take(inbox, life)
@@ -217,7 +224,7 @@ class Dispatcher:
         spec = SequenceSpec(
             request_id=attempt_id,
             tokens=life.request.prompt,
-            sampling=life.request.sampling,
+            sampling=life.begin_attempt(),
             root=life.prefix.root,
             output=tuple(life.output),
         )

@@ -54,7 +54,22 @@ class Intake:
         prompt = ask.token_ids
         if prompt is None:
             prompt = await self._tokenize(ask, limits)
-        return finish(ask, prompt, limits, seed=secrets.randbits(SEED_BITS))
+        echo = None
+        if ask.echo:
+            echo = self._tokenizer.decode(list(prompt)) if ask.text is None else ask.text
+        bad_words = await self._bad_words(ask)
+        return finish(ask, prompt, limits, seed=secrets.randbits(SEED_BITS), bad_words=bad_words, echo=echo)
+
+    async def _bad_words(self, ask: Ask) -> list[tuple[int, ...]]:
+        """Return the tokens of the bad words: a text's at the beginning of a word and within one."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in ask.bad_words:
+            if not isinstance(word, str):
+                found[word] = None
+                continue
+            for text in (word.lstrip(), " " + word.lstrip()) if word.strip() else (word,):
+                found[tuple(await self._tokenizer.encode(text, add_special_tokens=False))] = None
+        return list(found)
 
     async def _tokenize(self, ask: Ask, limits: Limits) -> tuple[int, ...]:
         field = prompt_field(ask)

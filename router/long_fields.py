@@ -1,4 +1,4 @@
-"""The fields of a body that may hold very many values: prompts, messages, stops; checked by hand.
+"""The fields of a body that may hold very many values: prompts, messages, lists of tokens; checked by hand.
 
 Pure; knows JSON values. A schema library tries every form of a field on every value and keeps each complaint, which
 costs seconds and gigabytes for a small hostile body. Here the first value decides the form, and the first wrong one is
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.core.sampling import MAX_LOGIT_BIAS, TokenBias
 
 UNSUPPORTED_PARTS = ("tool_calls", "function_call", "audio", "refusal")
 
@@ -42,13 +43,50 @@ def stop(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def stop_token_ids(value: object) -> tuple[int, ...]:
-    """Return the ids of stop tokens; raises InvalidRequest."""
+def token_ids(field: str, value: object) -> tuple[int, ...]:
+    """Return the token ids of a field; raises InvalidRequest."""
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise _wrong("stop_token_ids", "a list of token ids", value)
-    return _integers("stop_token_ids", value)
+        raise _wrong(field, "a list of token ids", value)
+    return _integers(field, value)
+
+
+def logit_bias(value: object) -> tuple[TokenBias, ...]:
+    """Return the biases of an object from token ids, written as strings, to numbers; raises InvalidRequest."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise _wrong("logit_bias", "an object from token ids to numbers", value)
+    if len(value) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(f"logit_bias takes at most {MAX_LOGIT_BIAS}, got {len(value)}", field="logit_bias")
+    return tuple(_bias(token, bias) for token, bias in value.items())
+
+
+def bad_words(value: object) -> tuple[str | tuple[int, ...], ...]:
+    """Return the bad words, each a text or its token ids; raises InvalidRequest."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _wrong("bad_words", "a list of texts or of lists of token ids", value)
+    return tuple(_bad_word(f"bad_words.{i}", word) for i, word in enumerate(value))
+
+
+def _bias(token: str, bias: object) -> TokenBias:
+    # ASCII digits alone: int() takes more, and a long run of digits costs it time.
+    if not (token.isascii() and token.isdecimal() and len(token) <= 10):
+        raise InvalidRequest(f"logit_bias: {token[:20]!r} is not a token id", field="logit_bias")
+    if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+        raise _wrong(f"logit_bias.{token}", "a number", bias)
+    return TokenBias(token=int(token), bias=bias)
+
+
+def _bad_word(where: str, word: object) -> str | tuple[int, ...]:
+    if isinstance(word, str):
+        return word
+    if not isinstance(word, list):
+        raise _wrong(where, "a text or a list of token ids", word)
+    return _integers(where, word)
 
 
 def messages(value: object) -> tuple[Mapping[str, str], ...]:

@@ -1,8 +1,9 @@
 """The OpenAI API's shapes: what a body may hold, what it asks of us, and what we answer.
 
 Knows JSON and `Ask`; nothing of HTTP or pods. A field is honoured, ignored, known and refused by name, or unknown: then
-it is ignored and counted. Fields that hold many values are read in `long_fields.py`, the others by the schemas here,
-which see single values only. Checks of values are in `validation.py`, the same for all front doors.
+it is ignored and counted. Fields that hold many values are read in `long_fields.py`, grammars in `guided.py`, the
+others by the schemas here, which see single values only. Checks of values are in `validation.py`, the same for all
+front doors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.router import long_fields
+from pagewire.router import guided, long_fields
 from pagewire.router.request import Ask
 
 # Fields that are about the caller's bookkeeping, or about our insides, which no caller may steer.
@@ -29,39 +30,22 @@ IGNORED = frozenset(
 REFUSED: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "prompt_logprobs": (),
-    "logit_bias": ({},),
-    "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "reasoning_effort": (),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "web_search_options": (),
     "use_beam_search": (False,),
-    "min_tokens": (0,),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "documents": ([],),
@@ -73,6 +57,9 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "vllm_xargs": ({},),
     "prompt_embeds": (),
 }
+# The other endpoint's.
+REFUSED_OF_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,)}
+REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {"top_logprobs": (0,)}
 
 
 class _Schema(BaseModel):
@@ -101,6 +88,16 @@ class _Body(_Schema):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    min_tokens: int | None = None
+    logit_bias: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    logprobs: int | bool | None = None
+    prompt_logprobs: int | None = None
     seed: int | None = None
     stop: Any = None
     stop_token_ids: Any = None
@@ -116,6 +113,7 @@ class CompletionBody(_Body):
     """Body of /v1/completions."""
 
     prompt: Any = None
+    echo: bool | None = None
 
 
 class ChatBody(_Body):
@@ -123,6 +121,7 @@ class ChatBody(_Body):
 
     messages: Any = None
     max_completion_tokens: int | None = None
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ class Call:
 def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = False) -> Call:
     """Read a body; raises InvalidRequest or UnsupportedField, which name the field."""
     raw = _json_object(data)
-    for name, allowed in REFUSED.items():
+    for name, allowed in (REFUSED | (REFUSED_OF_CHATS if is_chat else REFUSED_OF_COMPLETIONS)).items():
         value = raw.get(name)
         if value is not None and not any(_same(value, each) for each in allowed):
             raise UnsupportedField(f"{name} is not supported: leave it out{_or(allowed)}", field=name)
@@ -153,19 +152,24 @@ def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = 
         first = error.errors(include_url=False, include_input=False)[0]
         path = [str(part) for part in first["loc"]]
         raise InvalidRequest(f"{'.'.join(path)}: {first['msg']}", field=path[0] if path else "") from error
+    if body.stream and (body.prompt_logprobs is not None or (isinstance(body, CompletionBody) and body.echo)):
+        field = "echo" if body.prompt_logprobs is None else "prompt_logprobs"
+        raise UnsupportedField(f"{field} is not supported in a stream", field=field)
     options = body.stream_options
     if options is not None and not body.stream:
         raise InvalidRequest("stream_options may only be set when stream is true", field="stream_options")
     if options is not None and options.continuous_usage_stats:
         raise UnsupportedField("stream_options.continuous_usage_stats is not supported", field="stream_options")
     return Call(
-        ask=_chat_ask(body, request_id) if isinstance(body, ChatBody) else _completion_ask(body, request_id),
+        ask=(
+            _chat_ask(body, raw, request_id) if isinstance(body, ChatBody) else _completion_ask(body, raw, request_id)
+        ),
         is_chat=is_chat,
         is_streaming=bool(body.stream),
         with_usage=options is not None and bool(options.include_usage),
         with_token_ids=bool(body.return_token_ids),
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
-        unknown_fields=tuple(sorted(set(body.model_extra or ()) - IGNORED - set(REFUSED))),
+        unknown_fields=tuple(sorted(set(body.model_extra or ()) - IGNORED - set(REFUSED) - set(guided.FIELDS))),
     )
 
 
@@ -196,7 +200,7 @@ def _or(allowed: tuple[object, ...]) -> str:
     return f", or set it to {json.dumps(allowed[0])}" if allowed else ""
 
 
-def _common(body: _Body) -> dict[str, Any]:
+def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": body.model or "",
         "temperature": body.temperature,
@@ -204,33 +208,54 @@ def _common(body: _Body) -> dict[str, Any]:
         # -1 is vLLM's way to say off
         "top_k": 0 if body.top_k == -1 else body.top_k,
         "min_p": body.min_p,
+        "typical_p": body.typical_p,
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "min_tokens": body.min_tokens,
+        "logit_bias": long_fields.logit_bias(body.logit_bias),
+        "allowed_token_ids": long_fields.token_ids("allowed_token_ids", body.allowed_token_ids),
+        "bad_words": long_fields.bad_words(body.bad_words),
+        "grammar": guided.grammar(raw),
         "seed": body.seed,
         "stop": long_fields.stop(body.stop),
-        "stop_token_ids": long_fields.stop_token_ids(body.stop_token_ids),
+        "stop_token_ids": long_fields.token_ids("stop_token_ids", body.stop_token_ids),
         "ignore_eos": bool(body.ignore_eos),
         "cache_salt": body.cache_salt,
     }
 
 
-def _completion_ask(body: CompletionBody, request_id: str) -> Ask:
+def _completion_ask(body: CompletionBody, raw: Mapping[str, Any], request_id: str) -> Ask:
     if "messages" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got prompt and messages", field="messages")
+    if body.logprobs is True:
+        raise InvalidRequest("logprobs is how many alternatives to name, a number", field="logprobs")
+    logprobs = None if body.logprobs is False else body.logprobs
     prompt = long_fields.prompt(body.prompt)
     return Ask(
         request_id=request_id,
         text=prompt if isinstance(prompt, str) else None,
         token_ids=prompt if isinstance(prompt, tuple) else None,
         max_tokens=body.max_tokens,
-        **_common(body),
+        logprobs=logprobs,
+        prompt_logprobs=logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
+        echo=bool(body.echo),
+        **_common(body, raw),
     )
 
 
-def _chat_ask(body: ChatBody, request_id: str) -> Ask:
+def _chat_ask(body: ChatBody, raw: Mapping[str, Any], request_id: str) -> Ask:
     if "prompt" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got messages and prompt", field="prompt")
+    if body.logprobs is not None and not isinstance(body.logprobs, bool):
+        raise InvalidRequest("logprobs is true or false; how many alternatives is top_logprobs", field="logprobs")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs may only be set when logprobs is true", field="top_logprobs")
     return Ask(
         request_id=request_id,
         messages=long_fields.messages(body.messages),
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-        **_common(body),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        **_common(body, raw),
     )

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.messages import Report
-from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sampling import FinishReason, Grammar, SamplingParams, TokenBias
 from pagewire.core.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a caller asked, unchecked. Exactly one of `text`, `token_ids` and `messages` must be set; None is unset."""
+    """What a caller asked, unchecked. Exactly one of `text`, `token_ids` and `messages` must be set; None is unset.
+
+    A bad word is a text or its tokens. With `echo` the prompt's text comes back too.
+    """
 
     request_id: str
     model: str = ""
@@ -25,6 +28,18 @@ class Ask:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    min_tokens: int | None = None
+    logit_bias: tuple[TokenBias, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str | tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -35,13 +50,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An admitted request: everything in it is within bounds. `request_id` is the caller's word, for logs only."""
+    """An admitted request: everything in it is within bounds. `request_id` is the caller's word, for logs only.
+
+    `echo` is the prompt's text where the caller wants it back.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     cache_salt: str
     timeout_s: float
+    echo: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +73,36 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredToken:
+    """A token, its bytes, and how likely the model held it; `top` are the likeliest ones, which have none of their own.
+
+    The first token of a prompt has no log probability: None.
+    """
+
+    token_id: int
+    data: bytes
+    logprob: float | None
+    rank: int = 0
+    top: tuple[ScoredToken, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The token by itself; what is no whole character reads as U+FFFD."""
+        return self.data.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """New output. The text of a token may come later than its id, since it may still change."""
+    """New output. The text of a token may come later than its id, since it may still change.
+
+    `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
+    before, each read by itself.
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[ScoredToken, ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +118,8 @@ class Finished:
     predicted_cached_tokens: int
     timelines: tuple[Timeline, ...]
     report: Report | None
+    echo: str | None = None
+    prompt_logprobs: tuple[ScoredToken, ...] = ()
 
 
 Event = Chunk | Finished

@@ -15,12 +15,14 @@ import grpc
 
 from pagewire.core.errors import PagewireError
 from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
 from pagewire.protos import inference_pb2 as pb
 from pagewire.protos import inference_pb2_grpc
 from pagewire.router.dispatch import Dispatcher
+from pagewire.router.guided import ANY_OBJECT
 from pagewire.router.intake import Intake
 from pagewire.router.pods import PodPool
-from pagewire.router.request import Ask, Chunk, Event, Finished
+from pagewire.router.request import Ask, Chunk, Event, Finished, ScoredToken
 from pagewire.serving.grpc_server import abort
 
 SERVICE = "pagewire.v1.Inference"
@@ -85,6 +87,17 @@ def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) 
         top_k=given("top_k"),
         top_p=given("top_p"),
         min_p=given("min_p"),
+        typical_p=given("typical_p"),
+        repetition_penalty=given("repetition_penalty"),
+        presence_penalty=given("presence_penalty"),
+        frequency_penalty=given("frequency_penalty"),
+        min_tokens=given("min_tokens"),
+        logit_bias=tuple(TokenBias(token=token, bias=bias) for token, bias in sorted(sampling.logit_bias.items())),
+        allowed_token_ids=tuple(sampling.allowed_token_ids),
+        bad_words=(*sampling.bad_words, *(tuple(word.token_ids) for word in sampling.bad_word_tokens)),
+        grammar=_grammar(sampling.guide),
+        logprobs=given("logprobs"),
+        prompt_logprobs=given("prompt_logprobs"),
         seed=given("seed"),
         stop=tuple(sampling.stop),
         stop_token_ids=tuple(sampling.stop_token_ids),
@@ -94,11 +107,34 @@ def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) 
     )
 
 
+def _grammar(guide: pb.Guide) -> Grammar | None:
+    match guide.WhichOneof("guide"):
+        case "json_schema":
+            kind, text = GrammarKind.JSON_SCHEMA, guide.json_schema
+        case "regex":
+            kind, text = GrammarKind.REGEX, guide.regex
+        case "lark":
+            kind, text = GrammarKind.LARK, guide.lark
+        case "json_object" if guide.json_object:
+            kind, text = GrammarKind.JSON_SCHEMA, ANY_OBJECT
+        case _:
+            return None
+    return Grammar(kind=kind, text=text, field="guide")
+
+
+def _scored(tokens: tuple[ScoredToken, ...]) -> list[pb.TokenLogprob]:
+    return [
+        pb.TokenLogprob(
+            token_id=token.token_id, data=token.data, logprob=token.logprob, rank=token.rank, top=_scored(token.top)
+        )
+        for token in tokens
+    ]
+
+
 def _response(request_id: str, event: Event) -> pb.GenerateResponse:
     if isinstance(event, Chunk):
-        return pb.GenerateResponse(
-            request_id=request_id, chunk=pb.Chunk(index=0, text=event.text, token_ids=event.token_ids)
-        )
+        chunk = pb.Chunk(index=0, text=event.text, token_ids=event.token_ids, logprobs=_scored(event.logprobs))
+        return pb.GenerateResponse(request_id=request_id, chunk=chunk)
     return pb.GenerateResponse(request_id=request_id, complete=_complete(event))
 
 
@@ -119,6 +155,7 @@ def _complete(event: Finished) -> pb.Complete:
             for timeline in event.timelines
         ],
         prompt_token_ids=event.prompt,
+        prompt_logprobs=_scored(event.prompt_logprobs),
     )
     if event.stop_text is not None:
         complete.stop_text = event.stop_text

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from pagewire.core import sampling as sampling_bounds
 from pagewire.core.errors import InvalidRequest, UnknownModel
-from pagewire.core.sampling import SamplingParams
+from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenSequence
 from pagewire.router.request import Ask, Request
 
 ROLES = ("system", "developer", "user", "assistant")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
+MAX_PROMPT_SCORES = 1 << 20  # about 30 bytes each in an answer, whose bound is 64 MiB
+MAX_BAD_WORDS = sampling_bounds.MAX_BAD_WORDS // 2  # a text may be two sequences of tokens
+# Fields that an ask and its sampling parameters have in common.
+_ALIKE = frozenset(field.name for field in fields(Ask)) & frozenset(field.name for field in fields(SamplingParams)) - {
+    "max_tokens", "seed", "bad_words",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +58,25 @@ def check(ask: Ask, limits: Limits) -> None:
     if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
         raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
     _check_prompt(ask, limits)
-    sampling(ask, 1 if ask.max_tokens is None else ask.max_tokens, seed=0).validate()
-    for field, texts in (("cache_salt", (ask.cache_salt or "",)), ("stop", ask.stop), ("prompt", (ask.text or "",))):
+    bad_words = tuple(word for word in ask.bad_words if isinstance(word, str))
+    known = tuple(word for word in ask.bad_words if not isinstance(word, str))
+    longest = limits.max_model_len if ask.max_tokens is None else ask.max_tokens
+    sampling(ask, longest, seed=0, bad_words=known).validate(limits.vocab_size)
+    if len(ask.bad_words) > MAX_BAD_WORDS:
+        raise InvalidRequest(f"bad_words takes at most {MAX_BAD_WORDS}, got {len(ask.bad_words)}", field="bad_words")
+    for word in bad_words:
+        if not 1 <= len(word) <= MAX_STOP_STRING_CHARS:
+            raise InvalidRequest(
+                f"a bad word has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(word)}", field="bad_words"
+            )
+    grammar = ("", ()) if ask.grammar is None else (ask.grammar.field, (ask.grammar.text,))
+    for field, texts in (
+        ("cache_salt", (ask.cache_salt or "",)),
+        ("stop", ask.stop),
+        ("prompt", (ask.text or "",)),
+        ("bad_words", bad_words),
+        grammar,
+    ):
         _check_encodable(field, texts)
     if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
         raise InvalidRequest(
@@ -68,10 +92,18 @@ def check_model(model: str, limits: Limits) -> None:
         raise UnknownModel(f"model {model[:200]!r} is not served here, {limits.model!r} is", field="model")
 
 
-def finish(ask: Ask, prompt: tuple[int, ...], limits: Limits, *, seed: int) -> Request:
+def finish(
+    ask: Ask,
+    prompt: tuple[int, ...],
+    limits: Limits,
+    *,
+    seed: int,
+    bad_words: Sequence[tuple[int, ...]] = (),
+    echo: str | None = None,
+) -> Request:
     """Return the request; raises InvalidRequest when `prompt` and the answer do not fit the model's context.
 
-    `seed` is used where the caller gave none.
+    `seed` is used where the caller gave none. `bad_words` are the tokens of all of them.
     """
     field = prompt_field(ask)
     if not prompt:
@@ -79,6 +111,13 @@ def finish(ask: Ask, prompt: tuple[int, ...], limits: Limits, *, seed: int) -> R
     room = limits.max_model_len - len(prompt)
     if room < 1:
         raise too_long(len(prompt), limits, field)
+    num_scores = 0 if ask.prompt_logprobs is None else len(prompt) * (1 + ask.prompt_logprobs)
+    if num_scores > MAX_PROMPT_SCORES:
+        raise InvalidRequest(
+            f"{len(prompt)} prompt tokens with {ask.prompt_logprobs} alternatives each are {num_scores} log "
+            f"probabilities, at most {MAX_PROMPT_SCORES} are reported",
+            field="prompt_logprobs",
+        )
     if ask.max_tokens is not None:
         max_tokens = ask.max_tokens
         if max_tokens > room:
@@ -89,8 +128,8 @@ def finish(ask: Ask, prompt: tuple[int, ...], limits: Limits, *, seed: int) -> R
             )
     else:
         max_tokens = room if ask.messages is not None else min(DEFAULT_MAX_TOKENS, room)
-    params = sampling(ask, max_tokens, seed=seed if ask.seed is None else ask.seed)
-    params.validate()
+    params = sampling(ask, max_tokens, seed=seed, bad_words=bad_words)
+    params.validate(limits.vocab_size)
     timeout_s = min(ask.timeout_s or limits.max_timeout_s, limits.max_timeout_s)
     return Request(
         request_id=ask.request_id,
@@ -98,21 +137,18 @@ def finish(ask: Ask, prompt: tuple[int, ...], limits: Limits, *, seed: int) -> R
         sampling=params,
         cache_salt=ask.cache_salt or "",
         timeout_s=timeout_s,
+        echo=echo,
     )
 
 
-def sampling(ask: Ask, max_tokens: int, *, seed: int) -> SamplingParams:
-    """Return the sampling parameters that `ask` names, with OpenAI's defaults where it names none."""
+def sampling(ask: Ask, max_tokens: int, *, seed: int, bad_words: Sequence[tuple[int, ...]]) -> SamplingParams:
+    """Return the sampling parameters that `ask` names; what it leaves unset has `SamplingParams`' default, OpenAI's."""
+    named = {name: getattr(ask, name) for name in _ALIKE}
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=1.0 if ask.temperature is None else ask.temperature,
-        top_k=0 if ask.top_k is None else ask.top_k,
-        top_p=1.0 if ask.top_p is None else ask.top_p,
-        min_p=0.0 if ask.min_p is None else ask.min_p,
         seed=seed if ask.seed is None else ask.seed,
-        stop=ask.stop,
-        stop_token_ids=ask.stop_token_ids,
-        ignore_eos=ask.ignore_eos,
+        bad_words=tuple(TokenSequence(tokens=word) for word in bad_words),
+        **{name: value for name, value in named.items() if value is not None},
     )
 
 

@@ -23,11 +23,12 @@ class Piece:
 
 
 class TextStream:
-    """The text of one sequence."""
+    """The text of one sequence. No stop string is found in that of the first `min_tokens` tokens."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...]) -> None:
+    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int = 0) -> None:
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
+        self._num_free = min_tokens
 
     def push(self, tokens: tuple[int, ...], finish_reason: FinishReason | None) -> Piece:
         """Take the next tokens; `finish_reason` is set with the last ones. Tokens behind a match are not consumed."""
@@ -35,7 +36,12 @@ class TextStream:
         spoken = tokens[:-1] if finish_reason is FinishReason.STOP else tokens
         text = ""
         for count, token in enumerate(spoken, start=1):
-            passed = self._stops.push(self._detokenizer.push(token))
+            piece = self._detokenizer.push(token)
+            if self._num_free:
+                self._num_free -= 1
+                text += piece
+                continue
+            passed = self._stops.push(piece)
             text += passed.text
             if passed.matched is not None:
                 return Piece(text=text, tokens=tokens[:count], stop_text=passed.matched)

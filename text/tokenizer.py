@@ -45,6 +45,8 @@ class Tokenizer:
         self._special_ids = frozenset(
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
+        self._added_ids = frozenset(self._tokenizer.get_added_tokens_decoder())
+        self._is_byte_level = "ByteLevel" in json.dumps(json.loads(data).get("decoder"))
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._byte_ids = frozenset(
             token_id for text, token_id in vocabulary.items() if len(text) == 6 and text.startswith("<0x")
@@ -89,6 +91,19 @@ class Tokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the UTF-8 of one token by itself, b"" for an id without a token; not always whole characters."""
+        text = self._tokenizer.id_to_token(token_id)
+        if text is None:
+            return b""
+        if token_id in self._added_ids:
+            return str(text).encode()
+        if self._is_byte_level:
+            return b"".join(_BYTE_OF.get(character, character.encode()) for character in text)
+        if token_id in self._byte_ids:
+            return bytes([int(text[3:5], 16)])
+        return str(text).replace("\u2581", " ").encode()
+
     def detokenizer(self) -> Detokenizer:
         """Return a detokenizer for one token stream."""
         return Detokenizer(self.decode, silent_ids=self._special_ids, byte_ids=self._byte_ids)
@@ -104,6 +119,18 @@ class Tokenizer:
         self._tokenizer.add_special_tokens(
             [tokenizers.AddedToken(text, special=True, normalized=False) for text in missing]
         )
+
+
+def _byte_characters() -> dict[str, bytes]:
+    # GPT-2's table: printable bytes stand for themselves, the others for characters from 256 on.
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): bytes([byte]) for byte in printable} | {
+        chr(256 + place): bytes([byte]) for place, byte in enumerate(others)
+    }
+
+
+_BYTE_OF = _byte_characters()
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "serving": {*GRPC, "prometheus_client", "opentelemetry", "redis"},
     "client": {"grpc", "grpc_status", "google"},
     "text": {"tokenizers", "jinja2"},
-    "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers", "tqdm"},
+    "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers", "tqdm", "llguidance"},
     "prefill_service": {*GRPC, "uvloop"},
     "decode_service": {*GRPC, "uvloop"},
     "router": {

@@ -153,3 +153,19 @@ def test_an_interrupted_batch_keeps_what_was_answered(model: Path, tmp_path: Pat
     assert len(whole) < len(lines)
     assert f"{len(whole)} answered, 0 failed" in summary
     assert "Traceback" not in stderr
+
+
+def test_scores_and_guided_answers_come_as_from_a_server(model: Path, tmp_path: Path) -> None:
+    lines = [
+        request("scored", TEXT, prompt="ab", max_tokens=3, ignore_eos=True, logprobs=1, echo=True),
+        request("guided", TEXT, prompt="ab", max_tokens=9, guided_choice=["yes", "no"]),
+        request("bad", TEXT, prompt="ab", max_tokens=9, guided_regex="(("),
+    ]
+    run_batch(model, tmp_path, lines)
+    found = {name: line["response"]["body"] for name, line in answers(tmp_path).items()}
+    (choice,) = found["scored"]["choices"]
+    assert choice["text"].startswith("ab")
+    assert (choice["logprobs"]["tokens"][:2], len(choice["logprobs"]["tokens"])) == (["a", "b"], 5)
+    assert [each is None for each in choice["logprobs"]["token_logprobs"]] == [True, False, False, False, False]
+    assert Completion.model_validate(found["guided"]).choices[0].text in ("yes", "no")
+    assert found["bad"]["error"]["param"] == "guided_regex"

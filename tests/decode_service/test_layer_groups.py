@@ -16,7 +16,7 @@ from threaded_engine import ThreadedEngine
 
 from pagewire.core.engine_messages import StepDone
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 
 LONG = prompt(1, 100)  # at chunks of 64 the last one has two full blocks and a partial one
 SETTINGS: dict[str, Any] = {"chunk_size": 64, "layer_groups": 3}
@@ -216,7 +216,7 @@ async def test_a_step_that_is_tried_again_may_rewrite_what_was_announced(
         pool, plain = engine.engine.cache.pool, engine.engine.runner.run
         shared: list[Step] = []
 
-        def unlucky(step: Step, on_group: OnGroup) -> dict[str, int]:
+        def unlucky(step: Step, on_group: OnGroup) -> dict[str, Computed]:
             def tell(step: Step, group: int) -> None:
                 if group == 0:
                     for grant in step.grants:

@@ -20,7 +20,7 @@ from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.scheduler import Limits, Scheduler
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 
 WAIT_S = 10.0
 
@@ -35,7 +35,7 @@ class MadeUpModel:
         self.unlucky_batches = 0
         self.steps: list[Step] = []
 
-    def run(self, step: Step, on_group: OnGroup) -> dict[str, int]:
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         self.steps.append(step)
         self.during(step)
         self.clock.advance(0.001 * step.num_tokens)
@@ -45,7 +45,7 @@ class MadeUpModel:
         for grant in step.grants:
             if grant.request_id in self.poison:
                 raise RuntimeError(f"{grant.request_id} is poison")
-        return {grant.request_id: 1 for grant in step.grants if grant.draw is not None}
+        return {grant.request_id: Computed(token=1) for grant in step.grants if grant.draw is not None}
 
 
 class Rig:

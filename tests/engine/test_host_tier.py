@@ -26,7 +26,7 @@ from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import HOST, POOL, BlockPool
 from pagewire.engine.host_tier import Move
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 from pagewire.kernels.torch_backend import TorchBackend
 
 TinyModel = Callable[[str], Path]
@@ -253,9 +253,9 @@ def test_a_preempted_sequence_computes_its_unfilled_block_anew_and_no_more(
     num_tokens = 60
     asked = [prompt[:60] for prompt in prompts()[:5]]
     built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES)
-    run, computed = cast("Callable[[Step, OnGroup], dict[str, int]]", built.runner.run), list[int]()
+    run, computed = cast("Callable[[Step, OnGroup], dict[str, Computed]]", built.runner.run), list[int]()
 
-    def counted(step: Step, on_group: OnGroup) -> dict[str, int]:
+    def counted(step: Step, on_group: OnGroup) -> dict[str, Computed]:
         computed.append(step.num_tokens)
         return run(step, on_group)
 

@@ -17,7 +17,7 @@ from pagewire.engine.assembly import Engine
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 
 TinyModel = Callable[[str], Path]
 
@@ -92,7 +92,7 @@ def test_a_step_that_is_tried_again_tells_again(tiny: TinyModel, monkeypatch: py
     built, told = prefill(tiny("llama"), chunk_size=256)
     plain = built.runner.run
 
-    def unlucky(step: Step, on_group: OnGroup) -> dict[str, int]:
+    def unlucky(step: Step, on_group: OnGroup) -> dict[str, Computed]:
         def tell(step: Step, group: int) -> None:
             on_group(step, group)
             if group == 1 and len(step.grants) > 1:

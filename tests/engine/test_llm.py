@@ -20,11 +20,11 @@ from reference import generate
 from transformers import AutoTokenizer
 
 from pagewire.core.errors import InvalidRequest, Poisoned
-from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sampling import FinishReason, Grammar, GrammarKind, SamplingParams
 from pagewire.engine import LLM
 from pagewire.engine.in_place import InPlaceEngine, Job
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 
 TinyModel = Callable[[str], Path]
 NUM_TOKENS = 12
@@ -153,7 +153,7 @@ def test_ctrl_c_leaves_nothing_and_the_next_call_is_whole(llm: LLM, monkeypatch:
     runner, steps = llm._loaded().engine.runner, 0
     run = type(runner).run
 
-    def interrupt(self: Any, step: Step, on_group: OnGroup) -> dict[str, int]:
+    def interrupt(self: Any, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         nonlocal steps
         steps += 1
         if steps == 4:
@@ -177,7 +177,7 @@ def test_a_sequence_that_breaks_a_step_is_an_error_and_the_rest_end(llm: LLM, mo
     runner = llm._loaded().engine.runner
     run = type(runner).run
 
-    def break_one(self: Any, step: Step, on_group: OnGroup) -> dict[str, int]:
+    def break_one(self: Any, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         if any(7 in grant.tokens for grant in step.grants):
             raise RuntimeError("seven")
         return run(self, step, on_group)
@@ -250,3 +250,23 @@ def test_the_package_brings_no_torch_before_llm_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr.splitlines()[-1] == "AttributeError: module 'pagewire.engine' has no attribute 'x'"
+
+
+def test_what_the_sampler_can_do_is_there_offline(llm: LLM) -> None:
+    yes = Grammar(kind=GrammarKind.REGEX, text="yes|no")
+    asked = [SamplingParams(max_tokens=9, grammar=yes, seed=1), greedy(5, logprobs=2, prompt_logprobs=1)]
+    guided, scored = llm.generate(TEXTS[:2], asked)
+    assert guided.text in ("yes", "no")
+    assert guided.finish_reason is FinishReason.STOP
+    assert [each.token for each in scored.logprobs] == list(scored.token_ids)
+    assert all(each.rank == 1 and each.top_tokens[0] == each.token for each in scored.logprobs)
+    assert [each.token for each in scored.prompt_logprobs] == list(scored.prompt_token_ids[1:])
+
+
+def test_a_bad_grammar_is_said_before_anything_runs(llm: LLM) -> None:
+    bad = SamplingParams(grammar=Grammar(kind=GrammarKind.REGEX, text="(("))
+    before = llm.load().output_tokens
+    with pytest.raises(InvalidRequest) as refused:
+        llm.generate(TEXTS[:2], [greedy(5), bad])
+    assert refused.value.field == "grammar"
+    assert llm.load().output_tokens == before

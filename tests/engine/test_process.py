@@ -17,7 +17,8 @@ from transformers import BloomConfig
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Role
+from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 
@@ -224,3 +225,29 @@ def test_settings_survive_the_border() -> None:
     for bad in ({"dtype": "float16"}, {"block_size": 20}, {"chunk_size": 0}, {"threads": -1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             EngineConfig(model="/m", role=Role.PREFILL, **bad)  # type: ignore[arg-type]
+
+
+async def test_a_grammar_is_compiled_beside_the_steps_and_a_bad_one_refused_by_its_field(decode: EngineClient) -> None:
+    def guided(name: str, text: str) -> SequenceSpec:
+        grammar = Grammar(kind=GrammarKind.REGEX, text=text, field="guided_regex")
+        return spec(name, PROMPT, SamplingParams(max_tokens=20, grammar=grammar))
+
+    ears = Ears(decode)
+    decode.add(Add(spec=guided("bad", "((")))
+    refused = await decode.reserve(Reserve(spec=guided("worse", "a{5,2}")))
+    assert refused.error is not None
+    assert (refused.error.cause, refused.error.field) == ("invalid_request", "guided_regex")
+    granted = await decode.reserve(Reserve(spec=guided("good", "yes|no")))
+    assert granted.error is None
+    decode.join(Join(request_id="good", num_computed=0, output=()))
+    heard = await ears.until(lambda heard: {"bad", "good"} <= set(heard.ends))
+    error = heard.ends["bad"].error
+    assert error is not None
+    assert (error.cause, error.field) == ("invalid_request", "guided_regex")
+    assert "bad" not in heard.tokens
+    assert bytes(heard.tokens["good"][:-1]).decode() in ("yes", "no")
+    decode.add(Add(spec=guided("gone", "[a-z]{1,9}")))
+    await decode.abort("gone")
+    decode.add(Add(spec=guided("last", "yes|no")))
+    heard = await ears.until(lambda heard: "last" in heard.ends)
+    assert "gone" not in heard.ends

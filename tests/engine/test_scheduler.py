@@ -22,7 +22,7 @@ from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.sequence import State, finish_reason
-from pagewire.engine.step import Step
+from pagewire.engine.step import Computed, Step
 
 B = 16
 VOCAB = 100
@@ -57,7 +57,7 @@ def run(scheduler: Scheduler, step: Step) -> list[progress.Progress]:
         assert len(grant.block_ids) == limits.num_blocks(grant.start + len(grant.tokens))
         assert grant.tokens == sequence.tokens(grant.start, grant.start + len(grant.tokens))
         token = token_after(grant.start, len(grant.tokens)) if grant.draw is not None else None
-        done.append(progress.commit(scheduler, sequence, grant, token))
+        done.append(progress.commit(scheduler, sequence, grant, Computed(token=token)))
     scheduler.pool.check()
     return done
 

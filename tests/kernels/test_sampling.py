@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagewire.kernels import sampling
-from pagewire.kernels.ragged import SamplingRows
+from pagewire.kernels.sampling_rows import SamplingRows
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,8 @@ PINNED_NOISE = [-0.31104184624208014, -0.0940003583932189]
 
 def rows(count: int, **columns: Any) -> SamplingRows:
     defaults: dict[str, Any] = {
-        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "index": 0, "position": 0,
+        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
+        "seed": 7, "index": 0, "position": 0,
     }  # fmt: skip
     values = {**defaults, **columns}
     return SamplingRows(**{k: tuple(v) if isinstance(v, (list, range)) else (v,) * count for k, v in values.items()})

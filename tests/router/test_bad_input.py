@@ -43,6 +43,19 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a b " * 400}, "prompt", "511"),
     ({"prompt": "a" * 100_000}, "prompt", "at least"),
     ({"cache_salt": "x" * 1025}, "cache_salt", "1 to 1024"),
+    ({"typical_p": 0.0}, "typical_p", "(0, 1]"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty", "(0, 100]"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "between -2.0 and 2.0"),
+    ({"frequency_penalty": -2.5}, "frequency_penalty", "between -2.0 and 2.0"),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "between 0 and 8"),
+    ({"min_tokens": -1}, "min_tokens", "between 0 and"),
+    ({"allowed_token_ids": [VOCAB]}, "allowed_token_ids", f"between 0 and {VOCAB - 1}"),
+    ({"logprobs": 21}, "logprobs", "between 0 and 20"),
+    ({"logprobs": -1}, "logprobs", "between 0 and 20"),
+    ({"bad_words": [""]}, "bad_words", "1 to 256 characters"),
+    ({"bad_words": ["x" * 257]}, "bad_words", "1 to 256 characters"),
+    ({"bad_words": ["xqz" * 80]}, "bad_words", "1 to 64 tokens"),
+    ({"bad_words": ["x"] * 513}, "bad_words", "at most 512"),
 ]
 
 HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
@@ -60,12 +73,40 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ("completions", {"n": 2}, "n", "not supported"),
     ("completions", {"best_of": 2}, "best_of", "not supported"),
-    ("completions", {"logprobs": 0}, "logprobs", "not supported"),
-    ("completions", {"echo": True}, "echo", "not supported"),
     ("completions", {"suffix": "x"}, "suffix", "not supported"),
-    ("completions", {"logit_bias": {"1": 2}}, "logit_bias", "not supported"),
-    ("completions", {"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
-    ("completions", {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    ("completions", {"echo": True, "stream": True}, "echo", "not supported"),
+    ("completions", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported"),
+    ("completions", {"prompt_logprobs": 21, "stream": False}, "prompt_logprobs", "between 0 and 20"),
+    ("completions", {"logprobs": True}, "logprobs", "a number"),
+    ("completions", {"logprobs": 1.5}, "logprobs", "integer"),
+    ("completions", {"top_logprobs": 2}, "top_logprobs", "not supported"),
+    ("completions", {"logit_bias": {"1": 101}}, "logit_bias", "between -100.0 and 100.0"),
+    ("completions", {"logit_bias": {str(VOCAB): 1}}, "logit_bias", f"between 0 and {VOCAB - 1}"),
+    ("completions", {"logit_bias": {"a": 1}}, "logit_bias", "'a' is not a token id"),
+    ("completions", {"logit_bias": {"1": True}}, "logit_bias", "logit_bias.1 is a boolean"),
+    ("completions", {"logit_bias": {"1": 1, "01": 1}}, "logit_bias", "twice"),
+    ("completions", {"logit_bias": [1]}, "logit_bias", "logit_bias is a list"),
+    ("completions", {"bad_words": "a"}, "bad_words", "bad_words is a string"),
+    ("completions", {"bad_words": [1]}, "bad_words", "bad_words.0 is a number"),
+    ("completions", {"bad_words": [[1, "a"]]}, "bad_words", "bad_words.0.1 is a string"),
+    ("completions", {"bad_words": [[]]}, "bad_words", "1 to 64 tokens"),
+    ("completions", {"bad_words": [[1], [2]], "allowed_token_ids": [1, 2]}, "bad_words", "every one"),
+    ("completions", {"bad_words": ["\ud800"]}, "bad_words", "Unicode"),
+    ("completions", {"response_format": {"type": "xml"}}, "response_format", "'xml' is not supported"),
+    ("completions", {"response_format": {"type": "json_schema"}}, "response_format", "schema is missing"),
+    ("completions", {"response_format": 5}, "response_format", "an object"),
+    ("completions", {"structured_outputs": {}}, "structured_outputs", "got 0"),
+    ("completions", {"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs", "got 2"),
+    ("completions", {"structured_outputs": {"whatever": 1}}, "structured_outputs", "whatever is not supported"),
+    ("completions", {"guided_regex": "a", "guided_json": {}}, "guided_regex", "both"),
+    ("completions", {"guided_choice": [1]}, "guided_choice", "a list of texts"),
+    ("completions", {"guided_regex": 5}, "guided_regex", "a text"),
+    ("completions", {"guided_regex": ""}, "guided_regex", "1 to 65536 characters"),
+    ("completions", {"guided_regex": "a" * 65537}, "guided_regex", "1 to 65536 characters"),
+    ("completions", {"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "end-of-sequence"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "logprobs": 1}, "logprobs", "true or false"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}, "top_logprobs", "true"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "echo": True}, "echo", "not supported"),
     ("chat/completions", {}, "messages", "missing"),
     ("chat/completions", {"messages": []}, "messages", "empty"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}, "prompt", "exactly one"),
@@ -118,7 +159,7 @@ async def test_http_refuses_by_name(start: StartRouter) -> None:
         ]
         for path, body, field, part in table:
             for stream in (False, True):
-                data = json.dumps({**body, "stream": stream} if "stream_options" not in body else body)
+                data = json.dumps({"stream": stream, **body} if "stream_options" not in body else body)
                 answer = await router.http.post(f"/v1/{path}", content=data)
                 assert answer.status_code == (404 if field == "model" else 400), (body, answer.text)
                 error = answer.json()["error"]
@@ -148,6 +189,12 @@ MANY: list[tuple[str, str, str, str, str]] = [
     ("completions", '{"prompt": "a", "stop": [', '"a"', "]}", "stop"),
     ("completions", '{"prompt": "a", "stop_token_ids": [', "1.5", "]}", "stop_token_ids"),
     ("completions", '{"prompt": "a", "stop_token_ids": [', "1", "]}", "stop_token_ids"),
+    ("completions", '{"prompt": "a", "allowed_token_ids": [', "1.5", "]}", "allowed_token_ids"),
+    ("completions", '{"prompt": "a", "allowed_token_ids": [', "1", "]}", "allowed_token_ids"),
+    ("completions", '{"prompt": "a", "bad_words": [', "[]", "]}", "bad_words"),
+    ("completions", '{"prompt": "a", "bad_words": [[', "1", "]]}", "bad_words"),
+    ("completions", '{"prompt": "a", "guided_choice": [', '"a"', "]}", "guided_choice"),
+    ("completions", '{"prompt": "a", "response_format": [', "1", "]}", "response_format"),
     ("chat/completions", '{"messages": [', "1", "]}", "messages"),
     ("chat/completions", '{"messages": [', "{}", "]}", "messages"),
     ("chat/completions", '{"messages": [', '{"role":"user","content":"a"}', "]}", "messages"),
@@ -176,8 +223,9 @@ def message(fields: dict[str, Any]) -> pb.GenerateRequest:
     fields = {"prompt": "hello", **fields}
     prompt = fields.pop("prompt")
     stop = fields.pop("stop", [])
+    bad_words = fields.pop("bad_words", [])
     sampling = {name: fields.pop(name) for name in list(fields) if name in pb.Sampling.DESCRIPTOR.fields_by_name}
-    request = pb.GenerateRequest(sampling=pb.Sampling(stop=stop, **sampling), **fields)
+    request = pb.GenerateRequest(sampling=pb.Sampling(stop=stop, bad_words=bad_words, **sampling), **fields)
     if isinstance(prompt, str):
         request.text = prompt
     else:

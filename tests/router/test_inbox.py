@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
-from pagewire.core.messages import Ended, TokenRecord
+from pagewire.core.messages import Ended, TokenLogprobs, TokenRecord
 from pagewire.core.sampling import FinishReason
 from pagewire.router.inbox import Inbox
 from pagewire.router.request import Ask
@@ -19,6 +19,7 @@ from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.text_stream import TextStream
 
 TOKENIZER = byte_tokenizer.build()
+SCORE = TokenLogprobs(token=1, logprob=-1.0, rank=2)
 LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0)
 
 
@@ -144,3 +145,30 @@ def test_what_no_door_lets_through_is_refused_too(ask: Ask, field: str) -> None:
 def test_a_prompt_of_no_tokens_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="no tokens"):
         finish(Ask(request_id="r", text="x"), (), LIMITS, seed=0)
+
+
+def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
+    limits = Limits(model="m", max_model_len=1 << 20, vocab_size=50, max_timeout_s=60.0)
+    prompt = (1,) * (1 << 16)
+    fits = Ask(request_id="r", token_ids=prompt, prompt_logprobs=15)
+    assert finish(fits, prompt, limits, seed=1).sampling.prompt_logprobs == 15
+    with pytest.raises(InvalidRequest) as refused:
+        finish(Ask(request_id="r", token_ids=prompt, prompt_logprobs=16), prompt, limits, seed=1)
+    assert refused.value.field == "prompt_logprobs"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(0, 1),
+        TokenRecord(request_id="r", index=0, position=0, tokens=(), prompt_logprobs=(SCORE,) * 3),
+        TokenRecord(request_id="r", index=0, position=0, tokens=(1,), logprobs=(SCORE,), prompt_logprobs=(SCORE,)),
+        TokenRecord(request_id="r", index=0, position=0, tokens=(1,), logprobs=(SCORE, SCORE)),
+    ],
+    ids=["a token without", "more of the prompt's", "a token before all of the prompt's", "more than tokens"],
+)
+async def test_log_probabilities_that_do_not_fit_fail_the_attempt(bad: TokenRecord) -> None:
+    inbox = Inbox(position=0, limit=5, has_logprobs=True, num_scores=2)
+    inbox.put(bad)
+    with pytest.raises(EngineFailed):
+        await inbox.take()

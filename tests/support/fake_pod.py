@@ -29,6 +29,7 @@ from pagewire.core.messages import (
     Report,
     Role,
     Submit,
+    TokenLogprobs,
     TokenRecord,
     Tokens,
 )
@@ -55,6 +56,17 @@ def fingerprint(**changes: object) -> Fingerprint:
         "max_model_len": 512,
     }
     return Fingerprint(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def logprobs(token: int, num_top: int) -> TokenLogprobs:
+    """Return what a fake pod says of a token: the ids after it are the likeliest."""
+    return TokenLogprobs(
+        token=token,
+        logprob=-0.5 - token / 64,
+        rank=token + 1,
+        top_tokens=tuple(range(token + 1, token + 1 + num_top)),
+        top_logprobs=tuple(-0.25 * (1 + place) for place in range(num_top)),
+    )
 
 
 class FakePod:
@@ -172,6 +184,12 @@ class FakePod:
 
     async def _run(self, link: Link, submit: Submit) -> None:
         spec = submit.spec
+        num_top = spec.sampling.prompt_logprobs
+        if num_top is not None:
+            for token in spec.tokens[1:]:  # one by one, as small chunks would
+                scored = (logprobs(token, num_top),)
+                record = TokenRecord(request_id=spec.request_id, index=0, position=0, tokens=(), prompt_logprobs=scored)
+                link.send(Tokens(records=(record,)))
         for position in itertools.count(len(spec.output)):
             if self.fail_at is not None and position >= self.fail_at[0]:
                 return self._end(link, spec.request_id, self.fail_at[1])
@@ -181,7 +199,12 @@ class FakePod:
             reason = self._reason(submit, position, token)
             shown = position + (self.shift if position else 0)
             record = TokenRecord(
-                request_id=spec.request_id, index=0, position=shown, tokens=(token,), finish_reason=reason
+                request_id=spec.request_id,
+                index=0,
+                position=shown,
+                tokens=(token,),
+                finish_reason=reason,
+                logprobs=() if spec.sampling.logprobs is None else (logprobs(token, spec.sampling.logprobs),),
             )
             link.send(Tokens(records=(record,)))
             if reason is not None:

@@ -32,6 +32,8 @@ from pagewire.core.messages import (
     SequenceSpec,
     Source,
     Submit,
+    TokenLogprobs,
+    TokenRecord,
     Tokens,
 )
 from pagewire.core.sampling import FinishReason
@@ -70,8 +72,16 @@ class Asked:
 
     spec: SequenceSpec
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     reason: FinishReason | None = None
     ended: Ended | None = None
+
+    def hear(self, record: TokenRecord) -> None:
+        """Take a record."""
+        self.logprobs.extend(record.logprobs)
+        self.prompt_logprobs.extend(record.prompt_logprobs)
+        self.hear_tokens(record.position, record.tokens, record.finish_reason)
 
     def hear_tokens(self, position: int, tokens: tuple[int, ...], reason: FinishReason | None) -> None:
         """Take new tokens."""
@@ -262,7 +272,7 @@ class RouterEnd:
         match message:
             case Tokens():
                 for record in message.records:
-                    self.asked[record.request_id].hear_tokens(record.position, record.tokens, record.finish_reason)
+                    self.asked[record.request_id].hear(record)
             case Ended():
                 self.asked[message.request_id].hear_end(message)
 

@@ -1,0 +1,146 @@
+"""What may come next in a guided output: grammars compiled once per text, matched as a fold over the output.
+
+Wraps llguidance and the model's tokenizer. Compiling is for a thread beside the steps (`grammar_desk.py`), masks are
+for the one that steps. Invariant: a mask depends on the grammar and the output alone; what is remembered only saves
+time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask_par
+
+from pagewire.core.errors import InvalidRequest
+from pagewire.core.sampling import Grammar, GrammarKind
+
+MAX_COMPILED = 256
+MAX_MATCHED = 256
+# Below the library's own: a lexer state is about 2 kB.
+_LIMITS = LLParserLimits(max_lexer_states=30_000, max_grammar_size=100_000, verbose_errors=False)
+_ERROR_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guided:
+    """A sequence whose next token a grammar rules."""
+
+    request_id: str
+    grammar: Grammar
+    output: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Match:
+    """A matcher, and the output that it has consumed."""
+
+    grammar: Grammar
+    matcher: LLMatcher
+    output: tuple[int, ...]
+
+
+class Grammars:
+    """The grammars of one model, whose tokenizer.json is read when the first one comes."""
+
+    def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Set[int]) -> None:
+        self._path = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._loading = threading.Lock()
+        self._tokenizer: LLTokenizer | None = None
+        self._executor: LLExecutor | None = None
+        self._guard = threading.Lock()  # of what is compiled
+        self._compiled: OrderedDict[tuple[GrammarKind, str], LLMatcher] = OrderedDict()
+        self._matches: OrderedDict[str, _Match] = OrderedDict()  # the stepping thread's
+
+    def knows(self, grammar: Grammar) -> bool:
+        """True when `grammar` is compiled."""
+        with self._guard:
+            return (grammar.kind, grammar.text) in self._compiled
+
+    def compile(self, grammar: Grammar) -> LLMatcher:
+        """Return a matcher at its beginning, to be copied; raises InvalidRequest for a grammar that is none."""
+        key = (grammar.kind, grammar.text)
+        with self._guard:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+        matcher = LLMatcher(self._load(grammar), _source(grammar), log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise _refusal(grammar, matcher)
+        with self._guard:
+            self._compiled[key] = matcher
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        return matcher
+
+    def masks(self, asking: Sequence[Guided]) -> tuple[torch.Tensor, list[bool]]:
+        """Return which tokens may come next, a bit each, `[g, ceil(V / 32)]` int32, and whether nothing but an end may.
+
+        Raises InvalidRequest where an output does not follow its grammar, or following it takes too much.
+        """
+        matchers = [self._match(each) for each in asking]
+        bits = torch.zeros((len(asking), -(-self._vocab_size // 32)), dtype=torch.int32)
+        assert self._executor is not None, "a matcher came from somewhere else"
+        fill_next_token_bitmask_par(
+            self._executor, [(matcher, row) for row, matcher in enumerate(matchers)], bits.numpy()
+        )
+        for each, matcher in zip(asking, matchers, strict=True):
+            if matcher.is_error():
+                del self._matches[each.request_id]
+                raise _refusal(each.grammar, matcher)
+        return bits, [matcher.is_stopped() for matcher in matchers]
+
+    def _match(self, asking: Guided) -> LLMatcher:
+        """Return the matcher behind the output: the one that is there goes on, or a new one consumes it all."""
+        match = self._matches.get(asking.request_id)
+        if match is None or match.grammar != asking.grammar or asking.output[: len(match.output)] != match.output:
+            match = _Match(asking.grammar, self.compile(asking.grammar).deep_copy(), ())
+        new = asking.output[len(match.output) :]
+        if new and not match.matcher.consume_tokens(list(new)):
+            self._matches.pop(asking.request_id, None)
+            raise _refusal(asking.grammar, match.matcher)
+        match.output = asking.output
+        self._matches[asking.request_id] = match
+        self._matches.move_to_end(asking.request_id)
+        if len(self._matches) > MAX_MATCHED:
+            self._matches.popitem(last=False)
+        return match.matcher
+
+    def _load(self, grammar: Grammar) -> LLTokenizer:
+        with self._loading:
+            if self._tokenizer is None:
+                if not self._path.is_file() or not self._eos_token_ids:
+                    raise InvalidRequest(
+                        f"{grammar.field}: a guided output needs a model with a tokenizer.json and an "
+                        "end-of-sequence token",
+                        field=grammar.field,
+                    )
+                eos = sorted(self._eos_token_ids)
+                self._tokenizer = LLTokenizer(str(self._path), n_vocab=self._vocab_size, eos_token=eos)
+                self._executor = LLExecutor(num_threads=1)  # cores are the model's; a mask takes microseconds
+            return self._tokenizer
+
+
+def _source(grammar: Grammar) -> str:
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            try:
+                return LLMatcher.grammar_from_json_schema(grammar.text)
+            except ValueError as error:
+                raise InvalidRequest(f"{grammar.field}: {error}", field=grammar.field) from error
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.LARK:
+            return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _refusal(grammar: Grammar, matcher: LLMatcher) -> InvalidRequest:
+    said = " ".join(matcher.get_error().split())[:_ERROR_CHARS]
+    return InvalidRequest(f"{grammar.field}: {said}", field=grammar.field)

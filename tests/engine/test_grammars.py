@@ -1,0 +1,228 @@
+"""Guided outputs: masks are those of the definition, answers follow their grammars, and the state is a fold.
+
+On a byte-level tokenizer, where a token is a byte: what may come next can be said by hand. Tiny random models: without
+a grammar they say nothing like JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_runs import assert_at_rest, engine, run_all, run_until_idle, spec
+
+from pagewire.core.engine_messages import Add
+from pagewire.core.errors import InvalidRequest
+from pagewire.core.messages import SequenceSpec
+from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
+from pagewire.engine import grammars as module
+from pagewire.engine.grammars import Grammars, Guided
+
+TinyModel = Callable[[str], Path]
+
+V = 259
+EOS = {258, 256}
+REGEX = "(ab|ac)+d?|x{2,3}"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["Ann", "Bo"]},
+        "ages": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0, "maximum": 99},
+            "minItems": 1,
+            "maxItems": 3,
+        },
+    },
+    "required": ["name", "ages"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},  # a random model likes whitespace too much to ever end
+}
+LARK = 'start: ("(" start ")") | NUMBER\nNUMBER: /[0-9]{1,2}/'
+
+
+def of(kind: GrammarKind, text: str, field: str = "guide") -> Grammar:
+    return Grammar(kind=kind, text=text, field=field)
+
+
+def regex(text: str = REGEX) -> Grammar:
+    return of(GrammarKind.REGEX, text)
+
+
+def schema(value: Any = SCHEMA) -> Grammar:
+    return of(GrammarKind.JSON_SCHEMA, json.dumps(value))
+
+
+@pytest.fixture
+def grammars(tiny: TinyModel) -> Grammars:
+    return Grammars(tiny("llama") / "tokenizer.json", V, EOS)
+
+
+def allowed(grammars: Grammars, *asking: Guided) -> list[set[int]]:
+    bits, _ = grammars.masks(asking)
+    assert bits.shape == (len(asking), -(-V // 32))
+    words = bits.tolist()
+    return [{token for token in range(V) if words[row][token // 32] >> token % 32 & 1} for row in range(len(asking))]
+
+
+def guided(name: str, text: str, grammar: Grammar | None = None) -> Guided:
+    return Guided(request_id=name, grammar=grammar or regex(), output=tuple(text.encode()))
+
+
+def may_follow(text: str) -> set[int]:
+    """Say by trying what may come next: all texts of the grammar up to a length hold every way to go on."""
+    language = {
+        "".join(letters)
+        for length in range(9)
+        for letters in itertools.product("abcdx", repeat=length)
+        if re.fullmatch(REGEX, "".join(letters))
+    }
+    following = {ord(each[len(text)]) for each in language if each.startswith(text) and len(each) > len(text)}
+    return following | (EOS if text in language else set())
+
+
+def test_a_mask_is_what_the_grammar_lets_follow(grammars: Grammars) -> None:
+    texts = ["", "a", "ab", "aba", "abac", "acd", "x", "xx", "xxx"]
+    found = allowed(grammars, *(guided(text, text) for text in texts))
+    assert found == [may_follow(text) for text in texts]
+
+
+def test_a_mask_is_a_fold_however_the_output_came(grammars: Grammars) -> None:
+    """Token by token, at once, again, and back behind another output of the same name: always the same."""
+    for end in range(7):
+        assert allowed(grammars, guided("a", "abacab"[:end])) == [may_follow("abacab"[:end])]
+    for text in ("abacab", "xx", "abacab", "", "acd"):
+        assert allowed(grammars, guided("a", text), guided("b", "a")) == [may_follow(text), may_follow("a")]
+        assert allowed(grammars, guided("a", text)) == [may_follow(text)], "asked again"
+
+
+def test_what_is_forgotten_is_made_again(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_MATCHED", 2)
+    monkeypatch.setattr(module, "MAX_COMPILED", 1)
+    for end in range(1, 4):
+        for name in "abc":
+            assert allowed(grammars, guided(name, "acab"[:end])) == [may_follow("acab"[:end])]
+            allowed(grammars, guided(f"{name}{end}", "7", regex("[0-9]+")))
+
+
+def test_an_output_that_does_not_follow_its_grammar_is_refused(grammars: Grammars) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        grammars.masks([guided("a", "q")])
+    assert refused.value.field == "guide"
+    assert allowed(grammars, guided("a", "a")) == [may_follow("a")], "and leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        regex("(("),
+        of(GrammarKind.LARK, "start: nothing"),
+        of(GrammarKind.LARK, "this is no grammar"),
+        of(GrammarKind.JSON_SCHEMA, "{"),
+        of(GrammarKind.JSON_SCHEMA, '{"type": "thing"}'),
+        of(GrammarKind.JSON_SCHEMA, "[1]"),
+        of(GrammarKind.LARK, "start: " + "(" * 5000 + '"a"' + ")" * 5000),
+        of(GrammarKind.JSON_SCHEMA, '{"items":' * 5000 + "{}" + "}" * 5000),
+    ],
+    ids=str,
+)
+def test_a_bad_grammar_is_refused_by_name(grammars: Grammars, bad: Grammar) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        grammars.compile(bad)
+    assert refused.value.field == "guide"
+    assert len(refused.value.message) < 400
+
+
+def test_a_model_without_a_tokenizer_or_an_end_refuses(tmp_path: Path, tiny: TinyModel) -> None:
+    for each in (Grammars(tmp_path / "tokenizer.json", V, EOS), Grammars(tiny("llama") / "tokenizer.json", V, set())):
+        with pytest.raises(InvalidRequest, match="end-of-sequence"):
+            each.compile(regex())
+
+
+def asked(grammar: Grammar | None, seed: int, **changes: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 80, "temperature": 1.0, "seed": seed, "grammar": grammar, **changes})
+
+
+def batch() -> list[SequenceSpec]:
+    """Return guided and free sequences."""
+    sampled = [
+        asked(schema(), 1),
+        asked(None, 2),
+        asked(regex(), 3),
+        asked(of(GrammarKind.LARK, LARK), 4),
+        asked(regex("[a-z]{3,}"), 5, min_tokens=12, max_tokens=20),
+        asked(regex("yes|no"), 6, min_tokens=40),
+        asked(schema(), 7, temperature=0.0, repetition_penalty=1.1, logprobs=2),
+        asked(schema({"type": "object"}), 8, max_tokens=10),
+    ]
+    return [spec(str(i), [i + 1] * (5 + 3 * i), one) for i, one in enumerate(sampled)]
+
+
+def text_of(tokens: list[int]) -> str:
+    assert tokens[-1] in EOS
+    return bytes(tokens[:-1]).decode()
+
+
+def test_answers_follow_their_grammars_in_a_mixed_batch_as_alone(tiny: TinyModel) -> None:
+    built = engine(tiny("llama"), chunk_size=16)
+    heard = run_all(built.loop, batch())
+    tokens = heard.tokens
+    assert {name: end.error for name, end in heard.ends.items() if end.error is not None} == {}
+    for name in "06":
+        value = json.loads(text_of(tokens[name]))
+        assert value["name"] in ("Ann", "Bo")
+        assert all(0 <= age <= 99 for age in value["ages"])
+        assert set(value) == {"name", "ages"}
+        assert heard.reasons[name] == "stop"
+    assert re.fullmatch(REGEX, text_of(tokens["2"]))
+    number = text_of(tokens["3"])
+    assert re.fullmatch(r"\(*\d{1,2}\)*", number)
+    assert number.count("(") == number.count(")")
+    assert re.fullmatch("[a-z]{12,}", bytes(token for token in tokens["4"] if token not in EOS).decode())
+    assert text_of(tokens["5"]) in ("yes", "no"), "a grammar that is complete ends before min_tokens"
+    assert bytes(tokens["7"]).lstrip()[:1] == b"{"
+    assert_at_rest(built.loop)
+    alone = engine(tiny("llama"))
+    for one in batch():
+        assert run_all(alone.loop, [one]).tokens[one.request_id] == tokens[one.request_id]
+
+
+@pytest.mark.parametrize("known", [1, 7])
+def test_a_guided_sequence_goes_on_on_any_engine(tiny: TinyModel, known: int) -> None:
+    whole = run_all(engine(tiny("llama")).loop, batch()).tokens
+    other = engine(tiny("llama"))
+    for one in batch():
+        answer = whole[one.request_id]
+        if len(answer) <= known:
+            continue
+        other.loop.add(Add(spec=spec(one.request_id, one.tokens, one.sampling, output=tuple(answer[:known]))))
+    said: dict[str, list[int]] = {}
+    while (done := other.loop.step()) is not None:
+        for record in done.records:
+            said.setdefault(record.request_id, []).extend(record.tokens)
+    assert {name: whole[name][:known] + rest for name, rest in said.items()} == {name: whole[name] for name in said}
+    assert len(said) >= 5
+
+
+def test_what_is_no_grammar_ends_its_own_sequence_alone(tiny: TinyModel) -> None:
+    built = engine(tiny("llama"))
+    heard = run_all(built.loop, [spec("bad", [1], asked(regex("(("), 1)), spec("good", [2], asked(regex("no"), 1))])
+    error = heard.ends["bad"].error
+    assert error is not None
+    assert (error.cause, error.field) == ("invalid_request", "guide")
+    assert text_of(heard.tokens["good"]) == "no"
+    assert run_until_idle(built.loop).steps == 0
+
+
+def test_masks_cover_a_vocabulary_that_is_wider_than_the_tokenizer(tiny: TinyModel) -> None:
+    wide = Grammars(tiny("llama") / "tokenizer.json", 300, EOS)
+    bits, _ = wide.masks([guided("a", "a")])
+    found = torch.tensor([[word >> bit & 1 for word in row for bit in range(32)] for row in bits.tolist()])
+    assert found.shape == (1, 320)
+    assert set(found[0].nonzero()[:, 0].tolist()) == may_follow("a")
