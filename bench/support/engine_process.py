@@ -25,8 +25,10 @@ class EngineProcess:
     def __init__(self, name: str, python: str, model: str, threads: int) -> None:
         self.name = name
         self.versions: dict[str, str] = {}
-        environ = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
-        if name == "vllm":
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        if name != "vllm":
+            environ["OMP_NUM_THREADS"] = str(threads)
+        else:  # it asks for the variable to be unset, and binds threads of its own
             home = Path(python).parent.parent
             found = [home / PRELOADED[0], Path(PRELOADED[1])]
             environ |= {
@@ -38,7 +40,7 @@ class EngineProcess:
             }
         self._process = subprocess.Popen(
             [python, str(FOLDER / f"{name}_engine.py"), model, str(threads)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
