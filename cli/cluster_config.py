@@ -47,6 +47,10 @@ class ClusterConfig:
     )
     pin_prefix: str | None = setting(None, help="TOML file of named prefixes that each pod keeps, never evicted")
     pin_share: float | None = setting(None, help="largest part of a KV pool that pinned prefixes may take, 0 to 1")
+    scheduling: Literal["fcfs", "priority", "srpt"] | None = setting(None, help="who goes first on a pod")
+    preemption: Literal["auto", "recompute", "swap"] | None = setting(
+        None, help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
+    )
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
@@ -58,6 +62,8 @@ class ClusterConfig:
             raise ValueError("prefill, decode and colocated are counts: none may be negative")
         if self.colocated == 0 and self.decode < 1:
             raise ValueError("a cluster needs at least one decode or colocated pod")
+        if self.preemption == "swap" and not self.host_kv_memory:
+            raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= MAX_PORT:
                 raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")

@@ -33,6 +33,7 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     try:
         request.model = options.get("model", "")
         request.cache_salt = options.get("cache_salt", "")
+        request.priority = options.get("priority", 0)
         request.request_id = options.get("request_id", "")
         sampling = inference_pb2.Sampling(
             max_tokens=options.get("max_tokens"),

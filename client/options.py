@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     stop_token_ids   tokens that end the answer
     ignore_eos       go on after the end-of-sequence token
     cache_salt       prompts with different salts never share cached KV
+    priority         the lower, the sooner, where the cluster schedules by priority: -100 to 100, 0 when left out
     request_id       for logs; the router makes one when left out
     """
 
@@ -62,4 +63,5 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     cache_salt: str
+    priority: int
     request_id: str

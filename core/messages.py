@@ -31,6 +31,8 @@ from pagewire.core.timeline import Timeline
 WIRE_VERSION = 2
 OLDEST_WIRE_VERSION = 2  # one that would not know what is asked of its sampler gives other tokens
 
+MAX_PRIORITY = 100  # priorities are -MAX_PRIORITY .. MAX_PRIORITY, 0 unless set
+
 
 class Role(StrEnum):
     """What a process is for."""
@@ -69,7 +71,8 @@ class SequenceSpec:
     """All an engine needs to run one token stream.
 
     `output` holds tokens that the client already has (`Continue`): they are computed like a prompt, and count as
-    output for every stop rule. `root` is where the sequence's hash chain starts; it carries model, layout, tenant.
+    output for every stop rule. `root` is where the sequence's hash chain starts; it carries model, layout, tenant. The
+    lower its `priority`, the sooner it runs, where pods schedule by priority.
     """
 
     request_id: str
@@ -78,6 +81,7 @@ class SequenceSpec:
     root: BlockHash
     output: tuple[int, ...] = ()
     index: int = 0
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,8 @@ class Load:
     blocks are held by no live request: always 0 in health. `pinned` are cached for good, whether a request holds them
     too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
     sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
-    `prefill_s_per_token` and `step_s` are measured, 0 until they are.
+    `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
+    are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory.
     """
 
     num_running: int = 0
@@ -142,6 +147,9 @@ class Load:
     prefill_s_per_token: float = 0.0
     step_s: float = 0.0
     draining: bool = False
+    preemptions_swapped: int = 0
+    copy_out_s_per_block: float = 0.0
+    copy_in_s_per_block: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

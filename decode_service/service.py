@@ -37,6 +37,7 @@ from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
 from pagewire.engine.front import Front
+from pagewire.engine.scheduling_policy import policy_named
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.serving.link import Link
@@ -66,7 +67,8 @@ class DecodeService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._admission = Admission(engine.reserve, config.max_num_waiting)
+        scheduling = policy_named(config.scheduling)
+        self._admission = Admission(engine.reserve, config.max_num_waiting, scheduling, clock)
         self._handovers = Handovers(engine, clock)
         self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
         self._costs = PrefillCosts(engine.ready.layout, front.load, self._exchange.peers)

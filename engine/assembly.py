@@ -26,9 +26,11 @@ from pagewire.engine.model.families import architecture_of
 from pagewire.engine.model.native import NativeArchitecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
+from pagewire.engine.preemption import Preemption, PreemptionMode
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduling_policy import policy_named
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -92,7 +94,13 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     sampler = Sampler(backend, EditBuilder(limits.eos_token_ids, device, grammars))
     runner = ModelRunner(model, cache, backend, sampler, layer_groups)
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
-    scheduler = Scheduler(BlockPool(cache.num_blocks, num_slots), limits, policy_of(config.role))
+    scheduler = Scheduler(
+        BlockPool(cache.num_blocks, num_slots),
+        limits,
+        policy_of(config.role),
+        policy_named(config.scheduling),
+        Preemption(PreemptionMode(config.preemption)),
+    )
     ready = EngineReady(
         layout=layout,
         num_blocks=cache.num_blocks,

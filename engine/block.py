@@ -11,7 +11,8 @@ from pagewire.core.block_hash import BlockHash
 class Block:
     """A block: `references` is how many sequences hold it; `block_hash` is set while the cache knows it.
 
-    `children` are the ids of the registered blocks that directly follow this one in some chain.
+    `children` are the ids of the registered blocks that directly follow this one in some chain. One that is not
+    `parks` is not worth a copy in host memory when it leaves the cache.
     """
 
     block_id: int
@@ -20,3 +21,4 @@ class Block:
     parent: int | None = None
     depth: int = 0
     children: set[int] = field(default_factory=set)
+    parks: bool = True

@@ -1,9 +1,10 @@
 """The pool of KV blocks: who holds which, what is cached in the free ones, how many are promised.
 
-What leaves the cache may go to the host tier and come back from there. Knows ids and hashes; knows nothing of tensors,
-requests or time. Invariants, proved by `check()`: every block is in exactly one of {free, cached, held, pinned}; what
-the cache holds of a chain is always a prefix of it, which goes on in the host tier; nothing is in both; the promised
-blocks can be handed out at any moment, without touching what is held or pinned.
+What leaves the cache may go to the host tier and come back from there; so does the unfilled block of a preempted
+sequence, which no cache lookup finds. Knows ids and hashes; knows nothing of tensors, requests or time. Invariants,
+proved by `check()`: every block is in exactly one of {free, cached, held, pinned}; what the cache holds of a chain is
+always a prefix of it, which goes on in the host tier; nothing is in both; the promised blocks can be handed out at any
+moment, without touching what is held or pinned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.engine.block import Block
-from pagewire.engine.host_tier import HostTier
+from pagewire.engine.host_tier import HostTier, Parked
 
 POOL, HOST = 0, 1  # tiers
 
@@ -116,6 +117,10 @@ class BlockPool:
         """Return by how much `share` of these blocks would lower `num_available`."""
         return sum(self._blocks[block_id].references == 0 for block_id in block_ids)
 
+    def num_unshared(self, block_ids: Iterable[int]) -> int:
+        """Return how many of these blocks have no other holder."""
+        return sum(self._blocks[block_id].references == 1 for block_id in block_ids)
+
     def share(self, block_ids: Sequence[int]) -> None:
         """Hold cached blocks once more; raises OutOfBlocks when that would break a promise."""
         if self.num_unreferenced(block_ids) > self.num_available:
@@ -181,15 +186,46 @@ class BlockPool:
             self._blocks[parent].children.add(block_id)
         return True
 
-    def release(self, block_ids: Sequence[int]) -> None:
-        """Hold these blocks once less. The last of a chain becomes the least recently used of them."""
+    def release(self, block_ids: Sequence[int], *, parks: bool = True) -> None:
+        """Hold these blocks once less. The last of a chain becomes the least recently used of them.
+
+        What nobody holds any more is not worth a copy in host memory unless it `parks`.
+        """
         for block_id in reversed(block_ids):
             block = self._blocks[block_id]
             assert block.references > 0, f"block {block_id} is released and nobody holds it"
             block.references -= 1
             self._references -= 1
             if block.references == 0:
+                block.parks = parks
                 self._put_back(block)
+
+    def save_tail(self, block_id: int, tail_hash: BlockHash, parent_hash: BlockHash | None, depth: int) -> bool:
+        """Keep what is in a held, unfilled block in the host tier, behind `parent_hash`; False when it cannot be.
+
+        It is kept for as long as its chain and its use allow, and known to `recall_tail` alone.
+        """
+        if self.host.capacity == 0 or (parent_hash is not None and parent_hash not in self._by_hash):
+            return False
+        if tail_hash in self.host:
+            self.host.touch([tail_hash])
+        else:
+            self._note_lost(self.host.park(block_id, tail_hash, parent_hash, depth, is_tail=True))
+        return True
+
+    def recall_tail(self, tail_hash: BlockHash) -> int | None:
+        """Hold a block with what was saved, and forget the saved one; None when it is gone. Needs a block's room."""
+        if tail_hash not in self.host:
+            return None
+        parked = self.host.lift(tail_hash)
+        (block_id,) = self.allocate(1)
+        self.host.land(parked, block_id)
+        return block_id
+
+    def forget_tail(self, tail_hash: BlockHash) -> None:
+        """Let go of what was saved, if it is still there."""
+        if tail_hash in self.host:
+            self.host.discard(tail_hash)
 
     def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
         """Return (stored, evicted) since the last call: what is in another tier than was told, and what is in none."""
@@ -207,7 +243,9 @@ class BlockPool:
         """Return everything that the cache knows, parents before children."""
         known = (self._blocks[block_id] for block_id in self._by_hash.values())
         found = [CachedBlock(block_hash=b.block_hash, depth=b.depth) for b in known if b.block_hash is not None]
-        found += [CachedBlock(block_hash=p.block_hash, depth=p.depth, tier=HOST) for p in self.host.parked()]
+        found += [
+            CachedBlock(block_hash=p.block_hash, depth=p.depth, tier=HOST) for p in self.host.parked() if not p.is_tail
+        ]
         return tuple(sorted(found, key=lambda block: block.depth))
 
     def num_orphaned(self, tables: Sequence[Sequence[int]]) -> int:
@@ -248,6 +286,7 @@ class BlockPool:
             assert parked.block_hash not in self._by_hash, "a block is cached in both tiers"
             parent = parked.parent_hash
             assert parent is None or self._tier(parent) is not None, "the host tier has a chain without its beginning"
+            assert not (parked.is_tail and self.host.is_followed(parked.block_hash)), "something follows a tail"
 
     def _take(self) -> int:
         if not self._free:
@@ -287,7 +326,9 @@ class BlockPool:
     def _forget(self, block: Block) -> None:
         # The block itself may go to the host tier. What follows it in the pool is forgotten with it, held blocks
         # included, and with those what follows them in the host tier: what is known of a chain is a prefix.
-        parks = self.host.capacity > 0
+        # A block that others' parked ones follow goes there in any case: they would be lost with it.
+        assert block.block_hash is not None
+        parks = self.host.capacity > 0 and (block.parks or self.host.is_followed(block.block_hash))
         parent_hash = None if block.parent is None else self._blocks[block.parent].block_hash
         if block.parent is not None:
             self._blocks[block.parent].children.discard(block.block_id)
@@ -302,13 +343,17 @@ class BlockPool:
                 lost = self.host.park(gone.block_id, gone.block_hash, parent_hash, gone.depth)
             else:
                 lost = self.host.drop_after(gone.block_hash)
-            for parked in lost:
-                self._note(parked.block_hash, parked.depth, HOST)
+            self._note_lost(lost)
             gone.block_hash, gone.parent, gone.depth = None, None, 0
             gone.children.clear()
             if gone.references == 0:
                 del self._cached[gone.block_id]
                 self._free.append(gone.block_id)
+
+    def _note_lost(self, lost: Iterable[Parked]) -> None:
+        for parked in lost:
+            if not parked.is_tail:
+                self._note(parked.block_hash, parked.depth, HOST)
 
     def _note(self, block_hash: BlockHash, depth: int, before: int | None) -> None:
         """Remember which tier a block was in before its first change since events were drained."""

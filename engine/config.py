@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
+from pagewire.engine.preemption import PreemptionMode
+from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
@@ -19,6 +21,7 @@ class EngineConfig:
 
     `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 is for CUDA devices alone.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
+    `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     `max_model_len` 0 is the model's own, `layer_groups` 0 what suits the layout. `threads` 0 leaves torch's default.
     """
 
@@ -38,6 +41,8 @@ class EngineConfig:
     max_model_len: int = 0
     threads: int = 1
     device: str = "cpu"
+    scheduling: str = PolicyName.FCFS.value
+    preemption: str = PreemptionMode.AUTO.value
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
@@ -49,6 +54,12 @@ class EngineConfig:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
         if self.kv_order not in list(BlockOrder):
             raise ValueError(f"kv_order {self.kv_order!r} is not one of {', '.join(BlockOrder)}")
+        if self.scheduling not in list(PolicyName):
+            raise ValueError(f"scheduling {self.scheduling!r} is not one of {', '.join(PolicyName)}")
+        if self.preemption not in list(PreemptionMode):
+            raise ValueError(f"preemption {self.preemption!r} is not one of {', '.join(PreemptionMode)}")
+        if self.preemption == PreemptionMode.SWAP and not self.host_kv_memory_bytes:
+            raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
@@ -77,6 +88,8 @@ class EngineConfig:
             max_model_len=pod.max_model_len,
             threads=pod.threads,
             device=pod.device,
+            scheduling=pod.scheduling,
+            preemption=pod.preemption,
             stall_s=pod.engine_stall_s,
         )
 

@@ -7,6 +7,7 @@ sequence that was accepted ends exactly once, in a `SequenceEnd`, a release or a
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -36,7 +37,6 @@ from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence as EngineSequence
 from pagewire.engine.sequence import State
 from pagewire.engine.step import Computed, Step
-from pagewire.engine.step_meter import StepMeter
 
 _NOTHING = Computed()
 
@@ -61,7 +61,7 @@ class EngineLoop:
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
         self._work = False
         self._closed = False
-        self._meter = StepMeter()
+        self._meter = scheduler.preemption.meter
         self._in_step: frozenset[str] = frozenset()
         self._aborted: set[str] = set()  # while in the running step
         self._freed: list[Freed] = []
@@ -78,7 +78,7 @@ class EngineLoop:
         """Run a sequence from its tokens; a refusal comes as its `SequenceEnd`."""
         with self._changed:
             try:
-                self._scheduler.add(command.spec, command.first_block)
+                self._scheduler.add(command.spec, command.first_block, self._clock.now())
             except PagewireError as error:
                 self._refuse(command.spec.request_id, error)
             self._wake()
@@ -94,7 +94,8 @@ class EngineLoop:
         request_id = command.spec.request_id
         with self._changed:
             try:
-                hit_blocks = reservation.reserve(self._scheduler, command.spec, command.first_block)
+                now_s = self._clock.now()
+                hit_blocks = reservation.reserve(self._scheduler, command.spec, command.first_block, now_s)
             except PagewireError as error:
                 return Reserved(request_id=request_id, error=ErrorInfo.of(error))
             self._wake()
@@ -237,9 +238,11 @@ class EngineLoop:
     def _move(self) -> None:
         # Before the lock is let go: whoever learns an id finds what belongs there, and may write to it.
         moves = self._scheduler.pool.host.take_moves()
-        if moves:
+        for is_out, group in itertools.groupby(moves, key=lambda move: move.is_out):
             assert self._mover is not None, "a pool with a host tier needs somebody to move its blocks"
-            self._mover.move(moves)
+            same_way, started_s = tuple(group), self._clock.now()
+            self._mover.move(same_way)
+            self._meter.observe_copies(len(same_way), self._clock.now() - started_s, is_out=is_out)
 
     def _wake(self) -> None:
         self._move()
@@ -311,6 +314,9 @@ class EngineLoop:
             prompt_tokens_pinned=scheduler.num_pinned_tokens,
             output_tokens=self._output,
             preemptions=scheduler.num_preemptions,
+            preemptions_swapped=scheduler.num_swaps,
+            copy_out_s_per_block=self._meter.copy_out_s_per_block,
+            copy_in_s_per_block=self._meter.copy_in_s_per_block,
             prefill_s_per_token=self._meter.prefill_s_per_token,
             step_s=self._meter.step_s,
         )

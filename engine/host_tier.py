@@ -1,8 +1,10 @@
 """The cache's second tier, as bookkeeping: which evicted blocks lie in which slot of host memory, and what to copy.
 
-Knows hashes, slots and the pool's block ids; knows no bytes and not what the pool caches. Copies are asked for in an
-order that must be kept (`take_moves`), so that a slot may be taken again at once. Invariants, with those of the pool:
-a slot is free or holds one block; a block's parent is in the pool or here, so what both hold of a chain is a prefix.
+Knows hashes, slots and the pool's block ids; knows no bytes and not what the pool caches. The unfilled last block of a
+preempted sequence lies here like any other, by the hash of what it holds; it is a leaf that no cache lookup asks for.
+Copies are asked for in an order that must be kept (`take_moves`), so that a slot may be taken again at once.
+Invariants, with those of the pool: a slot is free or holds one block; a block's parent is in the pool or here, so what
+both hold of a chain is a prefix.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A block in the host tier: `depth` is its place in the chain."""
+    """A block in the host tier: `depth` is its place in the chain; a `tail` is not full, and its sequence's own."""
 
     slot: int
     block_hash: BlockHash
     parent_hash: BlockHash | None
     depth: int
+    is_tail: bool = False
 
 
 class HostTier:
@@ -65,13 +68,23 @@ class HostTier:
             if block_hash in self._parked:
                 self._parked.move_to_end(block_hash)
 
+    def is_followed(self, block_hash: BlockHash) -> bool:
+        """Return whether something here comes directly after a block."""
+        return block_hash in self._children
+
     def park(
-        self, block_id: int, block_hash: BlockHash, parent_hash: BlockHash | None, depth: int
+        self,
+        block_id: int,
+        block_hash: BlockHash,
+        parent_hash: BlockHash | None,
+        depth: int,
+        *,
+        is_tail: bool = False,
     ) -> tuple[Parked, ...]:
         """Take over what a block of the pool caches; return what had to go to make room. Needs a capacity at all."""
         assert block_hash not in self._parked, "a block is parked twice"
         gone = () if len(self._parked) < self.capacity else (self._drop(self._least_useful()),)
-        parked = Parked(self._free.pop(), block_hash, parent_hash, depth)
+        parked = Parked(self._free.pop(), block_hash, parent_hash, depth, is_tail)
         self._parked[block_hash] = parked
         if parent_hash is not None:
             self._children.setdefault(parent_hash, set()).add(block_hash)

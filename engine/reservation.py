@@ -15,7 +15,7 @@ from pagewire.engine.sequence import Sequence, State
 RETRY_AFTER_S = 1.0  # a guess: a running sequence ends, or a cached block falls free, about that often
 
 
-def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0) -> int:
+def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> int:
     """Pin what the cache holds of the prompt and promise the rest; return the cached blocks.
 
     One block more is promised to a sequence that will decode here; one that hands off reports from `first_block` on.
@@ -26,7 +26,10 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0) -> i
     total = limits.num_blocks(len(spec.tokens) + len(spec.output)) + (0 if scheduler.policy.hands_off else 1)
     if total > pool.num_blocks:
         raise InvalidRequest(f"the prompt needs {total} blocks; the KV pool has {pool.num_blocks}", field="prompt")
-    sequence = scheduler.admit_spec(spec)
+    sequence = scheduler.admit_spec(spec, now_s)
+    if not scheduler.may_take_blocks(sequence):
+        scheduler.remove(sequence)
+        raise Overloaded("a sequence that goes first waits for blocks", retry_after_s=RETRY_AFTER_S)
     hits = pool.match(sequence.hit_chain())
     promised = total - len(hits)
     if pool.num_unreferenced(hits) + promised > pool.num_available:

@@ -1,23 +1,30 @@
 """The one scheduler: which sequence computes how many tokens in the next step, and who waits.
 
 A sequence has `num_tokens` and `num_computed`; a step grants the difference under a token budget. A decode is a grant
-of one, chunked prefill a grant of many, recompute after preemption nothing special. Knows no tensors, no threads and
-no time. Invariants: a step never exceeds its budget; older sequences go first, and where blocks run short the newest
-gives its own back, so the oldest always advances and nobody starves; a sequence that hands off is never preempted,
-because it owns all its blocks from its admission on.
+of one, chunked prefill a grant of many, recompute after preemption nothing special. Who goes first is the scheduling
+policy's, which ranks sequences. Knows no tensors, no threads and no clock.
+
+Invariants: a step never exceeds its budget; where blocks run short the last in rank gives its own back, and while the
+first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as everybody comes
+to be the first (`scheduling_policy`), nobody starves. A sequence that hands off is never preempted, because it owns all
+its blocks from its admission on.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import SequenceSpec
+from pagewire.core.messages import MAX_PRIORITY, SequenceSpec
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.preemption import Preemption
 from pagewire.engine.role_policy import RolePolicy
+from pagewire.engine.scheduling_policy import FirstComeFirstServed, SchedulingPolicy
 from pagewire.engine.sequence import Sequence, State
 from pagewire.engine.step import Grant, Step
+from pagewire.engine.step_budget import StepBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,39 +53,50 @@ class Limits:
         return -(-num_tokens // self.block_size)
 
 
-def _age(sequence: Sequence) -> int:
-    return sequence.arrival
-
-
 class Scheduler:
     """All sequences of an engine, and the order in which they advance."""
 
-    def __init__(self, pool: BlockPool, limits: Limits, policy: RolePolicy) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        limits: Limits,
+        policy: RolePolicy,
+        scheduling: SchedulingPolicy | None = None,
+        preemption: Preemption | None = None,
+    ) -> None:
         self.pool = pool
         self.limits = limits
         self.policy = policy
+        self.scheduling = scheduling or FirstComeFirstServed()
+        self.preemption = preemption or Preemption()
         self.sequences: dict[str, Sequence] = {}
         self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id
-        self.running: list[Sequence] = []  # oldest first, like the next two
+        self.running: list[Sequence] = []  # first in rank first, like the next two
         self.joined: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_swaps = 0  # of these, those whose KV was copied to host memory
         self.num_prompt_tokens = 0  # of the sequences that were admitted, and of those what was cached, and pinned
         self.num_cached_tokens = 0
         self.num_pinned_tokens = 0
         self._arrivals = 0
+        self._short: Sequence | None = None  # waits for blocks that were not there
 
-    def add(self, spec: SequenceSpec, first_block: int = 0) -> None:
+    def add(self, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> None:
         """Queue a sequence that starts from its tokens; raises InvalidRequest."""
-        sequence = self.admit_spec(spec)
+        sequence = self.admit_spec(spec, now_s)
         sequence.reported_blocks = first_block
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=self.rank)
 
-    def admit_spec(self, spec: SequenceSpec) -> Sequence:
+    def admit_spec(self, spec: SequenceSpec, now_s: float = 0.0) -> Sequence:
         """Return a new sequence that the engine knows from now on; raises InvalidRequest."""
         self._validate(spec)
         sequence = Sequence(
-            spec=spec, arrival=self._arrivals, block_size=self.limits.block_size, output=list(spec.output)
+            spec=spec,
+            arrival=self._arrivals,
+            block_size=self.limits.block_size,
+            arrived_s=now_s,
+            output=list(spec.output),
         )
         self._arrivals += 1
         self.sequences[spec.request_id] = sequence
@@ -87,7 +105,16 @@ class Scheduler:
     def enqueue_joined(self, sequence: Sequence) -> None:
         """Let a sequence that already owns its blocks wait for a place in the batch."""
         sequence.state = State.JOINED
-        insort(self.joined, sequence, key=_age)
+        insort(self.joined, sequence, key=self.rank)
+
+    def rank(self, sequence: Sequence) -> tuple[float, int]:
+        """Return what sequences are ordered by, the first the least."""
+        handicap_s = self.scheduling.handicap_s(sequence.spec.priority, sequence.num_left)
+        return sequence.arrived_s + handicap_s, sequence.arrival
+
+    def may_take_blocks(self, sequence: Sequence) -> bool:
+        """Return whether no sequence that ranks before this one lacks blocks."""
+        return self._short is None or self.rank(sequence) < self.rank(self._short)
 
     def hand_off(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch; its blocks stay held."""
@@ -103,6 +130,9 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         self.pool.unreserve(sequence.promised)
         sequence.block_table, sequence.promised = [], 0
+        self._forget_saved(sequence)
+        if sequence is self._short:
+            self._short = None
 
     def count_hits(self, sequence: Sequence, hits: list[int]) -> None:
         """Account for the first admission of a sequence, with the cached blocks that it found."""
@@ -119,62 +149,104 @@ class Scheduler:
         queued = sum(s.num_tokens - s.num_computed for s in self.waiting)
         return queued + sum(s.num_tokens - s.num_computed for s in self.running + self.joined if not s.is_decoding)
 
-    def schedule(self) -> Step | None:
-        """Return the next step, None when nothing can advance."""
-        grants: dict[Sequence, int] = {}
+    def schedule(self, max_prefill_tokens: int | None = None) -> Step | None:
+        """Return the next step, None when nothing can advance.
+
+        `max_prefill_tokens`, at least 1, bounds what the step computes beside one token for each that decodes.
+        """
+        budget = StepBudget(self.limits.max_num_batched_tokens, max_prefill_tokens)
         preempted_before = self.num_preemptions
+        self.running.sort(key=self.rank)
         for sequence in [s for s in self.running if s.is_decoding]:
-            self._grant(sequence, grants)
+            self._grant(sequence, budget)
         for sequence in [s for s in self.running if not s.is_decoding]:
-            self._grant(sequence, grants)
-        while self.joined and self._has_room(grants):
-            self._start(self.joined.pop(0), grants)
+            self._grant(sequence, budget)
         # Whoever was just preempted would come straight back and be preempted again.
-        if self.num_preemptions == preempted_before:
-            while self.waiting and self._has_room(grants) and self._take_blocks(self.waiting[0]):
-                self._start(self.waiting.pop(0), grants)
-        if not grants:
+        self._admit(budget, with_waiting=self.num_preemptions == preempted_before)
+        if not budget.grants:
             return None
-        return Step(grants=tuple(self._freeze(sequence, count) for sequence, count in grants.items()))
+        return Step(grants=tuple(self._freeze(sequence, count) for sequence, count in budget.grants.items()))
 
-    def _has_room(self, grants: dict[Sequence, int]) -> bool:
-        return len(self.running) < self.limits.max_num_seqs and self._budget(grants) > 0
+    def _admit(self, budget: StepBudget, *, with_waiting: bool) -> None:
+        """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
+        preempted_before = self.num_preemptions
+        joined, waiting = deque(self.joined), deque(self.waiting if with_waiting else ())
+        while (joined or waiting) and len(self.running) < self.limits.max_num_seqs and not budget.is_spent:
+            queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
+            sequence = queue.popleft()
+            if queue is joined:
+                if sequence.state is State.JOINED and budget.room(sequence) > 0:
+                    self._start(sequence, self.joined, budget)
+            elif budget.room(sequence) > 0 and self._take_blocks(sequence):
+                self._start(sequence, self.waiting, budget)
+            else:
+                waiting.clear()
+            if self.num_preemptions != preempted_before:
+                waiting.clear()
 
-    def _budget(self, grants: dict[Sequence, int]) -> int:
-        return self.limits.max_num_batched_tokens - sum(grants.values())
-
-    def _start(self, sequence: Sequence, grants: dict[Sequence, int]) -> None:
+    def _start(self, sequence: Sequence, queue: list[Sequence], budget: StepBudget) -> None:
+        queue.remove(sequence)
         sequence.state = State.RUNNING
-        insort(self.running, sequence, key=_age)
-        self._grant(sequence, grants)
+        insort(self.running, sequence, key=self.rank)
+        self._grant(sequence, budget)
 
-    def _grant(self, sequence: Sequence, grants: dict[Sequence, int]) -> None:
-        # A sequence of the snapshot may have been preempted for an older one meanwhile.
-        count = min(sequence.num_tokens - sequence.num_computed, self.limits.chunk_size, self._budget(grants))
-        if sequence.state is State.RUNNING and count > 0 and self._grow(sequence, count, grants):
-            grants[sequence] = count
+    def _grant(self, sequence: Sequence, budget: StepBudget) -> None:
+        # A sequence of the snapshot may have been preempted for one before it meanwhile.
+        count = min(sequence.num_tokens - sequence.num_computed, self.limits.chunk_size, budget.room(sequence))
+        if sequence.state is State.RUNNING and count > 0 and self._grow(sequence, count, budget):
+            budget.grant(sequence, count)
 
-    def _grow(self, sequence: Sequence, count: int, grants: dict[Sequence, int]) -> bool:
-        """Make the block table cover `count` more tokens, preempting the newest; False when that was this one."""
+    def _grow(self, sequence: Sequence, count: int, budget: StepBudget) -> bool:
+        """Make the block table cover `count` more tokens, preempting the last in rank; False when that was this one."""
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
         while missing > self.pool.num_available:
-            victim = max(self.running + self.joined, key=_age)
-            grants.pop(victim, None)
-            self._preempt(victim)
-            if victim is sequence:
+            group = self._group(max(self.running + self.joined, key=self.rank))
+            for victim in group:
+                budget.take_back(victim)
+                self._preempt(victim)
+            if sequence in group:
                 return False
         if missing > 0:
             sequence.block_table += self.pool.allocate(missing)
         return True
 
+    def _group(self, sequence: Sequence) -> tuple[Sequence, ...]:
+        """Return the sequences that can only be preempted together: each is by itself."""
+        return (sequence,)
+
     def _preempt(self, victim: Sequence) -> None:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
         (self.running if victim.state is State.RUNNING else self.joined).remove(victim)
-        self.pool.release(victim.block_table)
+        swaps = self._save(victim)
+        self.pool.release(victim.block_table, parks=swaps)
         victim.block_table, victim.num_computed, victim.num_registered = [], 0, 0
         victim.state = State.WAITING
-        insort(self.waiting, victim, key=_age)
+        insort(self.waiting, victim, key=self.rank)
+        self._short = self.waiting[0]
         self.num_preemptions += 1
+        self.num_swaps += swaps
+
+    def _save(self, victim: Sequence) -> bool:
+        """Leave the KV of a sequence to the host tier, where that is the cheaper way to have it again.
+
+        Its full blocks go there as they are evicted, like everybody's; the unfilled one goes now.
+        """
+        own = self.pool.num_unshared(victim.block_table[: self.limits.num_blocks(victim.num_computed)])
+        size = self.limits.block_size
+        if not own or not self.preemption.swaps(min(victim.num_computed, own * size), own, self.pool.host.capacity):
+            return False
+        depth, tail_hash = victim.num_computed // size, victim.tail_hash(victim.num_computed)
+        if tail_hash is None or self.pool.save_tail(
+            victim.block_table[depth], tail_hash, victim.parent_of(depth), depth
+        ):
+            victim.num_saved = victim.num_computed
+        return True
+
+    def _forget_saved(self, sequence: Sequence) -> None:
+        tail_hash = sequence.tail_hash(sequence.num_saved)
+        if tail_hash is not None:
+            self.pool.forget_tail(tail_hash)
+        sequence.num_saved = 0
 
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short."""
@@ -183,15 +255,31 @@ class Scheduler:
         # One block to spare for each that runs, or its next block would preempt this one at once.
         spare = 0 if self.policy.hands_off else len(self.running) + len(self.joined)
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
+            self._short = sequence
             return False
-        table = self.pool.claim(sequence.hit_chain())  # and what the host tier has besides, in some of the fresh ones
-        sequence.num_computed = len(table) * self.limits.block_size
-        sequence.num_registered = len(table)
+        table = self._claim(sequence)  # and what the host tier has besides, in some of the fresh ones
         sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
             self.count_hits(sequence, table)
+        if sequence is self._short:
+            self._short = None
         return True
+
+    def _claim(self, sequence: Sequence) -> list[int]:
+        """Hold what is cached of a sequence, and its unfilled block where that was saved; return its block table."""
+        size, tail_hash = self.limits.block_size, sequence.tail_hash(sequence.num_saved)
+        if tail_hash is not None:
+            self.pool.host.touch([tail_hash])  # bringing up what comes before it is not to cost it
+        table = self.pool.claim(sequence.hit_chain())
+        sequence.num_computed, sequence.num_registered = len(table) * size, len(table)
+        if tail_hash is not None and len(table) == sequence.num_saved // size:
+            tail = self.pool.recall_tail(tail_hash)
+            if tail is not None:
+                table.append(tail)
+                sequence.num_computed = sequence.num_saved
+        self._forget_saved(sequence)
+        return table
 
     def _freeze(self, sequence: Sequence, count: int) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
@@ -225,6 +313,10 @@ class Scheduler:
             )
         if not 0 <= min(spec.tokens) <= max(spec.tokens) < limits.vocab_size:
             raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", field="prompt")
+        if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
+            raise InvalidRequest(
+                f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {spec.priority}", field="priority"
+            )
         if len(spec.output) >= spec.sampling.max_tokens:
             raise InvalidRequest(
                 f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",

@@ -34,7 +34,8 @@ class State(StrEnum):
 class Sequence:
     """A sequence; only the scheduler changes it.
 
-    `arrival` orders sequences by age. `promised` blocks are reserved in the pool for it. `reported_blocks` of the
+    `arrival` numbers sequences as they come, `arrived_s` says when. `promised` blocks are reserved in the pool for it.
+    The KV of its first `num_saved` tokens was left to the host tier when it was preempted. `reported_blocks` of the
     chain were announced in `ChunkDone`. Of the tokens that it was given, `cached_tokens` came from the prefix cache
     when it was first admitted, `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed
     here, those of a recompute after preemption included. `num_scored` tokens of the prompt, from the second on, had
@@ -44,9 +45,11 @@ class Sequence:
     spec: SequenceSpec
     arrival: int
     block_size: int
+    arrived_s: float = 0.0
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)
     num_computed: int = 0
+    num_saved: int = 0
     block_table: list[int] = field(default_factory=list)
     promised: int = 0
     hashes: list[BlockHash] = field(default_factory=list)
@@ -78,6 +81,11 @@ class Sequence:
         return len(self.spec.tokens) + len(self.output)
 
     @property
+    def num_left(self) -> int:
+        """Tokens to compute before the next one is sampled."""
+        return self.num_tokens - max(self.num_computed, self.num_saved)
+
+    @property
     def is_decoding(self) -> bool:
         """True when one token is left to compute."""
         return self.num_tokens - self.num_computed == 1
@@ -94,6 +102,16 @@ class Sequence:
             parent = self.hashes[-1] if self.hashes else self.spec.root
             self.hashes.append(extend(parent, self.tokens(start, start + self.block_size)))
         return self.hashes[:num_blocks]
+
+    def tail_hash(self, num_tokens: int) -> BlockHash | None:
+        """Return the hash of the unfilled block that ends the first `num_tokens`, None when they fill all theirs."""
+        num_full = num_tokens // self.block_size
+        tail = self.tokens(num_full * self.block_size, num_tokens)
+        return extend(self.parent_of(num_full) or self.spec.root, tail) if tail else None
+
+    def parent_of(self, depth: int) -> BlockHash | None:
+        """Return the hash of the block before that of `depth`, None for the first."""
+        return self.chain(depth)[-1] if depth else None
 
     def hit_chain(self) -> list[BlockHash]:
         """Return the hashes of the blocks that a cache may serve: none whose logits are needed."""

@@ -227,6 +227,7 @@ class Dispatcher:
             sampling=life.begin_attempt(),
             root=life.prefix.root,
             output=tuple(life.output),
+            priority=life.request.priority,
         )
         return Submit(
             spec=spec,

@@ -23,7 +23,7 @@ from pagewire.router.request import Ask
 IGNORED = frozenset(
     (
         "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
-        "service_tier", "priority", "parallel_tool_calls", "kv_transfer_params", "request_id", "verbosity",
+        "service_tier", "parallel_tool_calls", "kv_transfer_params", "request_id", "verbosity",
     )
 )  # fmt: skip
 # Known and not honoured: refused by name, but for the values that ask for nothing.
@@ -105,6 +105,7 @@ class _Body(_Schema):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
+    priority: int | None = None
     return_token_ids: bool | None = None
     pagewire: Wishes | None = None
 
@@ -222,6 +223,7 @@ def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
         "stop_token_ids": long_fields.token_ids("stop_token_ids", body.stop_token_ids),
         "ignore_eos": bool(body.ignore_eos),
         "cache_salt": body.cache_salt,
+        "priority": body.priority or 0,
     }
 
 

@@ -45,6 +45,7 @@ class Ask:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     cache_salt: str | None = None
+    priority: int = 0
     timeout_s: float | None = None
 
 
@@ -61,6 +62,7 @@ class Request:
     cache_salt: str
     timeout_s: float
     echo: str | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

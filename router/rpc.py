@@ -103,6 +103,7 @@ def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) 
         stop_token_ids=tuple(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
         cache_salt=request.cache_salt or None,
+        priority=request.priority,
         timeout_s=timeout_s,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pagewire.core import sampling as sampling_bounds
 from pagewire.core.errors import InvalidRequest, UnknownModel
+from pagewire.core.messages import MAX_PRIORITY
 from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenSequence
 from pagewire.router.request import Ask, Request
 
@@ -54,6 +55,10 @@ def check(ask: Ask, limits: Limits) -> None:
     if ask.cache_salt is not None and not 1 <= len(ask.cache_salt) <= MAX_SALT_CHARS:
         raise InvalidRequest(
             f"cache_salt has 1 to {MAX_SALT_CHARS} characters, got {len(ask.cache_salt)}", field="cache_salt"
+        )
+    if not -MAX_PRIORITY <= ask.priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {ask.priority}", field="priority"
         )
     if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
         raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
@@ -138,6 +143,7 @@ def finish(
         cache_salt=ask.cache_salt or "",
         timeout_s=timeout_s,
         echo=echo,
+        priority=ask.priority,
     )
 
 

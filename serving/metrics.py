@@ -27,6 +27,8 @@ _GAUGES = {
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
     "prefill_seconds_per_token": ("prefill_s_per_token", "Measured seconds per prompt token"),
     "step_seconds": ("step_s", "Measured seconds per decode step"),
+    "copy_out_seconds_per_block": ("copy_out_s_per_block", "Measured seconds to copy a block to host memory"),
+    "copy_in_seconds_per_block": ("copy_in_s_per_block", "Measured seconds to copy a block back from host memory"),
 }
 _COUNTERS = {
     "prompt_tokens": ("prompt_tokens", "Prompt tokens of admitted sequences"),
@@ -35,6 +37,7 @@ _COUNTERS = {
     "prompt_tokens_pinned": ("prompt_tokens_pinned", "Of those, tokens taken from pinned blocks"),
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
     "preemptions": ("preemptions", "Sequences preempted"),
+    "preemptions_swapped": ("preemptions_swapped", "Sequences preempted whose KV was left to host memory"),
 }
 
 

@@ -47,6 +47,12 @@ class PodConfig:
     max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
     max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
     max_num_waiting: int = setting(256, help="requests waiting in the pod at most", unit="requests")
+    scheduling: Literal["fcfs", "priority", "srpt"] = setting(
+        "fcfs", help="who goes first: the first to come, the lowest priority, the shortest remaining prefill"
+    )
+    preemption: Literal["auto", "recompute", "swap"] = setting(
+        "auto", help="how a preempted sequence gets its KV back; auto: whichever is cheaper as measured"
+    )
     threads: int = setting(0, help="CPU threads of the engine, 0 for all cores", unit="threads")
     engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
@@ -67,6 +73,8 @@ class PodConfig:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not 0 < self.pin_share <= 1:
             raise ValueError(f"pin_share must be above 0 and at most 1, is {self.pin_share}")
+        if self.preemption == "swap" and not self.host_kv_memory:
+            raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
         for name in ("port", "metrics_port"):

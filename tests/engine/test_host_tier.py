@@ -9,7 +9,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,13 +20,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from reference import generate
 
 from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Bind, Hold, Join, Reserve
-from pagewire.core.messages import Role
+from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine.assembly import Engine
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import HOST, POOL, BlockPool
+from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.host_tier import Move
+from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.step import Computed, Step
+from pagewire.engine.step_meter import StepMeter
 from pagewire.kernels.torch_backend import TorchBackend
 
 TinyModel = Callable[[str], Path]
@@ -247,28 +253,6 @@ def test_with_a_host_tier_nothing_is_computed_twice(tiny: TinyModel, order: str)
     assert_at_rest(built.loop)
 
 
-def test_a_preempted_sequence_computes_its_unfilled_block_anew_and_no_more(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    num_tokens = 60
-    asked = [prompt[:60] for prompt in prompts()[:5]]
-    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES)
-    run, computed = cast("Callable[[Step, OnGroup], dict[str, Computed]]", built.runner.run), list[int]()
-
-    def counted(step: Step, on_group: OnGroup) -> dict[str, Computed]:
-        computed.append(step.num_tokens)
-        return run(step, on_group)
-
-    monkeypatch.setattr(built.runner, "run", counted)
-    heard = run_all(built.loop, [spec(str(i), prompt, greedy(num_tokens)) for i, prompt in enumerate(asked)])
-    assert [heard.tokens[str(i)] for i in range(5)] == generate(tiny("llama"), asked, num_tokens)
-    needed = sum(len(prompt) + num_tokens - 1 for prompt in asked)
-    preemptions = built.loop.load().preemptions
-    assert preemptions > 0
-    assert sum(computed) <= needed + 15 * preemptions
-    assert_at_rest(built.loop)
-
-
 def test_a_hold_brings_up_what_is_in_host_memory(tiny: TinyModel) -> None:
     built = small(tiny)
     prompt = prompts()[2]
@@ -312,3 +296,119 @@ def test_without_host_memory_there_is_no_tier(tiny: TinyModel) -> None:
     run_all(built.loop, [spec(str(i), prompt, greedy(1)) for i, prompt in enumerate(prompts())])
     assert built.loop.load().blocks_host == 0
     assert all(block.tier == POOL for block in built.scheduler.pool.cached_chain())
+
+
+# ---------------------------------------------------------------------------------------------------------- preemption
+
+
+def sampled(seed: int) -> SamplingParams:
+    return SamplingParams(max_tokens=60, temperature=0.9, top_p=0.95, seed=seed, ignore_eos=True)
+
+
+class CountedRunner:
+    """Counts the tokens that a runner computes."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self.num_tokens = 0
+
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
+        self.num_tokens += step.num_tokens
+        return self._runner.run(step, on_group)
+
+
+def run_crowded(
+    built: Engine, asked: list[SequenceSpec], meter: StepMeter | None = None
+) -> tuple[dict[str, list[int]], int]:
+    """Run all at once; return the tokens, and how many were computed beyond what an uninterrupted run computes."""
+    runner = CountedRunner(built.runner)
+    if meter is not None:
+        built.scheduler.preemption.meter = meter
+    mover = BlockMover(built.cache.pool, built.scheduler.pool.host.num_slots, TorchBackend())
+    heard = run_all(EngineLoop(built.scheduler, runner, ManualClock(), mover), asked)
+    needed = sum(len(one.tokens) + one.sampling.max_tokens - 1 for one in asked)
+    assert_at_rest(built.loop)
+    assert built.scheduler.num_preemptions > 0
+    return heard.tokens, runner.num_tokens - needed
+
+
+@pytest.mark.parametrize("sampling", [lambda i: greedy(60), sampled], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("policy", ["fcfs", "srpt"])
+def test_preemption_changes_no_token_and_a_swap_computes_none_twice(
+    tiny: TinyModel, sampling: Callable[[int], SamplingParams], mode: str, policy: str
+) -> None:
+    asked = [spec(str(i), prompt[:60], sampling(i)) for i, prompt in enumerate(prompts()[:5])]
+    never = engine(tiny("llama"), max_model_len=128)
+    expected = run_all(never.loop, asked).tokens
+    assert never.scheduler.num_preemptions == 0
+    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES, preemption=mode, scheduling=policy)
+    built.cache.pool.fill_(torch.nan)
+    tokens, computed_again = run_crowded(built, asked)
+    assert tokens == expected
+    scheduler = built.scheduler
+    if mode == "swap":
+        assert (scheduler.num_swaps, computed_again) == (scheduler.num_preemptions, 0)
+    else:
+        assert scheduler.num_swaps == 0
+        assert computed_again > 0
+    assert not any(parked.is_tail for parked in scheduler.pool.host.parked()), "a tail outlives its sequence"
+
+
+@pytest.mark.parametrize(("copy_s", "prefill_s", "swaps"), [(1.0, 1e-4, False), (1e-4, 1.0, True), (1.0, 0.0, True)])
+def test_the_cheaper_way_is_taken(tiny: TinyModel, copy_s: float, prefill_s: float, swaps: bool) -> None:
+    """Measured rates decide; a manual clock measures nothing, so those that are set stay."""
+
+    class Fixed(StepMeter):
+        def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float) -> None:
+            assert elapsed_s == 0.0
+
+        def observe_copies(self, num_blocks: int, elapsed_s: float, *, is_out: bool) -> None:
+            assert elapsed_s == 0.0
+
+    meter = Fixed()
+    meter.copy_out_s_per_block = meter.copy_in_s_per_block = copy_s
+    meter.prefill_s_per_token = prefill_s
+    asked = [spec(str(i), prompt[:60], greedy(60)) for i, prompt in enumerate(prompts()[:5])]
+    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES)
+    tokens, _ = run_crowded(built, asked, meter)
+    assert [tokens[str(i)] for i in range(5)] == generate(tiny("llama"), [prompt[:60] for prompt in prompts()[:5]], 60)
+    assert built.scheduler.num_swaps == (built.scheduler.num_preemptions if swaps else 0)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 5, 9])
+def test_a_tier_too_small_for_what_is_swapped_costs_computing_and_no_token(tiny: TinyModel, slots: int) -> None:
+    asked = [spec(str(i), prompt[:60], sampled(i)) for i, prompt in enumerate(prompts()[:5])]
+    expected = run_all(engine(tiny("llama"), max_model_len=128).loop, asked).tokens
+    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES, slots=slots, preemption="swap")
+    tokens, _ = run_crowded(built, asked)
+    assert tokens == expected
+
+
+def test_what_copies_cost_is_learnt_and_told(tiny: TinyModel) -> None:
+    built = small(tiny, kv_memory_bytes=17 * BLOCK_BYTES)
+    run_all(built.loop, [spec(str(i), prompt[:60], greedy(60)) for i, prompt in enumerate(prompts()[:5])])
+    load = built.loop.load()
+    assert 0 < load.preemptions_swapped <= load.preemptions
+    assert load.copy_out_s_per_block > 0
+    assert load.copy_in_s_per_block > 0
+
+
+def test_a_swap_without_host_memory_is_refused_by_name(tiny: TinyModel) -> None:
+    with pytest.raises(ValueError, match="host_kv_memory"):
+        engine(tiny("llama"), preemption="swap")
+
+
+def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a_recompute() -> None:
+    pool = BlockPool(3, 6)
+    memory = Memory(pool)
+    theirs, ours = hashes(1, 2, 3), hashes(1, 4, 5)
+    table, _ = memory.run(theirs)
+    pool.release(table)
+    table, cached = memory.run(ours)  # evicts 2 and 3 of theirs
+    assert (cached, pool.host.num_parked) == (1, 2)
+    pool.release(table, parks=False)
+    held = pool.allocate(3)
+    memory.settle()
+    assert set(memory.check()) == set(theirs), "4 and 5 were not worth keeping, 1 is the beginning of what was kept"
+    pool.release(held)

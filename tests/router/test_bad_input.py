@@ -56,6 +56,8 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"bad_words": ["x" * 257]}, "bad_words", "1 to 256 characters"),
     ({"bad_words": ["xqz" * 80]}, "bad_words", "1 to 64 tokens"),
     ({"bad_words": ["x"] * 513}, "bad_words", "at most 512"),
+    ({"priority": 101}, "priority", "between -100 and 100"),
+    ({"priority": -101}, "priority", "between -100 and 100"),
 ]
 
 HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
@@ -66,6 +68,7 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"prompt": 5}, "prompt", ""),
     ("completions", {"prompt": "\ud800"}, "prompt", "Unicode"),
     ("completions", {"cache_salt": ""}, "cache_salt", "1 to 1024"),
+    ("completions", {"priority": "high"}, "priority", "integer"),
     ("completions", {"max_tokens": "8"}, "max_tokens", "integer"),
     ("completions", {"max_tokens": 1.5}, "max_tokens", "integer"),
     ("completions", {"temperature": True}, "temperature", "number"),

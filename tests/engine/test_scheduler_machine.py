@@ -1,0 +1,277 @@
+"""The scheduler under every command in any order, on a pretended memory that knows what each slot must hold.
+
+Each block is a list of the tokens whose KV lies in its slots; copies between pool and host memory are made on these
+lists. A grant that would read a slot with anything else in it fails, so this shows that preemption, swapping and the
+cache bring back what was computed, for any order of commands; that tensors follow is for the tests with a model.
+"""
+
+from __future__ import annotations
+
+import pytest
+from engine_runs import ROOT, spec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.engine_messages import Join, Keep
+from pagewire.core.errors import Overloaded
+from pagewire.core.messages import MAX_PRIORITY, Role
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine import hold, progress, reservation
+from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.preemption import Preemption, PreemptionMode
+from pagewire.engine.role_policy import policy_of
+from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduling_policy import PolicyName, policy_named
+from pagewire.engine.sequence import Sequence, State
+from pagewire.engine.step import Computed, Step
+
+B = 16
+BUDGET, CHUNK, SEQS, LONGEST = 24, 16, 4, 110
+LENGTHS, MAX_TOKENS = st.integers(1, 50), st.integers(1, 59)
+PRIORITIES = st.sampled_from([-MAX_PRIORITY, -1, 0, 1, MAX_PRIORITY])
+
+
+class Memory:
+    """What lies in each slot of the pool and of host memory: the token, or -1 for rubbish."""
+
+    def __init__(self, num_blocks: int, num_slots: int) -> None:
+        self.pool = [[-1] * B for _ in range(num_blocks)]
+        self.host = [[-1] * B for _ in range(num_slots)]
+
+    def move(self, scheduler: Scheduler) -> None:
+        for block_id, slot, is_out in scheduler.pool.host.take_moves():
+            if is_out:
+                self.host[slot] = list(self.pool[block_id])
+            else:
+                self.pool[block_id] = list(self.host[slot])
+
+    def write(self, block_ids: list[int], start: int, tokens: tuple[int, ...]) -> None:
+        for position, token in enumerate(tokens, start):
+            self.pool[block_ids[position // B]][position % B] = token
+
+    def read(self, block_ids: list[int], count: int) -> list[int]:
+        return [self.pool[block_ids[position // B]][position % B] for position in range(count)]
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Commands come in any order, of any role, policy and way of preemption; time passes."""
+
+    @initialize(
+        role=st.sampled_from([Role.DECODE, Role.DECODE, Role.PREFILL]),
+        policy=st.sampled_from(PolicyName),
+        mode=st.sampled_from(PreemptionMode),
+        num_blocks=st.integers(8, 13),
+        num_slots=st.sampled_from([0, 2, 4, 30]),
+    )
+    def start(self, role: Role, policy: PolicyName, mode: PreemptionMode, num_blocks: int, num_slots: int) -> None:
+        limits = Limits(
+            max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B, max_model_len=LONGEST,
+            vocab_size=100,
+        )  # fmt: skip
+        pool = BlockPool(num_blocks, num_slots)
+        self.scheduler = Scheduler(pool, limits, policy_of(role), policy_named(policy), Preemption(mode))
+        self.role = role
+        self.memory = Memory(num_blocks, num_slots)
+        self.holds: dict[str, list[int]] = {}
+        self.now_s = 0.0
+        self.number = 0
+        self.asked: dict[str, int] = {}  # output tokens that are wanted
+        self.said: dict[str, list[int]] = {}
+
+    # --------------------------------------------------------------------------------------------------- commands
+
+    def _spec(self, length: int, family: int, priority: int, max_tokens: int) -> str:
+        self.number += 1
+        name = str(self.number)
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+        self.spec = spec(name, [family] * length, sampling, priority=priority)
+        self.asked[name] = max_tokens
+        self.said[name] = []
+        return name
+
+    @precondition(lambda self: len(self.scheduler.sequences) < 12)
+    @rule(length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS)
+    def add(self, length: int, family: int, priority: int, max_tokens: int) -> None:
+        self._spec(length, family, priority, max_tokens)
+        self.scheduler.add(self.spec, now_s=self.now_s)
+
+    @precondition(lambda self: len(self.scheduler.sequences) < 6)
+    @rule(lengths=st.lists(LENGTHS, min_size=3, max_size=5), priority=PRIORITIES)
+    def crowd(self, lengths: list[int], priority: int) -> None:
+        """Many long answers at once: more than there are blocks for."""
+        for family, length in enumerate(lengths):
+            self.add(length, family, priority, 59)
+        self.step(20, None)
+
+    @precondition(lambda self: len(self.scheduler.sequences) < 12)
+    @rule(length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS)
+    def reserve(self, length: int, family: int, priority: int, max_tokens: int) -> None:
+        name = self._spec(length, family, priority, max_tokens)
+        try:
+            reservation.reserve(self.scheduler, self.spec, now_s=self.now_s)
+        except Overloaded:
+            assert name not in self.scheduler.sequences
+            del self.asked[name], self.said[name]
+        self.memory.move(self.scheduler)
+
+    @precondition(lambda self: self._in(State.RESERVED))
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        """Some of a prompt's blocks arrive from elsewhere, are kept, and perhaps the sequence joins."""
+        sequence = data.draw(st.sampled_from(self._in(State.RESERVED)), "who")
+        name = sequence.request_id
+        bound = list(reservation.bind(self.scheduler, name, data.draw(st.integers(0, 8), "blocks")))
+        self.memory.move(self.scheduler)
+        landed = min(sequence.num_prompt, len(bound) * B)
+        start = sequence.num_computed
+        self.memory.write(bound, start, sequence.tokens(start, landed))
+        if data.draw(st.booleans(), "kept"):
+            reservation.keep(self.scheduler, Keep(request_id=name, num_computed=landed))
+            progress.register_full_blocks(self.scheduler, sequence)
+        if data.draw(st.booleans(), "joins"):
+            output = (7,) if self.role is Role.DECODE and self.asked[name] > 1 and data.draw(st.booleans()) else ()
+            joined = reservation.join(
+                self.scheduler, Join(request_id=name, num_computed=max(landed, start), output=output)
+            )
+            assert joined is sequence
+            progress.register_full_blocks(self.scheduler, sequence)
+            self.said[name] += output
+        self.memory.move(self.scheduler)
+
+    @precondition(lambda self: self.scheduler.sequences)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self._remove(self.scheduler.sequences[data.draw(st.sampled_from(sorted(self.scheduler.sequences)))])
+
+    @rule(family=st.integers(0, 2), start=st.integers(0, 2))
+    def fetch(self, family: int, start: int) -> None:
+        """Another pod reads what is cached."""
+        self.number += 1
+        name = f"hold {self.number}"
+        names = chain(ROOT, [family] * 80, B)[start:]
+        found = list(hold.hold(self.scheduler, name, names))
+        self.memory.move(self.scheduler)
+        assert self.memory.read(found, len(found) * B) == [family] * len(found) * B
+        if found:
+            self.holds[name] = found
+
+    @precondition(lambda self: self.holds)
+    @rule()
+    def release(self) -> None:
+        assert hold.release(self.scheduler, self.holds.popitem()[0])
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 2000.0]))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    # ------------------------------------------------------------------------------------------------------ steps
+
+    @rule(count=st.integers(1, 30), max_prefill=st.none() | st.integers(1, 20))
+    def step(self, count: int, max_prefill: int | None) -> None:
+        for _ in range(count):
+            step = self.scheduler.schedule(max_prefill)
+            self.memory.move(self.scheduler)
+            if step is None:
+                return
+            self._check_budget(step, max_prefill)
+            self._compute(step)
+
+    def _check_budget(self, step: Step, max_prefill: int | None) -> None:
+        assert 0 < step.num_tokens <= BUDGET
+        assert len({grant.request_id for grant in step.grants}) == len(step.grants) <= SEQS
+        prefill = 0
+        for grant in step.grants:
+            assert len(grant.tokens) <= CHUNK
+            if grant.start + 1 < self.scheduler.sequences[grant.request_id].num_tokens:
+                prefill += len(grant.tokens)
+        assert prefill <= (max_prefill or BUDGET)
+
+    def _compute(self, step: Step) -> None:
+        for grant in step.grants:
+            sequence = self.scheduler.sequences[grant.request_id]
+            table = list(grant.block_ids)
+            assert self.memory.read(table, grant.start) == list(sequence.tokens(0, grant.start)), "wrong KV is read"
+            self.memory.write(table, grant.start, grant.tokens)
+        for grant in step.grants:
+            sequence = self.scheduler.sequences[grant.request_id]
+            name = sequence.request_id
+            token = (sequence.num_tokens * 31) % 90 if grant.draw is not None else None
+            done = progress.commit(self.scheduler, sequence, grant, Computed(token=token))
+            if done.record is not None:
+                assert done.record.position == len(self.said[name])
+                self.said[name] += done.record.tokens
+            if done.end is not None:
+                assert len(self.said.pop(name)) == self.asked.pop(name)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        scheduler = self.scheduler
+        scheduler.pool.check()
+        assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
+        assert scheduler.pool.num_reserved == sum(each.promised for each in scheduler.sequences.values())
+        assert scheduler.holds.keys() == self.holds.keys()
+        for queue, state in (
+            (scheduler.running, State.RUNNING), (scheduler.joined, State.JOINED), (scheduler.waiting, State.WAITING)
+        ):  # fmt: skip
+            assert sorted(each.arrival for each in queue) == sorted(each.arrival for each in self._in(state))
+            assert queue is scheduler.running or queue == sorted(queue, key=scheduler.rank)
+        for each in self._in(State.WAITING):
+            assert (each.block_table, each.num_computed) == ([], 0)
+
+    def teardown(self) -> None:
+        """Whatever happened, once nothing new comes everybody ends and nothing is left."""
+        if not hasattr(self, "scheduler"):
+            return
+        for name in list(self.holds):
+            hold.release(self.scheduler, name)
+        self.holds.clear()
+        for sequence in self._in(State.RESERVED):
+            self._remove(sequence)
+        for _ in range(3000):
+            for sequence in self._in(State.HANDED_OFF):
+                self._remove(sequence)
+            if not self.scheduler.sequences:
+                break
+            step = self.scheduler.schedule()
+            self.memory.move(self.scheduler)
+            assert step is not None, "nobody advances"
+            self._compute(step)
+            self.nothing_is_lost()
+        assert not self.scheduler.sequences, "somebody starves"
+        assert (self.scheduler.pool.num_held, self.scheduler.pool.num_reserved) == (0, 0)
+        assert not any(parked.is_tail for parked in self.scheduler.pool.host.parked())
+
+    def _in(self, state: State) -> list[Sequence]:
+        return [each for each in self.scheduler.sequences.values() if each.state is state]
+
+    def _remove(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self.asked.pop(sequence.request_id)
+        self.said.pop(sequence.request_id)
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestScheduler = SchedulerMachine.TestCase
+
+
+def test_the_machine_preempts_swaps_and_recalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine is for does happen in it: one fixed run of its rules."""
+    recalled: list[int | None] = []
+    recall = BlockPool.recall_tail
+
+    def counted(pool: BlockPool, tail_hash: BlockHash) -> int | None:
+        recalled.append(recall(pool, tail_hash))
+        return recalled[-1]
+
+    monkeypatch.setattr(BlockPool, "recall_tail", counted)
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30)
+    for family, length in enumerate((63, 33)):
+        machine.add(length=length, family=family, priority=0, max_tokens=40)
+    machine.teardown()
+    assert machine.scheduler.num_swaps == machine.scheduler.num_preemptions > 0
+    assert any(block_id is not None for block_id in recalled)
