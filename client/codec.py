@@ -222,6 +222,7 @@ def _transfer(transfer: inference_pb2.Transfer) -> TransferReport:
         decode_fetched_tokens=transfer.decode_fetched_tokens,
         predicted_local_s=transfer.predicted_local_s,
         predicted_remote_s=transfer.predicted_remote_s,
+        notes=tuple(transfer.notes),
     )
 
 

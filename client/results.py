@@ -64,6 +64,7 @@ class TransferReport:
 
     `transfer_s` is how long bytes were on their way, `exposed_s` the part of it that decoding waited for. `causes` say
     why shipments were lost, fetched tokens were copied from other pods' caches, predictions are of the first token.
+    `notes` say what was done otherwise than asked, such as a `max_tokens` that a pod under pressure clipped.
     """
 
     placement: str
@@ -85,6 +86,7 @@ class TransferReport:
     decode_fetched_tokens: int = 0
     predicted_local_s: float = 0.0
     predicted_remote_s: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,15 @@ class Role(StrEnum):
     COLOCATED = "colocated"
 
 
+class BrownoutLevel(StrEnum):
+    """How far a pod under pressure reduces its service; each level does what those before it do as well."""
+
+    NORMAL = "normal"
+    OFFLOAD = "offload"  # idle cached blocks go to host memory ahead of need
+    SMALL_PREFILL = "small_prefill"  # steps take in less prompt
+    SHORT_ANSWERS = "short_answers"  # new requests get fewer tokens at most, and are told
+
+
 # ---------------------------------------------------------------------------------------------------- shared values
 
 
@@ -124,7 +133,8 @@ class Load:
     too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
     sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
     `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
-    are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory.
+    are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is
+    how many prompt tokens the last step might have had.
     """
 
     num_running: int = 0
@@ -150,6 +160,8 @@ class Load:
     preemptions_swapped: int = 0
     copy_out_s_per_block: float = 0.0
     copy_in_s_per_block: float = 0.0
+    prefill_budget: int = 0
+    brownout: BrownoutLevel = BrownoutLevel.NORMAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +188,7 @@ class Report:
     exposed_s: float = 0.0
     predicted_local_s: float = 0.0  # until the first token; 0 where nothing was compared
     predicted_remote_s: float = 0.0
+    notes: tuple[str, ...] = ()  # what was done otherwise than asked
 
 
 # -------------------------------------------------------------------------------------------------------- handshake

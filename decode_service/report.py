@@ -19,6 +19,7 @@ def report_of(
     layout: KVLayout,
     hit_blocks: int,
     prediction: Prediction,
+    notes: tuple[str, ...],
 ) -> Report:
     """Return the report of a request, of which the cache here held `hit_blocks`; `end` is None before the engine's."""
     # A pod that refused has had no part in it.
@@ -47,6 +48,7 @@ def report_of(
         causes=tuple(cause for delivery in tried if (cause := delivery.cause)),
         predicted_local_s=prediction.local_s,
         predicted_remote_s=prediction.remote_s,
+        notes=notes,
     )
 
 

@@ -43,13 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class Request:
-    """One submitted request; `link` is the router's."""
+    """One submitted request; `link` is the router's, `notes` say what is done otherwise than asked."""
 
-    def __init__(self, submit: Submit, link: Link, around: Surroundings) -> None:
+    def __init__(self, submit: Submit, link: Link, around: Surroundings, notes: tuple[str, ...] = ()) -> None:
         self.link = link
         self._submit = submit
         self._spec = submit.spec
         self._around = around
+        self._notes = notes
         self._watch = Stopwatch(around.pod_id)
         self._remote = RemotePrefill(
             submit.spec,
@@ -240,6 +241,7 @@ class Request:
             layout=self._around.layout,
             hit_blocks=self._hit_blocks,
             prediction=self._prediction,
+            notes=self._notes,
         )
         info = ErrorInfo.of(error) if error is not None else None
         self._say(Ended(request_id=self.request_id, error=info, report=report, timelines=timelines))

@@ -33,6 +33,7 @@ from pagewire.decode_service.handovers import Handovers
 from pagewire.decode_service.prefill_costs import PrefillCosts
 from pagewire.decode_service.request import Request
 from pagewire.decode_service.surroundings import Surroundings
+from pagewire.engine.brownout import shorten
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
@@ -96,6 +97,7 @@ class DecodeService:
         return {
             "requests_submitted": float(self._counters["submitted"]),
             "requests_refused": float(self._counters["refused"]),
+            "requests_shortened": float(self._counters["shortened"]),
             "requests_ended": float(self._counters["ended"]),
             "requests_handed_over": float(self._handovers.num_held),
             "handovers_fetched": float(self._handovers.num_taken),
@@ -191,7 +193,9 @@ class DecodeService:
             return
         self._counters["submitted"] += 1
         self._idle.clear()
-        request = self._requests[submit.spec.request_id] = Request(submit, link, self._around)
+        submit, notes = shorten(submit, self._front.load().brownout, self._front.config.brownout_max_tokens)
+        self._counters["shortened"] += bool(notes)
+        request = self._requests[submit.spec.request_id] = Request(submit, link, self._around, notes)
         task = asyncio.create_task(self._run(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -16,6 +16,7 @@ from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.brownout import Brownout
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
@@ -32,6 +33,7 @@ from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Limits, Scheduler
 from pagewire.engine.scheduling_policy import policy_named
 from pagewire.engine.step import Draw, Grant, Step
+from pagewire.engine.step_pace import StepPace
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.torch_backend import TorchBackend
@@ -110,7 +112,12 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         layer_groups=layer_groups,
     )
     mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
-    loop = EngineLoop(scheduler, runner, clock, mover)
+    pace = None
+    if config.step_target_s:
+        most = config.max_num_batched_tokens
+        pace = StepPace(config.step_target_s, least=min(config.block_size, most), most=most)
+    brownout = Brownout(least_prefill=config.block_size) if config.brownout else None
+    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
 
 

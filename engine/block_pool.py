@@ -227,6 +227,22 @@ class BlockPool:
         if tail_hash in self.host:
             self.host.discard(tail_hash)
 
+    def offload(self, most: int, keep_free: int) -> int:
+        """Move up to `most` idle cached blocks to the host tier, while it has room, until `keep_free` blocks are free.
+
+        Those that are promised do not count as free. Returns how many came free; the least recently used chain goes
+        first, from its leaf.
+        """
+        before = len(self._free)
+        while (
+            len(self._free) - before < most
+            and len(self._free) - self._reserved < keep_free
+            and self._cached
+            and self.host.num_parked < self.host.capacity
+        ):
+            self._evict()
+        return len(self._free) - before
+
     def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
         """Return (stored, evicted) since the last call: what is in another tier than was told, and what is in none."""
         events, self._events = self._events, {}

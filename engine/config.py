@@ -22,6 +22,7 @@ class EngineConfig:
     `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 is for CUDA devices alone.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
+    `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
     `max_model_len` 0 is the model's own, `layer_groups` 0 what suits the layout. `threads` 0 leaves torch's default.
     """
 
@@ -43,6 +44,8 @@ class EngineConfig:
     device: str = "cpu"
     scheduling: str = PolicyName.FCFS.value
     preemption: str = PreemptionMode.AUTO.value
+    step_target_s: float = 0.0
+    brownout: bool = False
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
@@ -65,7 +68,7 @@ class EngineConfig:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
-        for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups"):
+        for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
 
@@ -90,6 +93,8 @@ class EngineConfig:
             device=pod.device,
             scheduling=pod.scheduling,
             preemption=pod.preemption,
+            step_target_s=pod.step_target_ms / 1000,
+            brownout=pod.brownout == "on",
             stall_s=pod.engine_stall_s,
         )
 

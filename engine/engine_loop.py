@@ -29,15 +29,19 @@ from pagewire.core.engine_messages import (
     StepDone,
 )
 from pagewire.core.errors import PagewireError
-from pagewire.core.messages import ErrorInfo, Load, TokenRecord
+from pagewire.core.messages import BrownoutLevel, ErrorInfo, Load, TokenRecord
 from pagewire.engine import hold, progress, reservation
+from pagewire.engine.brownout import Brownout, pressure_of
 from pagewire.engine.host_tier import Move
 from pagewire.engine.runner import Runner, compute
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence as EngineSequence
 from pagewire.engine.sequence import State
 from pagewire.engine.step import Computed, Step
+from pagewire.engine.step_cost import StepShape
+from pagewire.engine.step_pace import StepPace
 
+TICK_S = 0.5  # how often an idle engine in brownout looks whether it is over
 _NOTHING = Computed()
 
 
@@ -52,11 +56,22 @@ class Mover(Protocol):
 class EngineLoop:
     """One engine's sequences; `step` is for one thread, everything else for any."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, mover: Mover | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Clock,
+        mover: Mover | None = None,
+        pace: StepPace | None = None,
+        brownout: Brownout | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._mover = mover  # needed where the pool has a host tier
+        self._pace = pace  # where steps are to end in time
+        self._brownout = brownout  # where service may be reduced under pressure
+        self._prefill_budget = scheduler.limits.max_num_batched_tokens
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
         self._work = False
@@ -177,6 +192,10 @@ class EngineLoop:
 
     def wait_for_work(self, timeout_s: float | None = None) -> bool:
         """Sleep until there may be something to do; False once closed."""
+        if self._brownout is not None and self._brownout.is_active:
+            timeout_s = (
+                TICK_S if timeout_s is None else min(timeout_s, TICK_S)
+            )  # the way back is a matter of time alone
         with self._changed:
             self._changed.wait_for(lambda: self._work or self._closed, timeout_s)
             return not self._closed
@@ -185,7 +204,8 @@ class EngineLoop:
         """Schedule, run, commit; None when nothing advanced and not even the load changed since the last call."""
         with self._changed:
             self._work = False
-            step = self._scheduler.schedule()
+            self._prefill_budget = self._most_prefill()
+            step = self._scheduler.schedule(self._prefill_budget)
             self._move()
             if step is None:
                 return self._drain()
@@ -280,8 +300,21 @@ class EngineLoop:
         self._scheduler.remove(sequence)
 
     def _measure(self, step: Step, elapsed_s: float) -> None:
-        prefill = sum(len(grant.tokens) for grant in step.grants if len(grant.tokens) > 1)
-        self._meter.observe(prefill, sum(len(grant.tokens) == 1 for grant in step.grants), elapsed_s)
+        shape = StepShape.of(step)
+        self._meter.observe(shape.prefill_tokens, shape.decodes, elapsed_s)
+        if self._pace is not None:
+            self._pace.observe(shape, elapsed_s)
+
+    def _most_prefill(self) -> int:
+        """Return how many prompt tokens the next step may have, and do what the level of service asks for."""
+        scheduler = self._scheduler
+        most = scheduler.limits.max_num_batched_tokens
+        if self._brownout is not None:
+            pressure = pressure_of(scheduler.pool, scheduler.num_waiting_tokens() * self._meter.prefill_s_per_token)
+            self._brownout.observe(pressure, self._clock.now())
+            self._brownout.relieve(scheduler.pool)
+            most = self._brownout.most_prefill(most)
+        return most if self._pace is None else min(most, self._pace.most_prefill(*scheduler.decodes_ahead()))
 
     def _drain(self) -> StepDone | None:
         stored, evicted = self._scheduler.pool.drain_events()
@@ -317,6 +350,8 @@ class EngineLoop:
             preemptions_swapped=scheduler.num_swaps,
             copy_out_s_per_block=self._meter.copy_out_s_per_block,
             copy_in_s_per_block=self._meter.copy_in_s_per_block,
+            prefill_budget=self._prefill_budget,
+            brownout=self._brownout.level if self._brownout is not None else BrownoutLevel.NORMAL,
             prefill_s_per_token=self._meter.prefill_s_per_token,
             step_s=self._meter.step_s,
         )

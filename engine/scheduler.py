@@ -25,6 +25,7 @@ from pagewire.engine.scheduling_policy import FirstComeFirstServed, SchedulingPo
 from pagewire.engine.sequence import Sequence, State
 from pagewire.engine.step import Grant, Step
 from pagewire.engine.step_budget import StepBudget
+from pagewire.engine.step_cost import StepShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,12 @@ class Scheduler:
         """Return the tokens that queued and running prompts have yet to compute."""
         queued = sum(s.num_tokens - s.num_computed for s in self.waiting)
         return queued + sum(s.num_tokens - s.num_computed for s in self.running + self.joined if not s.is_decoding)
+
+    def decodes_ahead(self) -> tuple[StepShape, int]:
+        """Return the decodes that the next step begins with, and how deep in its prompt the first prefill stands."""
+        ready = [each for each in self.running + self.joined if each.num_left == 1][: self.limits.max_num_seqs]
+        depth = next((each.num_computed for each in self.running if each.num_left > 1), 0)
+        return StepShape(decodes=len(ready), attended=sum(each.num_tokens for each in ready)), depth
 
     def schedule(self, max_prefill_tokens: int | None = None) -> Step | None:
         """Return the next step, None when nothing can advance.

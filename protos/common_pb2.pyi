@@ -137,7 +137,7 @@ class TokenRecord(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block")
+    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block", "prefill_budget", "brownout")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,8 @@ class Load(_message.Message):
     PREEMPTIONS_SWAPPED_FIELD_NUMBER: _ClassVar[int]
     COPY_OUT_S_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
     COPY_IN_S_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    BROWNOUT_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     waiting_tokens: int
@@ -184,10 +186,12 @@ class Load(_message.Message):
     preemptions_swapped: int
     copy_out_s_per_block: float
     copy_in_s_per_block: float
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ...) -> None: ...
+    prefill_budget: int
+    brownout: str
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s")
+    __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes")
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_POD_FIELD_NUMBER: _ClassVar[int]
     DECODE_POD_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +212,7 @@ class Report(_message.Message):
     DECODE_FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_LOCAL_S_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_REMOTE_S_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     placement: str
     prefill_pod: str
     decode_pod: str
@@ -228,7 +233,8 @@ class Report(_message.Message):
     decode_fetched_tokens: int
     predicted_local_s: float
     predicted_remote_s: float
-    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Stamp(_message.Message):
     __slots__ = ("phase", "at_s")

@@ -164,7 +164,7 @@ class Timeline(_message.Message):
     def __init__(self, process: _Optional[str] = ..., stamps: _Optional[_Iterable[_Union[Stamp, _Mapping]]] = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("placement", "prefill_pod", "decode_pod", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s")
+    __slots__ = ("placement", "prefill_pod", "decode_pod", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes")
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_POD_FIELD_NUMBER: _ClassVar[int]
     DECODE_POD_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,7 @@ class Transfer(_message.Message):
     DECODE_FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_LOCAL_S_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_REMOTE_S_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     placement: str
     prefill_pod: str
     decode_pod: str
@@ -203,7 +204,8 @@ class Transfer(_message.Message):
     decode_fetched_tokens: int
     predicted_local_s: float
     predicted_remote_s: float
-    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("index", "finish_reason", "stop_text", "stop_token_id", "usage", "timelines", "transfer", "prompt_token_ids", "prompt_logprobs")

@@ -1,7 +1,7 @@
 """Answers in the OpenAI API's shapes: whole responses, stream chunks, errors, the list of models.
 
 Pure: values in, JSON-ready dictionaries out. The `pagewire` object of an answer holds its timeline and report, where
-the caller asked for them.
+the caller asked for them, and in any case what was done otherwise than asked.
 """
 
 from __future__ import annotations
@@ -60,6 +60,12 @@ def pagewire_object(request_id: str, finished: Finished) -> Json:
     }
 
 
+def _notes(finished: Finished) -> Json:
+    """Return what an answer holds of ours though nobody asked: that something was done otherwise than asked."""
+    notes = finished.report.notes if finished.report is not None else ()
+    return {"pagewire": {"notes": list(notes)}} if notes else {}
+
+
 def _usage(finished: Finished) -> Json:
     usage = finished.usage
     return {
@@ -100,7 +106,7 @@ class Answer:
             choice["prompt_token_ids"] = list(finished.prompt)
         if finished.prompt_logprobs and finished.echo is None:
             choice["prompt_logprobs"] = answer_logprobs.prompt(finished.prompt_logprobs)
-        body = {**self._head("chat.completion"), "choices": [choice], "usage": _usage(finished)}
+        body = {**self._head("chat.completion"), "choices": [choice], "usage": _usage(finished), **_notes(finished)}
         if self.call.with_timeline:
             body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
         return body
@@ -129,6 +135,7 @@ class Answer:
         parts = [self._chunk(choice)]
         if self.call.with_usage:
             parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(finished)})
+        parts[-1] |= _notes(finished)
         if self.call.with_timeline:
             parts[-1]["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
         return parts

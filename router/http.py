@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError, status_of
-from pagewire.core.messages import Role
+from pagewire.core.messages import BrownoutLevel, Role
 from pagewire.router.answers import Answer, error_body, models_body
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.intake import Intake
@@ -110,10 +110,12 @@ class FrontDoor:
         return JSONResponse(body, headers={"x-request-id": request_id})
 
     async def health(self) -> Response:
-        """GET /health: 200 while a request would be admitted and some pod could take it."""
+        """GET /health: 200 while a request would be admitted and some pod could take it; names pods in brownout."""
         pods = self._usable_pods()
         is_healthy = self._lifecycle.is_ready and pods[Role.DECODE] + pods[Role.COLOCATED] > 0
-        body = {"status": self._lifecycle.stage.name.lower(), "pods": pods}
+        levels = {pod.pod_id: pod.load.brownout for pod in self._pool.usable(*Role)}
+        strained = {pod_id: level for pod_id, level in levels.items() if level is not BrownoutLevel.NORMAL}
+        body = {"status": self._lifecycle.stage.name.lower(), "pods": pods, "brownout": strained}
         return JSONResponse(body, status_code=200 if is_healthy else 503)
 
     async def live(self) -> Response:

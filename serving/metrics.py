@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pagewire.core.messages import Load
+from pagewire.core.messages import BrownoutLevel, Load
 
 _GAUGES = {
     "num_requests_running": ("num_running", "Sequences in the batch"),
@@ -27,6 +27,7 @@ _GAUGES = {
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
     "prefill_seconds_per_token": ("prefill_s_per_token", "Measured seconds per prompt token"),
     "step_seconds": ("step_s", "Measured seconds per decode step"),
+    "prefill_budget_tokens": ("prefill_budget", "Prompt tokens that the last step might have had"),
     "copy_out_seconds_per_block": ("copy_out_s_per_block", "Measured seconds to copy a block to host memory"),
     "copy_in_seconds_per_block": ("copy_in_s_per_block", "Measured seconds to copy a block back from host memory"),
 }
@@ -85,6 +86,10 @@ class LoadCollector:
             gauge = GaugeMetricFamily(f"pagewire_{name}", text, labels=names)
             gauge.add_metric(values, float(getattr(load, field)))
             yield gauge
+        brownout = GaugeMetricFamily("pagewire_brownout", "1 for the level of service", labels=[*names, "level"])
+        for level in BrownoutLevel:
+            brownout.add_metric([*values, level.value], float(load.brownout is level))
+        yield brownout
         totals = {name: (float(getattr(load, field)), text) for name, (field, text) in _COUNTERS.items()}
         totals |= {name: (value, name.replace("_", " ")) for name, value in self._counters().items()}
         for name, (total, text) in totals.items():

@@ -53,6 +53,13 @@ class PodConfig:
     preemption: Literal["auto", "recompute", "swap"] = setting(
         "auto", help="how a preempted sequence gets its KV back; auto: whichever is cheaper as measured"
     )
+    step_target_ms: float = setting(
+        0.0,
+        help="what a step should take at most, by taking in less prompt; 0: max_num_batched_tokens alone",
+        unit="ms",
+    )
+    brownout: Literal["off", "on"] = setting("off", help="reduce service in steps under pressure, rather than refuse")
+    brownout_max_tokens: int = setting(256, help="longest answer to a new request in the last step", unit="tokens")
     threads: int = setting(0, help="CPU threads of the engine, 0 for all cores", unit="threads")
     engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
@@ -73,6 +80,10 @@ class PodConfig:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not 0 < self.pin_share <= 1:
             raise ValueError(f"pin_share must be above 0 and at most 1, is {self.pin_share}")
+        if not 0 <= self.step_target_ms < float("inf"):
+            raise ValueError(f"step_target_ms must not be negative, is {self.step_target_ms}")
+        if self.brownout_max_tokens < 1:
+            raise ValueError(f"brownout_max_tokens must be positive, is {self.brownout_max_tokens}")
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if not self.cluster_secret:

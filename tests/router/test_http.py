@@ -12,8 +12,9 @@ import pytest
 from fake_pod import FakePod
 from router_rig import RunningRouter, StartRouter, eventually
 
+from pagewire.client.codec import request_to_wire
 from pagewire.core.errors import EngineFailed, Overloaded
-from pagewire.core.messages import Role
+from pagewire.core.messages import BrownoutLevel, Load, Role
 
 TOKENIZER = byte_tokenizer.build()
 
@@ -216,7 +217,7 @@ async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
     async with start(pod, FakePod("p0", role=Role.PREFILL)) as router:
         healthy = await router.http.get("/health")
         assert (healthy.status_code, healthy.json()) == (
-            200, {"status": "ready", "pods": {"prefill": 1, "decode": 0, "colocated": 1}},
+            200, {"status": "ready", "pods": {"prefill": 1, "decode": 0, "colocated": 1}, "brownout": {}},
         )  # fmt: skip
         running = asyncio.create_task(router.complete(max_tokens=4))
         await pod.until(lambda: pod.running == 1)
@@ -282,3 +283,37 @@ async def test_wrong_paths_and_methods_have_the_error_shape(start: StartRouter) 
         ):
             assert answer.status_code == status
             assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_done_otherwise_than_asked_is_in_every_answer(start: StartRouter, stream: bool) -> None:
+    pod, note = FakePod("c0"), "brownout short_answers: max_tokens is 4 instead of 8"
+    async with start(pod) as router:
+        for notes in ((), (note,)):
+            pod.notes = notes
+            answer = await router.complete(stream=stream)
+            last = json.loads(answer.text.split("\n\n")[-3][6:]) if stream else answer.json()
+            assert last["choices"][0]["finish_reason"] == "length"
+            assert last.get("pagewire") == ({"notes": [note]} if notes else None)
+
+
+async def test_health_and_the_pod_s_own_word_name_a_brownout(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    async with start(pod) as router:
+        pod.load = Load(brownout=BrownoutLevel.SMALL_PREFILL)
+
+        async def named() -> bool:
+            return bool((await router.http.get("/health")).json()["brownout"] == {"c0": "small_prefill"})
+
+        await eventually(named)
+        assert (await router.http.get("/health")).status_code == 200
+
+
+async def test_a_priority_reaches_the_pod_through_both_doors(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    async with start(pod) as router:
+        await router.complete(priority=-7)
+        await router.complete()
+        request = request_to_wire("hello", {"priority": 9, "max_tokens": 4})
+        _ = [answer async for answer in router.rpc.Generate(request)]
+        assert [submit.spec.priority for submit in pod.submits] == [-7, 0, 9]

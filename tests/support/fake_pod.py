@@ -80,6 +80,7 @@ class FakePod:
         self.submits: list[Submit] = []
         self.cancels: list[Cancel] = []
         self.load = Load()
+        self.notes: tuple[str, ...] = ()  # of every report
         self.refusal: PagewireError | None = None  # what every Submit is answered with
         self.hold_at: int | None = None  # no token from this position on, until `release`
         self.fail_at: tuple[int, PagewireError] | None = None  # the request ends so at this position
@@ -226,6 +227,7 @@ class FakePod:
             prompt_tokens=len(submit.spec.tokens),
             prefill_cached_tokens=self.cached_tokens if submit.candidates else 0,
             decode_cached_tokens=0 if submit.candidates else self.cached_tokens,
+            notes=self.notes,
         )
         info = ErrorInfo.of(error) if error is not None else None
         timeline = Timeline(process=self.pod_id, stamps=(Stamp(Phase.ACCEPTED, 1.0), Stamp(Phase.FINISHED, 2.0)))
