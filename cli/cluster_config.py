@@ -51,7 +51,7 @@ class ClusterConfig:
     preemption: Literal["auto", "recompute", "swap"] | None = setting(
         None, help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
     )
-    step_target_ms: float | None = setting(None, help="what a step should take at most", unit="ms")
+    step_target_ms: float | None = setting(None, help="what a step that decodes should take", unit="ms")
     brownout: Literal["off", "on"] | None = setting(None, help="reduce service in steps under pressure")
     brownout_max_tokens: int | None = setting(None, help="longest answer in the last of these steps", unit="tokens")
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")

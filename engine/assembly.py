@@ -112,11 +112,11 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         layer_groups=layer_groups,
     )
     mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
-    pace = None
-    if config.step_target_s:
-        most = config.max_num_batched_tokens
-        pace = StepPace(config.step_target_s, least=min(config.block_size, most), most=most)
-    brownout = Brownout(least_prefill=config.block_size) if config.brownout else None
+    # Where nothing decodes there is nobody to spare a long step.
+    most = config.max_num_batched_tokens
+    least = most if scheduler.policy.hands_off else min(config.block_size, most)
+    pace = StepPace(config.step_target_s, least=least, most=most) if config.step_target_s else None
+    brownout = Brownout(least_prefill=least) if config.brownout else None
     loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
 

@@ -55,7 +55,7 @@ class PodConfig:
     )
     step_target_ms: float = setting(
         0.0,
-        help="what a step should take at most, by taking in less prompt; 0: max_num_batched_tokens alone",
+        help="what a step that decodes should take at most, by taking in less prompt; 0: no bound",
         unit="ms",
     )
     brownout: Literal["off", "on"] = setting("off", help="reduce service in steps under pressure, rather than refuse")

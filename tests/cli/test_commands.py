@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from pagewire.cli import doctor
+from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS
+from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.doctor import Finding, Verdict
 from pagewire.cli.main import main
+from pagewire.core.config import settings
 from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Role
 from pagewire.prefill_service import main as prefill_main
 from pagewire.serving.pod_config import PodConfig
 
@@ -156,3 +160,17 @@ def test_doctor_examines_this_machine() -> None:
     assert found["Python"] is Verdict.OK
     assert found["PyTorch"] is not Verdict.FAIL
     assert found["Valkey"] is Verdict.OK
+
+
+def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
+    left = {each.name for each in settings(ClusterConfig) if each.is_optional}
+    assert left == {*POD_SETTINGS, *ROUTER_SETTINGS}
+    assert set(POD_SETTINGS) <= {each.name for each in settings(PodConfig)}
+
+
+@pytest.mark.parametrize("cls", [ClusterConfig, PodConfig])
+def test_a_swap_without_host_memory_is_refused_before_anything_starts(cls: type) -> None:
+    required: dict[str, object] = {"model": "m", "role": Role.DECODE, "cluster_secret": "s"} if cls is PodConfig else {}
+    cls(**required, preemption="swap", host_kv_memory=1 << 20)
+    with pytest.raises(ValueError, match="host_kv_memory"):
+        cls(**required, preemption="swap")
