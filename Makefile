@@ -16,7 +16,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test fault-test check protos generate cluster-test model help
+.PHONY: setup demo up test exact-test fault-test check protos generate cluster-test model help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -44,8 +44,11 @@ demo: setup  ## the main job on real weights: two questions behind one long syst
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
-test: setup  ## every test but those of fault-test
-	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/faults
+test: setup  ## every test but those of the next two
+	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/faults --ignore tests/exact
+
+exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
 
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
