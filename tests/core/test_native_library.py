@@ -21,6 +21,7 @@ from pagewire.core import native_library
 library = native_library.load(Path(sys.argv[1]))
 print("none" if library is None else library.answer())
 """
+NAME = ASK + "print(native_library.build_of(library))"
 
 
 @pytest.fixture
@@ -52,6 +53,15 @@ def test_it_is_built_once_and_then_needs_no_compiler(source: Path, tmp_path: Pat
     assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
     assert len(kept(tmp_path)) == 1
     assert ask(source, XDG_CACHE_HOME=str(tmp_path), PATH="") == "42"
+
+
+@NEEDS_COMPILER
+def test_a_build_has_its_name_at_once_and_keeps_it(source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", NAME, str(source)]
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    fresh, kept = (subprocess.run(command, capture_output=True, text=True, check=True, env=environ) for _ in range(2))
+    assert fresh.stdout == kept.stdout
+    assert len(fresh.stdout.split()[1]) == 16
 
 
 @NEEDS_COMPILER
