@@ -29,7 +29,10 @@ class ClusterConfig:
     )
     policy: PolicyName | None = setting(None, help="how the router chooses pods")
     prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights and KV")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
+        None, help="type of KV in its blocks; auto: that of weights"
+    )
     block_size: int | None = setting(None, help="slots of a KV block", unit="tokens")
     chunk_size: int | None = setting(None, help="largest part of a prompt computed in one step", unit="tokens")
     kv_memory: int | None = setting(None, help="memory of each pod's KV pool", unit="bytes", parse=parse_bytes)

@@ -172,7 +172,8 @@ def run_batch(
     source: Annotated[Path, typer.Option("-i", "--input", help="requests, one JSON object a line", metavar="FILE")],
     target: Annotated[Path, typer.Option("-o", "--output", help="answers, one JSON object a line", metavar="FILE")],
     model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL,
-    dtype: Annotated[str, typer.Option("--dtype", help="type of weights and KV")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="type of weights")] = "auto",
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="type of KV, auto: that of weights; fp8, int8")] = "auto",
     kv_memory: Annotated[str, typer.Option("--kv-memory", help="memory of the KV pool", metavar="SIZE")] = "1GiB",
     max_model_len: Annotated[
         int, typer.Option("--max-model-len", help="longest prompt and output, 0: the model's")
@@ -190,8 +191,8 @@ def run_batch(
 
     folder = models.resolve(model)
     config = EngineConfig(
-        model=str(folder), role=Role.COLOCATED, dtype=dtype, kv_memory_bytes=parse_bytes(kv_memory),
-        max_model_len=max_model_len, max_num_seqs=max_num_seqs, threads=threads,
+        model=str(folder), role=Role.COLOCATED, dtype=dtype, kv_dtype=kv_dtype,
+        kv_memory_bytes=parse_bytes(kv_memory), max_model_len=max_model_len, max_num_seqs=max_num_seqs, threads=threads,
     )  # fmt: skip
     with bar(str(source)) as report:
         summary, is_whole = batches.run(lambda: InPlaceEngine.load(config, Tokenizer(folder)), source, target, report)
@@ -205,7 +206,9 @@ def kv_size(
     context: Annotated[int, typer.Option("--context", help="tokens of each, prompt and output", min=1)] = 4096,
     memory: Annotated[str, typer.Option("--memory", help="memory for KV of one rank: 80GiB", metavar="SIZE")] = "1GiB",
     block_size: Annotated[int, typer.Option("--block-size", help="slots of a KV block, in tokens")] = 16,
-    dtype: Annotated[str, typer.Option("--dtype", help="type of the KV: bfloat16, float16, float32")] = "bfloat16",
+    kv_dtype: Annotated[
+        str, typer.Option("--kv-dtype", "--dtype", help="type of the KV: bfloat16, float16, float32, fp8, int8")
+    ] = "bfloat16",
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="ranks that share the KV heads")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -213,7 +216,7 @@ def kv_size(
     from pagewire.cli import kv_size as sizes
 
     sizing = sizes.sizing(
-        models.resolve(model), memory_bytes=parse_bytes(memory), block_size=block_size, dtype=dtype,
+        models.resolve(model), memory_bytes=parse_bytes(memory), block_size=block_size, dtype=kv_dtype,
         tensor_parallel=tensor_parallel,
     )  # fmt: skip
     told = sizes.figures(sizing, concurrency=concurrency, context=context)

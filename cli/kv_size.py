@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.kv_layout import SCALE_BYTES
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
 from pagewire.core.units import format_bytes
 
@@ -25,6 +26,7 @@ def figures(sizing: KVSizing, *, concurrency: int, context: int) -> dict[str, An
         "num_kv_heads": layout.num_kv_heads,
         "head_dim": layout.head_dim,
         "dtype": layout.dtype,
+        "scale_bytes": SCALE_BYTES.get(layout.dtype, 0),
         "block_size": layout.block_size,
         "token_bytes": layout.token_bytes,
         "block_bytes": layout.block_bytes,
@@ -50,7 +52,7 @@ def table(told: dict[str, Any], tensor_parallel: int) -> list[str]:
         (
             "KV of a token",
             f"{format_bytes(told['token_bytes'])}: 2 x {told['num_layers']} layers x {told['num_kv_heads']} KV heads"
-            f" x {told['head_dim']} x {told['dtype']}",
+            f" x {told['head_dim']} x {told['dtype']}" + (", scales included" if told["scale_bytes"] else ""),
         ),
         ("a block", f"{told['block_size']} tokens, {format_bytes(told['block_bytes'])}"),
         ("memory", f"{format_bytes(told['memory_bytes'])}: {told['blocks']} blocks, {told['tokens']} tokens"),

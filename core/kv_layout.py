@@ -2,6 +2,8 @@
 
 Default order `layer_outer`: pool `[N, L, 2, Hk, B, D]`; one block is one contiguous span over all layers, so that
 moving a block is one copy. `head_outer` is `[N, Hk, L, 2, B, D]`: a head shard is one span (tensor parallelism).
+Quantised KV has a scale for each token, head, K and V, behind its D numbers: it is part of the slot and goes where the
+slot goes, so the last axis is D + 2 bytes wide (docs/decisions/0013).
 The order is each pool's own affair: what a block means does not depend on it, and blocks are translated on their way.
 Knows nothing of tensors, of who holds a block, or of what is in it.
 """
@@ -12,7 +14,8 @@ import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
+SCALE_BYTES = {"fp8": 2, "int8": 2}  # fp8 is e4m3; the scale is a bfloat16
 BLOCK_SIZES = (16, 32, 64, 128)
 
 
@@ -44,9 +47,14 @@ class KVLayout:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token's K or V of one head in one layer: D itemsize, and the scale."""
+        return self.head_dim * DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0)
+
+    @property
     def token_bytes(self) -> int:
-        """Bytes of K and V of one token over all layers: 2 L Hk D itemsize."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        """Bytes of K and V of one token over all layers: 2 L Hk slot bytes."""
+        return 2 * self.num_layers * self.num_kv_heads * self.slot_bytes
 
     @property
     def block_bytes(self) -> int:
@@ -54,10 +62,11 @@ class KVLayout:
         return self.token_bytes * self.block_size
 
     def shape(self, num_blocks: int) -> tuple[int, ...]:
-        """Return the pool's shape for `num_blocks` blocks."""
+        """Return the pool's shape for `num_blocks` blocks, in elements of the dtype."""
+        width = self.slot_bytes // DTYPE_BYTES[self.dtype]
         if self.order is BlockOrder.HEAD_OUTER:
-            return (num_blocks, self.num_kv_heads, self.num_layers, 2, self.block_size, self.head_dim)
-        return (num_blocks, self.num_layers, 2, self.num_kv_heads, self.block_size, self.head_dim)
+            return (num_blocks, self.num_kv_heads, self.num_layers, 2, self.block_size, width)
+        return (num_blocks, self.num_layers, 2, self.num_kv_heads, self.block_size, width)
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens` tokens: ceil(T / B)."""

@@ -57,7 +57,7 @@ class Engine:
 
 
 def resolve_dtype(name: str) -> str:
-    """Return the dtype that `auto` means here: bfloat16 where the CPU multiplies it natively, else float32."""
+    """Return the dtype that is computed in; `auto` is bfloat16 where the CPU multiplies it natively, else float32."""
     if name != "auto":
         return name
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -73,7 +73,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     architecture = architecture_of(folder)
     dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
     log.info("model: %s in %s, through the %s", folder.path.resolve().name, dtype, architecture.path)
-    layout = architecture.kv_layout(config.block_size, dtype, BlockOrder(config.kv_order))
+    kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
+    layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
     max_model_len = _max_model_len(config, architecture, cache)

@@ -13,6 +13,7 @@ from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
+KV_DTYPES = (*DTYPES, "fp8", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class EngineConfig:
     """Settings of one engine.
 
     `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 is for CUDA devices alone.
+    `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
@@ -30,6 +32,7 @@ class EngineConfig:
     role: Role
     model_name: str = ""  # "" takes the folder's name
     dtype: str = "auto"
+    kv_dtype: str = "auto"
     block_size: int = 16
     chunk_size: int = 512
     max_num_batched_tokens: int = 1024
@@ -51,7 +54,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
-        if self.dtype == "float16" and not self.device.startswith("cuda"):
+        if self.kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
+        if "float16" in (self.dtype, self.kv_dtype) and not self.device.startswith("cuda"):
             raise ValueError(f"dtype float16 needs a CUDA device, not {self.device}; take bfloat16 or float32")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")
@@ -79,6 +84,7 @@ class EngineConfig:
             model=pod.model,
             role=pod.role,
             dtype=pod.dtype,
+            kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
             chunk_size=pod.chunk_size,
             max_num_batched_tokens=pod.max_num_batched_tokens,

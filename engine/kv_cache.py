@@ -17,12 +17,21 @@ from pagewire.core import pages
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.kv_sizing import KVSizing
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
-    """A mapped pool: `pool` is `[N, L, 2, Hk, B, D]` over `memory`, strided where the layout's order is another."""
+    """A mapped pool: `pool` is `[N, L, 2, Hk, B, D]` over `memory`, strided where the layout's order is another.
+
+    Its last axis is D + 2 where KV is quantised; see `kernels/kv_elements.py`.
+    """
 
     sizing: KVSizing
     memory: mmap.mmap

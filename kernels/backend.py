@@ -2,6 +2,7 @@
 
 A backend is a value without state. Shapes: `T` rows, `S` sequences, `Hq`/`Hk` query and KV heads, `D` head dim, `B`
 block size, `N` blocks, `L` layers. The KV pool is `[N, L, 2, Hk, B, D]`; slot `i` is slot `i % B` of block `i // B`.
+Its dtype is its own, and says how `kv_elements.py` keeps K and V in it; quantised, the last axis is wider.
 It may be a strided view, heads outermost in memory: only the last two axes are sure to be contiguous.
 Every index into the pool is 64-bit. Slots that hold no token may hold anything, NaN included, and never reach a result.
 """
@@ -64,7 +65,10 @@ class Backend(Protocol):
         ...
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
-        """Prepare what layers with this window share; `window` counts the visible tokens, self included, 0 is all."""
+        """Prepare what layers with this window share; `window` counts the visible tokens, self included, 0 is all.
+
+        `dtype` is that of the queries.
+        """
         ...
 
     def paged_attention(

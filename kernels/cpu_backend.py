@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from pagewire.core import native_library
+from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
@@ -45,6 +46,7 @@ class _Attention(ctypes.Structure):
         *((name, _POINTER) for name in ("q", "kv", "out", "table", "starts", "lengths", "kv_lengths")),
         *((name, _INT) for name in ("num_sequences", "table_width", "block_size", "num_q_heads", "num_kv_heads")),
         *((name, _INT) for name in ("head_dim", "window", "block_stride", "value_offset", "head_stride")),
+        *((name, _INT) for name in ("slot_stride", "stored")),
         ("scale", ctypes.c_float),
     )
 
@@ -56,6 +58,7 @@ class _Append(ctypes.Structure):
         *((name, _POINTER) for name in ("q", "k", "v", "rotated", "kv", "cos", "sin", "slots")),
         *((name, _INT) for name in ("num_rows", "num_q_heads", "num_kv_heads", "head_dim", "block_size")),
         *((name, _INT) for name in ("q_stride", "k_stride", "v_stride", "block_stride", "value_offset", "head_stride")),
+        *((name, _INT) for name in ("slot_stride", "stored")),
     )
 
 
@@ -129,14 +132,16 @@ class CpuBackend(TorchBackend):
     ) -> torch.Tensor:
         """Rotate q and k, write k and v to their slots, return rotated q."""
         head_dim = q.shape[2]
-        if q.dtype not in STEP or q.dtype != pool.dtype or any(x.stride()[1:] != (head_dim, 1) for x in (q, k, v)):
+        is_whole = q.dtype == pool.dtype or head_dim % LANES == 0
+        is_known = q.dtype in STEP and pool.dtype in kv_elements.NATIVE and is_whole
+        if not is_known or any(x.stride()[1:] != (head_dim, 1) for x in (q, k, v)):
             return super().append_kv(q, k, v, cos, sin, pool, layer, slots)
         rotated = torch.empty(q.shape, dtype=q.dtype)
         kv = pool[:, layer]  # [N, 2, Hk, B, D]
         append = _Append(
             q.data_ptr(), k.data_ptr(), v.data_ptr(), rotated.data_ptr(), kv.data_ptr(), cos.data_ptr(), sin.data_ptr(),
             slots.data_ptr(), q.shape[0], q.shape[1], k.shape[1], head_dim, pool.shape[4], q.stride(0), k.stride(0),
-            v.stride(0), kv.stride(0), kv.stride(1), kv.stride(2),
+            v.stride(0), *kv_elements.byte_strides(kv), kv_elements.NATIVE[pool.dtype],
         )  # fmt: skip
         self._function("append_kv", q.dtype, (_POINTER,))(ctypes.byref(append))
         return rotated
@@ -164,7 +169,7 @@ class CpuBackend(TorchBackend):
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
         if not isinstance(plan, RaggedPlan):
             return super().paged_attention(q, pool, layer, plan, scale, softcap, sinks)
-        if q.shape[2] % LANES or softcap or sinks is not None:
+        if q.shape[2] % LANES or pool.dtype not in kv_elements.NATIVE or softcap or sinks is not None:
             own = super().plan_attention(plan.ragged, plan.window, plan.dtype)
             return super().paged_attention(q, pool, layer, own, scale, softcap, sinks)
         q = q.contiguous()
@@ -173,7 +178,8 @@ class CpuBackend(TorchBackend):
         attention = _Attention(
             q.data_ptr(), kv.data_ptr(), out.data_ptr(), plan.block_table.data_ptr(),
             *(row.data_ptr() for row in plan.sequences), *plan.block_table.shape, plan.block_size,
-            q.shape[1], kv.shape[2], q.shape[2], plan.window, *kv.stride()[:3], scale,
+            q.shape[1], kv.shape[2], q.shape[2], plan.window, *kv_elements.byte_strides(kv),
+            kv_elements.NATIVE[pool.dtype], scale,
         )  # fmt: skip
         self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
         return out

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from pagewire.core import native_library
+from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
@@ -38,7 +39,7 @@ class _Pass(ctypes.Structure):
         *((name, _POINTER) for name in ("hidden", "residual", "normed", "qkv", "rotated", "attended", "inner")),
         *((name, _POINTER) for name in ("cos", "sin", "slots", "table", "starts", "lengths", "kv_lengths")),
         *((name, _INT) for name in ("num_rows", "num_sequences", "table_width", "block_size")),
-        *((name, _INT) for name in ("block_stride", "value_offset", "head_stride")),
+        *((name, _INT) for name in ("block_stride", "value_offset", "head_stride", "slot_stride", "stored")),
     )
 
 
@@ -59,8 +60,8 @@ class CpuStack:
 
     @property
     def arithmetic(self) -> str:
-        """The build, which is of one source for one processor: another may contract or order sums otherwise."""
-        return self._build
+        """The build, which is of one source for one processor, and the dtype: another contracts or rounds otherwise."""
+        return f"{self._build}-{SUFFIX[self._dtype]}"
 
     @staticmethod
     def fits(layers: Sequence[LayerWeights], shape: StackShape) -> bool:
@@ -103,7 +104,8 @@ class CpuStack:
         rows = _Pass(
             hidden.data_ptr(), residual.data_ptr(), *(tensor.data_ptr() for tensor in scratch), batch.cos.data_ptr(),
             batch.sin.data_ptr(), batch.slots.data_ptr(), table.data_ptr(), *(row.data_ptr() for row in sequences),
-            num_rows, *table.shape, ragged.block_size, *kv.stride()[:3],
+            num_rows, *table.shape, ragged.block_size, *kv_elements.byte_strides(kv),
+            kv_elements.NATIVE[pool.dtype],
         )  # fmt: skip
         layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
         for number, layer in enumerate(self._layers):

@@ -96,7 +96,7 @@ class ComposedStack:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DecoderStack`."""
         backend, eps, windows = self._backend, self._shape.norm_eps, self._shape.windows
-        plans = {window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(windows))}
+        plans = {window: backend.plan_attention(batch.ragged, window, hidden.dtype) for window in sorted(set(windows))}
         residual: torch.Tensor | None = None
         for number, layer in enumerate(self._layers):
             normed, residual = backend.rms_norm(hidden, layer.input_norm, eps, residual)

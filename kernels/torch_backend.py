@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pagewire.kernels import attention_plan, rope, sampling
+from pagewire.kernels import attention_plan, kv_elements, rope, sampling
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
@@ -66,8 +66,8 @@ class TorchBackend:
         """Write k and v to their slots."""
         block_size = pool.shape[4]
         blocks, offsets = slots // block_size, slots % block_size  # [T] each
-        pool[:, layer, 0][blocks, :, offsets] = k  # [N, Hk, B, D] at [T, Hk, D]
-        pool[:, layer, 1][blocks, :, offsets] = v
+        pool[:, layer, 0][blocks, :, offsets] = kv_elements.encode(k, pool.dtype)  # [N, Hk, B, D] at [T, Hk, D]
+        pool[:, layer, 1][blocks, :, offsets] = kv_elements.encode(v, pool.dtype)
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
@@ -149,16 +149,16 @@ class _Attention:
         return (weights @ v.float()[:, :, None]).to(q.dtype)
 
 
-def _gather(pool: torch.Tensor, layer: int, block_ids: torch.Tensor) -> torch.Tensor:
+def _gather(pool: torch.Tensor, layer: int, block_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     # One copy straight into heads-first order: [N, 2, Hk, B, D] -> [2, Hk, n, B, D].
-    return pool[:, layer].permute(1, 2, 0, 3, 4).index_select(2, block_ids)
+    return kv_elements.decode(pool[:, layer].permute(1, 2, 0, 3, 4).index_select(2, block_ids), dtype)
 
 
 def _attend_group(
     q: torch.Tensor, pool: torch.Tensor, layer: int, group: DecodeGroup, attention: _Attention
 ) -> torch.Tensor:
     num_rows, num_q_heads, head_dim = q.shape
-    kv = _gather(pool, layer, group.block_ids)
+    kv = _gather(pool, layer, group.block_ids, q.dtype)
     num_kv_heads = kv.shape[1]
     if group.unfilled is not None:
         kv.view(2, num_kv_heads, -1, head_dim).index_fill_(2, group.unfilled, 0)
@@ -175,7 +175,7 @@ def _attend_group(
 def _attend_chunk(
     q: torch.Tensor, pool: torch.Tensor, layer: int, chunk: Chunk, attention: _Attention, out: torch.Tensor
 ) -> None:
-    kv = _gather(pool, layer, chunk.block_ids).flatten(2, 3)  # [2, Hk, M x B, D]
+    kv = _gather(pool, layer, chunk.block_ids, q.dtype).flatten(2, 3)  # [2, Hk, M x B, D]
     _, num_q_heads, head_dim = q.shape
     num_kv_heads = kv.shape[1]
     for tile in chunk.tiles:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagewire.core.errors import PeerMismatch
-from pagewire.core.kv_layout import DTYPE_BYTES, BlockOrder, KVLayout
+from pagewire.core.kv_layout import BlockOrder, KVLayout
 
 _MUST_AGREE = ("block_size", "dtype", "num_kv_heads", "num_layers", "head_dim")
 
@@ -133,8 +133,8 @@ def apply(spans: Sequence[Span], source: memoryview, destination: memoryview) ->
 
 
 def _row_bytes(layout: KVLayout) -> int:
-    """Bytes of the tokens of one head's K or V in one layer, B x D: they lie together in every order."""
-    return layout.block_size * layout.head_dim * DTYPE_BYTES[layout.dtype]
+    """Bytes of the tokens of one head's K or V in one layer, scales among them: they lie together in every order."""
+    return layout.block_size * layout.slot_bytes
 
 
 def _row(shard: KVShard, head: int, layer: int, kv: int) -> int:

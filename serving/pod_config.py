@@ -26,7 +26,10 @@ class PodConfig:
     redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis or Valkey to register in", is_secret=True)
     device: str = setting("cpu", help="device of the engine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", help="type of weights and KV; auto: the model's"
+        "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"
+    )
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
+        "auto", help="type of KV in its blocks; auto: that of weights; fp8 and int8 have a scale per token and head"
     )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)

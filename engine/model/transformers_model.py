@@ -125,6 +125,7 @@ class TransformersModel:
     def __init__(self, module: Any, layers: tuple[LayerAttention, ...], backend: Backend) -> None:
         self._module = module
         self._windows = tuple(layer.window for layer in layers)
+        self._head_dim = layers[0].head_dim
         self._backend = backend
         self._chooses_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
 
@@ -136,13 +137,12 @@ class TransformersModel:
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
         """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`."""
         backend, layers = self._backend, itertools.count()
-        plans = {
-            window: backend.plan_attention(batch.ragged, window, pool.dtype) for window in sorted(set(self._windows))
-        }
+        dtype: torch.dtype = self._module.dtype
+        plans = {window: backend.plan_attention(batch.ragged, window, dtype) for window in sorted(set(self._windows))}
 
         def attend(call: AttentionCall) -> torch.Tensor:
-            layer, head_dim = next(layers), pool.shape[-1]
-            q, k, v = (_widened(x, head_dim).to(pool.dtype) for x in (call.q, call.k, call.v))
+            layer = next(layers)
+            q, k, v = (_widened(x, self._head_dim).to(dtype) for x in (call.q, call.k, call.v))
             backend.write_kv(k, v, pool, layer, batch.slots)
             if wrote is not None:
                 wrote(layer)

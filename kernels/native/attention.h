@@ -4,7 +4,7 @@
 // KV head are rows like others, so K and V are read once for them. A row's sums begin at the tile's multiple and go over
 // its keys in order: its result does not depend on how many rows are computed with it, nor on who else is in the batch.
 #pragma once
-#include "vectors.h"
+#include "stored.h"
 #include <omp.h>
 
 namespace {
@@ -20,37 +20,37 @@ struct Attention {
     void *out;       // [T, Hq, D]
     const int64_t *table, *starts, *lengths, *kv_lengths; // [S, M], and [S] each
     int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window;
-    int64_t block_stride, value_offset, head_stride; // in elements
+    int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
     float scale;
 };
 
 // Keys and values of one KV head of one sequence.
-template <typename Kind> struct Place {
+struct Place {
     const Attention *a;
     const int64_t *table;
     int64_t head;
 
-    const typename Kind::Element *key(int64_t key) const {
-        return static_cast<const typename Kind::Element *>(a->kv) + table[key / a->block_size] * a->block_stride + head * a->head_stride + key % a->block_size * a->head_dim;
+    const uint8_t *key(int64_t key) const {
+        return static_cast<const uint8_t *>(a->kv) + table[key / a->block_size] * a->block_stride + head * a->head_stride + key % a->block_size * a->slot_stride;
     }
 };
 
 // Has keys and values at hand before they are read, some lines at a time between what is computed meanwhile: blocks lie
 // anywhere, and no other prefetcher knows which is next.
-template <typename Kind> struct Ahead {
-    Place<Kind> place{};
+struct Ahead {
+    Place place{};
     int64_t at = 0, end = 0; // keys
-    int64_t line = 0;
+    int64_t line = 0;        // bytes
 
-    void aim(const Place<Kind> &next, int64_t first_key, int64_t end_key) { place = next, at = first_key, end = end_key, line = 0; }
+    void aim(const Place &next, int64_t first_key, int64_t end_key) { place = next, at = first_key, end = end_key, line = 0; }
 
     inline void fetch() {
         for (int count = 0; count < LINES_AT_ONCE && at < end; count++) {
-            const auto *k = place.key(at) + line;
+            const uint8_t *k = place.key(at) + line;
             __builtin_prefetch(k);
             __builtin_prefetch(k + place.a->value_offset);
-            line += 64 / int64_t(sizeof(*k));
-            if (line >= LANES * place.a->head_dim) at += LANES, line = 0;
+            line += 64;
+            if (line >= LANES * place.a->slot_stride) at += LANES, line = 0;
         }
     }
 };
@@ -60,17 +60,18 @@ template <typename Kind> struct Worker {
     typedef typename Kind::Element Element;
     typedef typename Kind::Group Group;
     const Attention &a;
-    Place<Kind> place;
-    Ahead<Kind> ahead;
+    Place place;
+    Ahead ahead;
     int64_t first_seen, num_keys; // keys that any of the positions sees: from, and up to
     U16 *keys;                    // [TILE_KEYS / 16, D / STEP] of 16 lanes
     U16 *values;                  // [TILE_KEYS / STEP, D / 16] of 16 lanes
     Element *probabilities;       // [MAX_ROWS, TILE_KEYS]
+    Element *rows;                // [2, 16, D]: keys and values that lay in the pool as something else
     float *sums, *maxima, *denominators; // [rows, D], [rows] each
     Element *q;                   // [rows, D]
 
     static size_t size(int64_t num_rows, int64_t dim) {
-        return (2 * TILE_KEYS * dim + MAX_ROWS * TILE_KEYS + num_rows * dim) * sizeof(Element) + num_rows * (dim + 2) * sizeof(float) + 5 * 64;
+        return ((2 * TILE_KEYS + 2 * LANES + num_rows) * dim + MAX_ROWS * TILE_KEYS) * sizeof(Element) + num_rows * (dim + 2) * sizeof(float) + 6 * 64;
     }
 
     Worker(const Attention &attention, uint8_t *memory, int64_t num_rows) : a(attention) {
@@ -79,6 +80,7 @@ template <typename Kind> struct Worker {
         values = reinterpret_cast<U16 *>(take(TILE_KEYS * a.head_dim * sizeof(Element)));
         probabilities = reinterpret_cast<Element *>(take(MAX_ROWS * TILE_KEYS * sizeof(Element)));
         q = reinterpret_cast<Element *>(take(num_rows * a.head_dim * sizeof(Element)));
+        rows = reinterpret_cast<Element *>(take(2 * LANES * a.head_dim * sizeof(Element)));
         sums = reinterpret_cast<float *>(take(num_rows * (a.head_dim + 2) * sizeof(float)));
         maxima = sums + num_rows * a.head_dim;
         denominators = maxima + num_rows;
@@ -118,9 +120,17 @@ template <typename Kind> struct Worker {
                 std::memset(to_values, 0, vectors * sizeof(U16));
                 continue;
             }
-            const Element *k = place.key(key);
+            const uint8_t *from = place.key(key);
+            const Element *k = reinterpret_cast<const Element *>(from), *v = reinterpret_cast<const Element *>(from + a.value_offset);
+            if (!is_plain<Kind>(a.stored)) {
+                for (int64_t row = 0; row < LANES; row++, from += a.slot_stride) {
+                    decode<Kind>(a.stored, from, rows + row * a.head_dim, a.head_dim);
+                    decode<Kind>(a.stored, from + a.value_offset, rows + (LANES + row) * a.head_dim, a.head_dim);
+                }
+                k = rows, v = rows + LANES * a.head_dim;
+            }
             transpose(reinterpret_cast<const uint32_t *>(k), groups, to_keys, groups);
-            pack_values(k + a.value_offset, key, end, to_values);
+            pack_values(v, key, end, to_values);
             ahead.fetch();
         }
     }
@@ -194,7 +204,7 @@ template <typename Kind> struct Worker {
     }
 
     // `next` is where this thread goes on, its first keys are fetched at the end.
-    void run(int64_t sequence, int64_t kv_head, int64_t first_query, int64_t end_query, const Place<Kind> &next, int64_t next_keys) {
+    void run(int64_t sequence, int64_t kv_head, int64_t first_query, int64_t end_query, const Place &next, int64_t next_keys) {
         const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (end_query - first_query) * group;
         const int64_t first_position = a.kv_lengths[sequence] - a.lengths[sequence] + first_query;
         const int64_t head = kv_head;
@@ -225,22 +235,6 @@ template <typename Kind> struct Worker {
     }
 };
 
-// Memory of a thread, kept from call to call: fresh pages would cost more than what is computed in them.
-inline uint8_t *scratch(size_t size) {
-    struct Held {
-        uint8_t *memory = nullptr;
-        size_t size = 0;
-        ~Held() { std::free(memory); }
-    };
-    static thread_local Held held;
-    if (held.size < size) {
-        std::free(held.memory);
-        held.memory = static_cast<uint8_t *>(std::aligned_alloc(64, (size + 63) / 64 * 64));
-        held.size = size;
-    }
-    return held.memory;
-}
-
 template <typename Kind> void attention(const Attention &a) {
     const auto parts = [&](int64_t sequence) { return (a.lengths[sequence] + TILE_QUERIES - 1) / TILE_QUERIES * a.num_kv_heads; };
     int64_t num_tasks = 0, longest = 0;
@@ -257,7 +251,7 @@ template <typename Kind> void attention(const Attention &a) {
         for (; rest >= parts(sequence); sequence++) rest -= parts(sequence);
         Worker<Kind> worker(a, scratch(Worker<Kind>::size(num_rows, a.head_dim)), num_rows);
         const int64_t first = rest / a.num_kv_heads * TILE_QUERIES, head = rest % a.num_kv_heads;
-        const Place<Kind> next{&a, a.table + sequence * a.table_width, head + 1};
+        const Place next{&a, a.table + sequence * a.table_width, head + 1};
         const bool is_followed = at_once > 1 && head + 1 < a.num_kv_heads && a.window == 0;
         worker.run(sequence, head, first, std::min(first + TILE_QUERIES, a.lengths[sequence]), next, is_followed ? a.kv_lengths[sequence] : 0);
     }

@@ -19,7 +19,7 @@ struct Pass {
     const float *cos, *sin;                             // [T, D / 2]
     const int64_t *slots, *table, *starts, *lengths, *kv_lengths; // [T], [S, M], and [S] each
     int64_t num_rows, num_sequences, table_width, block_size;
-    int64_t block_stride, value_offset, head_stride;    // in elements
+    int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
 };
 
 // `hidden` becomes the layer's output and `residual` what it is to be added to; before the first layer there is none.
@@ -35,9 +35,9 @@ template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, boo
         rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps);
     }
     append_kv<Kind>({q, k, v, p.rotated, kv, p.cos, p.sin, p.slots, p.num_rows, w.num_q_heads, w.num_kv_heads, w.head_dim, p.block_size,
-                     row, row, row, p.block_stride, p.value_offset, p.head_stride});
+                     row, row, row, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored});
     attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, w.scale});
+                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale});
     linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, q_size, w.hidden_size);
     rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
     gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size);

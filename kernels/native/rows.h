@@ -2,7 +2,7 @@
 //
 // Rounded where torch rounds: a sum, a norm and its product with the weight, a silu and its product with `up`.
 #pragma once
-#include "vectors.h"
+#include "stored.h"
 
 namespace {
 
@@ -56,7 +56,7 @@ struct Append {
     const float *cos, *sin;  // [T, D / 2]
     const int64_t *slots;    // [T]
     int64_t num_rows, num_q_heads, num_kv_heads, head_dim, block_size, q_stride, k_stride, v_stride;
-    int64_t block_stride, value_offset, head_stride; // in elements
+    int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
 };
 
 template <typename Kind> inline void rotate(const typename Kind::Element *from, typename Kind::Element *to, const float *cos, const float *sin, int64_t half) {
@@ -83,11 +83,18 @@ template <typename Kind> void append_kv(const Append &a) {
         const Element *k = static_cast<const Element *>(a.k) + row * a.k_stride;
         const Element *v = static_cast<const Element *>(a.v) + row * a.v_stride;
         Element *to = static_cast<Element *>(a.rotated) + row * a.num_q_heads * dim;
-        Element *slot = static_cast<Element *>(a.kv) + a.slots[row] / a.block_size * a.block_stride + a.slots[row] % a.block_size * dim;
+        uint8_t *slot = static_cast<uint8_t *>(a.kv) + a.slots[row] / a.block_size * a.block_stride + a.slots[row] % a.block_size * a.slot_stride;
         for (int64_t head = 0; head < a.num_q_heads; head++) rotate<Kind>(q + head * dim, to + head * dim, cos, sin, half);
         for (int64_t head = 0; head < a.num_kv_heads; head++, slot += a.head_stride) {
-            rotate<Kind>(k + head * dim, slot, cos, sin, half);
-            std::memcpy(slot + a.value_offset, v + head * dim, dim * sizeof(Element));
+            if (is_plain<Kind>(a.stored)) {
+                rotate<Kind>(k + head * dim, reinterpret_cast<Element *>(slot), cos, sin, half);
+                std::memcpy(slot + a.value_offset, v + head * dim, dim * sizeof(Element));
+            } else {
+                auto *turned = reinterpret_cast<Element *>(scratch(dim * sizeof(Element)));
+                rotate<Kind>(k + head * dim, turned, cos, sin, half);
+                encode<Kind>(a.stored, turned, slot, dim);
+                encode<Kind>(a.stored, v + head * dim, slot + a.value_offset, dim);
+            }
         }
     }
 }

@@ -160,6 +160,22 @@ inline void transpose(const uint32_t *from, int64_t stride, U16 *to, int64_t cou
         for (int row = 0; row < LANES; row++) to[column][row] = from[row * stride + column];
 }
 
+// Memory of a thread, kept from call to call: fresh pages would cost more than what is computed in them.
+inline uint8_t *scratch(size_t size) {
+    struct Held {
+        uint8_t *memory = nullptr;
+        size_t size = 0;
+        ~Held() { std::free(memory); }
+    };
+    static thread_local Held held;
+    if (held.size < size) {
+        std::free(held.memory);
+        held.memory = static_cast<uint8_t *>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+        held.size = size;
+    }
+    return held.memory;
+}
+
 constexpr int MAX_ROWS = 6; // of a tile: with four panels beside them, all that registers hold
 
 // Calls `each(std::integral_constant<int, ROWS>, row)` for parts of at most MAX_ROWS rows, as equal as they can be.

@@ -44,6 +44,13 @@ def test_the_table_and_the_json_say_what_fits(llama: Path) -> None:
     assert (told["token_bytes"], told["sequences"], told["headroom_blocks"]) == (131_072, 79, 40_960 - 64 * 513)
 
 
+def test_quantised_kv_counts_its_scales(llama: Path) -> None:
+    asked = ("--model", str(llama), "--memory", "80GiB", "--kv-dtype", "fp8")
+    assert "65 KiB: 2 x 32 layers x 8 KV heads x 128 x fp8, scales included" in kv_size(*asked).stdout
+    told = json.loads(kv_size(*asked, "--json").stdout)
+    assert (told["dtype"], told["scale_bytes"], told["token_bytes"]) == ("fp8", 2, 131_072 // 2 * 130 // 128)
+
+
 def test_what_does_not_fit_is_exit_code_1(llama: Path) -> None:
     done = kv_size("--model", str(llama), "--concurrency", "80", "--context", "8192", "--memory", "80GiB")
     assert done.returncode == 1

@@ -1,4 +1,5 @@
-"""A random model of each architecture through a disaggregated cluster, token for token as transformers says it."""
+"""Random models through a disaggregated cluster: token for token as transformers says it, and with quantised KV as one
+engine does."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from engine_runs import engine, greedy, run_all, spec
 from live_cluster import LiveCluster
 from reference import Reference, is_near_tie
 from tiny_model import VOCAB_SIZE, build
@@ -44,5 +46,21 @@ def test_every_architecture_is_exact(tmp_path: Path, name: str, block_size: int,
         assert report["prefill_cached_tokens"] + report["prefill_computed_tokens"] == len(prompt)
         assert report["blocks_shipped"] == report["manifest_blocks"] > 0
     assert sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers) > 0
+    cluster.assert_at_rest()
+    assert cluster.stop() == 0
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_quantised_kv_is_shipped_and_says_what_one_engine_does(tmp_path: Path, kv_dtype: str) -> None:
+    folder, asked = build(tmp_path / "qwen3", "qwen3"), prompts()
+    alone = engine(folder, kv_dtype=kv_dtype, kv_memory_bytes=16 << 20)
+    heard = run_all(alone.loop, [spec(str(i), prompt, greedy(MAX_TOKENS)) for i, prompt in enumerate(asked)])
+    cluster = LiveCluster(folder, "--dtype", "float32", "--kv-dtype", kv_dtype, "--kv-memory", "16MiB")
+    answers = asyncio.run(cluster.complete_all(asked, MAX_TOKENS, concurrency=6, ignore_eos=True))
+    assert [list(answer.tokens) for answer in answers] == [heard.tokens[str(i)] for i in range(len(asked))]
+    for answer in answers:
+        report = answer.report
+        assert (report["placement"], report["decode_computed_tokens"]) == ("remote", 0)
+        assert report["bytes_shipped"] == report["blocks_shipped"] * alone.cache.layout.block_bytes > 0
     cluster.assert_at_rest()
     assert cluster.stop() == 0

@@ -23,6 +23,19 @@ def test_bytes_follow_from_the_shape() -> None:
     assert dataclasses.replace(LAYOUT, order=BlockOrder.HEAD_OUTER).shape(7) == (7, 3, 30, 2, 16, 64)
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+@pytest.mark.parametrize(("head_dim", "gain"), [(64, 1.93), (128, 1.96)])
+def test_quantised_kv_has_its_scales_in_the_slots(dtype: str, head_dim: int, gain: float) -> None:
+    plain = dataclasses.replace(LAYOUT, head_dim=head_dim, dtype="bfloat16")
+    for order in BlockOrder:
+        layout = dataclasses.replace(plain, dtype=dtype, order=order)
+        assert layout.slot_bytes == layout.shape(7)[-1] == head_dim + 2
+        assert prod(layout.shape(7)) == 7 * layout.block_bytes
+        assert plain.token_bytes / layout.token_bytes > gain
+    prints = {dataclasses.replace(plain, dtype=name).fingerprint() for name in DTYPE_BYTES}
+    assert len(prints) == len(DTYPE_BYTES), "no two are interchangeable"
+
+
 def test_blocks_for_tokens() -> None:
     assert [LAYOUT.num_blocks(num_tokens) for num_tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
 
@@ -35,6 +48,8 @@ def test_blocks_for_tokens() -> None:
         {"head_dim": 32},
         {"block_size": 32},
         {"dtype": "bfloat16"},
+        {"dtype": "fp8"},
+        {"dtype": "int8"},
     ],
 )
 def test_everything_but_the_order_is_in_the_fingerprint(change: dict[str, Any]) -> None:
@@ -46,7 +61,7 @@ def test_everything_but_the_order_is_in_the_fingerprint(change: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dtype": "int8"}, "dtype 'int8' is not one of"),
+        ({"dtype": "int4"}, "dtype 'int4' is not one of"),
         ({"block_size": 17}, "block_size 17 is not one of"),
         ({"num_layers": 0}, "num_layers must be positive, is 0"),
         ({"head_dim": -1}, "head_dim must be positive, is -1"),

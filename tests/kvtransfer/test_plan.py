@@ -27,7 +27,7 @@ layouts = st.builds(
     num_kv_heads=st.sampled_from([1, 2, 4, 6]),
     head_dim=st.sampled_from([1, 4]),
     block_size=st.just(16),
-    dtype=st.sampled_from(["float32", "bfloat16"]),
+    dtype=st.sampled_from(["float32", "bfloat16", "int8"]),
 )
 
 
@@ -46,13 +46,13 @@ def naive_copy(source: KVShard, destination: KVShard, data: np.ndarray, into: np
     """Copy every number that both hold, one at a time."""
     layout = source.layout
     for head in set(source.heads) & set(destination.heads):
-        axes = (range(layout.num_layers), range(2), range(layout.block_size), range(layout.head_dim))
+        axes = (range(layout.num_layers), range(2), range(layout.block_size), range(layout.shape(1)[-1]))
         for rest in itertools.product(*axes):
             into[element(destination, head, *rest)] = data[element(source, head, *rest)]
 
 
 def random_block(shard: KVShard, seed: int) -> np.ndarray:
-    width = {"float32": np.uint32, "bfloat16": np.uint16}[shard.layout.dtype]
+    width = {"float32": np.uint32, "bfloat16": np.uint16, "int8": np.uint8}[shard.layout.dtype]
     values = np.random.default_rng(seed).integers(0, 2**16, int(np.prod(shard.local.shape(1))))
     return values.astype(width)
 

@@ -52,3 +52,27 @@ def attention(
             total = exponentials.sum() + (0.0 if sinks is None else torch.exp(sinks[head].double()))
             out[row, head] = exponentials / total @ values[first : position + 1, head // group].double()
     return out
+
+
+def kept(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what a quantised pool keeps of heads `[..., D]`, in float64: the nearest code times a bfloat16 scale."""
+    codes = torch.arange(-127, 128).double() if dtype is torch.int8 else _e4m3_numbers()
+    heads = x.float().reshape(-1, x.shape[-1])
+    out = torch.empty(heads.shape, dtype=torch.float64)
+    for number, head in enumerate(heads):
+        largest = head.abs().max() / codes.max().float()
+        scale = max(largest.bfloat16(), torch.tensor(2.0**-100))
+        for d, value in enumerate(head):
+            apart = (codes - float(value / scale)).abs()
+            nearest = (apart == apart.min()).nonzero().flatten()
+            # Of two that are as near, the even one: codes of one sign stand in their order, zero is even.
+            index = min(nearest.tolist(), key=lambda at: (at - len(codes) // 2) % 2)
+            out[number, d] = codes[index] * scale.double()
+    return out.view(x.shape)
+
+
+def _e4m3_numbers() -> torch.Tensor:
+    """Return the finite numbers of e4m3 in their order, zero once: m 2^-9, and (8 + m) 2^(e - 10) for e of 1 to 15."""
+    positive = [m * 2.0**-9 for m in range(1, 8)]
+    positive += [(8 + m) * 2.0 ** (e - 10) for e in range(1, 16) for m in range(8)][:-1]  # the last is NaN
+    return torch.tensor([-x for x in reversed(positive)] + [0.0, *positive], dtype=torch.float64)

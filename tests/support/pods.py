@@ -120,6 +120,7 @@ class Pod:
             "block_size": BLOCK,
             "kv_order": "layer_outer",
             "layer_groups": 1,
+            "kv_dtype": "auto",
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id
@@ -370,8 +371,8 @@ class Colocated:
     A prompt whose greedy answer passes a near-tie proves nothing, as its steps' company may turn it: it is refused.
     """
 
-    def __init__(self, model: Path) -> None:
-        self._loop = engine(model, kv_memory_bytes=8 << 20).loop
+    def __init__(self, model: Path, **settings: Any) -> None:
+        self._loop = engine(model, kv_memory_bytes=8 << 20, **settings).loop
         self._reference = Reference(model)
         self._margins: dict[tuple[tuple[int, ...], int], float] = {}
         self._num_asked = 0

@@ -1,0 +1,97 @@
+// How keys and values lie in a pool, whatever is computed with: kernels/kv_elements.py defines it, and this is bit for bit
+// the same. A quantised slot is `dim` codes of one byte, and behind them their scale, a bfloat16.
+#pragma once
+#include "vectors.h"
+
+namespace {
+
+enum Stored : int64_t { STORED_BF16, STORED_FP32, STORED_INT8, STORED_FP8 };
+typedef int8_t B16 __attribute__((vector_size(16)));
+typedef int16_t S16 __attribute__((vector_size(32)));
+
+constexpr float SMALLEST_SCALE = 0x1p-100f;
+constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an integer, ties to even
+
+// What is computed with lies in the pool as it is.
+template <typename Kind> inline bool is_plain(int64_t stored) { return stored == (std::is_same_v<Kind, Bf16> ? STORED_BF16 : STORED_FP32); }
+
+// In two steps, each to twice or half the width: gcc has an instruction for either, and none for both at once.
+inline I16 widened(B16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), I16); }
+inline B16 narrowed(I16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), B16); }
+
+inline F16 from_int8(B16 codes) { return __builtin_convertvector(widened(codes), F16); }
+inline I16 nearest(F16 value) { return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), I16); }
+inline B16 to_int8(F16 value) { return narrowed(nearest(value)); }
+
+// e4m3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no code but those of finite numbers.
+inline F16 from_fp8(B16 codes) {
+#if defined(__AVX512F__)
+    // The same bits in a half, whose bias is 15, are a number 2^-8 times as large, subnormal ones too.
+    const S16 wide = __builtin_convertvector(codes, S16);
+    return (F16)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)((wide & 0x7F) << 7 | (wide & int16_t(0x8000)))) * splat(0x1p8f);
+#else
+    const U16 bits = (U16)widened(codes), rest = bits & 0x7F;
+    const F16 subnormal = __builtin_convertvector((I16)rest, F16) * splat(0x1p-9f), normal = (F16)((rest << 20) + (120u << 23));
+    return (F16)((U16)(rest < 8 ? subnormal : normal) | (bits & 0x80) << 24);
+#endif
+}
+
+inline B16 to_fp8(F16 value) { // of at most 464: what lies between two codes goes to the nearer, ties to even
+    const U16 bits = (U16)value, positive = bits & 0x7FFFFFFFu;
+    const U16 normal = ((positive + 0x7FFFF + (positive >> 20 & 1)) >> 20) - (120u << 3);
+    const U16 subnormal = (U16)nearest((F16)positive * splat(0x1p9f));
+    return narrowed((I16)(((F16)positive < splat(0x1p-6f) ? subnormal : normal) | (bits >> 24 & 0x80)));
+}
+
+// A NaN has the most bits of all, so it is the largest and makes its scale NaN, and with it whatever is read.
+template <typename Kind> inline uint16_t scale_of(const typename Kind::Element *from, int64_t dim, float largest_code) {
+    U16 most{};
+    for (int64_t d = 0; d < dim; d += LANES) {
+        const U16 bits = (U16)Kind::read(from + d) & 0x7FFFFFFFu;
+        most = bits > most ? bits : most;
+    }
+    uint32_t largest = 0;
+    for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, uint32_t(most[lane]));
+    float value;
+    std::memcpy(&value, &largest, 4);
+    const uint16_t scale = to_bf16(value / largest_code);
+    return from_bf16(scale) < SMALLEST_SCALE ? to_bf16(SMALLEST_SCALE) : scale;
+}
+
+// `dim` numbers of one token and head into the pool.
+template <typename Kind> inline void encode(int64_t stored, const typename Kind::Element *from, uint8_t *to, int64_t dim) {
+    if (stored == STORED_BF16 || stored == STORED_FP32) {
+        for (int64_t d = 0; d < dim; d += LANES)
+            if (stored == STORED_BF16) store(to + 2 * d, to_bf16(Kind::read(from + d)));
+            else store(to + 4 * d, Kind::read(from + d));
+        return;
+    }
+    const uint16_t bits = scale_of<Kind>(from, dim, stored == STORED_INT8 ? 127.0f : 448.0f);
+    const F16 scale = splat(from_bf16(bits));
+    for (int64_t d = 0; d < dim; d += LANES) {
+        const F16 value = Kind::read(from + d) / scale;
+        store(to + d, stored == STORED_FP8 ? to_fp8(value) : to_int8(value));
+    }
+    store(to + dim, bits);
+}
+
+// And out of it, rounded to what is computed with.
+template <typename Kind> inline void decode(int64_t stored, const uint8_t *from, typename Kind::Element *to, int64_t dim) {
+    switch (stored) {
+    case STORED_BF16:
+        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_bf16(load<H16>(from + 2 * d)));
+        break;
+    case STORED_FP32:
+        for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, load<F16>(from + 4 * d));
+        break;
+    default: {
+        const F16 scale = splat(from_bf16(load<uint16_t>(from + dim)));
+        if (stored == STORED_FP8)
+            for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_fp8(load<B16>(from + d)) * scale);
+        else
+            for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_int8(load<B16>(from + d)) * scale);
+    }
+    }
+}
+
+} // namespace
