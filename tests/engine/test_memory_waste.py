@@ -1,7 +1,7 @@
 """What of the KV pool is allocated and holds no token, under a mixed load of long sequences: next to nothing.
 
-A block at the end of each sequence is partly filled, and a prompt's blocks are taken when it is admitted. In place, on a
-tiny model; the figure depends on lengths and block size alone.
+A block at the end of each sequence is partly filled, and a prompt's blocks are taken when it is admitted. In place, on
+a tiny model; the figure depends on lengths and block size alone.
 """
 
 from __future__ import annotations
