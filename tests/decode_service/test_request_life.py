@@ -210,7 +210,7 @@ async def reach(cluster: Pods, phase: str) -> Any:
     if phase == "queued":  # another has the pool
         p.engine.allow(1)
         holder = await cluster.submit("holder", prompt(9, 200))
-        await until(lambda: d.engine.loop.load().blocks_reserved > 0)
+        await until(lambda: d.engine.loop.load().blocks_reserved > 0 and d.num_waiting == 0)  # and it knows
         asked = await cluster.submit("a", prompt(1, 200))
         await until(lambda: d.num_waiting == 1)
         return asked, holder
