@@ -28,7 +28,9 @@ class Ragged:
         return tuple(accumulate(self.query_lens, initial=0))[:-1]
 
     def native_tables(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the block table `[S, M]`, and first rows, query and KV lengths `[3, S]`, int64, for native code."""
+        """Return what native code reads, int64: the block table `[S, M]`, and `[3, S]`: the first row of each sequence,
+        its rows, its tokens in the cache. Both must outlive the pointers taken of them.
+        """
         rows = (self.query_starts, self.query_lens, self.kv_lens)
         return self.block_table.contiguous(), torch.tensor(rows, dtype=torch.int64)
 

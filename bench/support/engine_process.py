@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from processes import children_of, signal_tree
 
 FOLDER = Path(__file__).parent
 PRELOADED = ("lib/libiomp5.so", "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
@@ -46,13 +48,13 @@ class EngineProcess:
     def __enter__(self) -> Self:
         """Wait until it is loaded. Raises RuntimeError when it ends instead."""
         self.versions = self._read()["versions"]
-        self._signal("suspend")
+        signal_tree(self._process.pid, signal.SIGSTOP)
         return self
 
     def __exit__(self, *_error: object) -> None:
         """End it and what it started."""
-        self._signal("resume")
-        tree = self._tree()
+        signal_tree(self._process.pid, signal.SIGCONT)
+        tree = [psutil.Process(self._process.pid), *children_of(self._process.pid)]
         assert self._process.stdin is not None
         self._process.stdin.close()
         _, left = psutil.wait_procs(tree, timeout=20)
@@ -62,9 +64,9 @@ class EngineProcess:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Let it run."""
-        self._signal("resume")
+        signal_tree(self._process.pid, signal.SIGCONT)
         yield
-        self._signal("suspend")
+        signal_tree(self._process.pid, signal.SIGSTOP)
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> float:
         """Return the seconds that `max_tokens` tokens for each prompt took. Raises RuntimeError where they are not."""
@@ -82,12 +84,3 @@ class EngineProcess:
             raise RuntimeError(f"{self.name} has ended")
         read: dict[str, Any] = json.loads(line)
         return read
-
-    def _tree(self) -> list[psutil.Process]:
-        own = psutil.Process(self._process.pid)
-        return [own, *own.children(recursive=True)]
-
-    def _signal(self, what: str) -> None:
-        for process in self._tree():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                getattr(process, what)()

@@ -40,16 +40,11 @@ class ServerProcess:
 
     def pause(self) -> None:
         """Let nothing of it run, so that what it polls for when idle costs the others nothing."""
-        self._signal_all(signal.SIGSTOP)
+        signal_tree(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run again."""
-        self._signal_all(signal.SIGCONT)
-
-    def _signal_all(self, number: signal.Signals) -> None:
-        for pid in (self.process.pid, *(child.pid for child in children_of(self.process.pid))):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        signal_tree(self.process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Interrupt it, wait for its end, and kill what is left of it."""
@@ -73,6 +68,13 @@ def children_of(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def signal_tree(pid: int, number: signal.Signals) -> None:
+    """Send a signal to `pid` and to all that came from it; those that are gone meanwhile are passed over."""
+    for each in (pid, *(child.pid for child in children_of(pid))):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
 
 
 def pin(pid: int, cores: Iterable[int]) -> None:
