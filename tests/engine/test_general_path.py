@@ -7,6 +7,7 @@ sense. Refusals are shown on configs alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import shutil
 from collections.abc import Callable
@@ -52,14 +53,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(tiny: TinyModel) -> Callable[[str], list[list[int]]]:
-    known: dict[str, list[list[int]]] = {}
-
-    def tokens(name: str) -> list[list[int]]:
-        if name not in known:
-            known[name] = generate(tiny(name), prompts(), NUM_TOKENS)
-        return known[name]
-
-    return tokens
+    return functools.cache(lambda name: generate(tiny(name), prompts(), NUM_TOKENS))
 
 
 @pytest.mark.parametrize("name", sorted(tiny_model.GENERAL))

@@ -5,6 +5,7 @@ Random weights: this shows that the mechanism is exact on each architecture, not
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,14 +39,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(tiny: TinyModel) -> Callable[[str], list[list[int]]]:
-    known: dict[str, list[list[int]]] = {}
-
-    def tokens(name: str) -> list[list[int]]:
-        if name not in known:
-            known[name] = generate(tiny(name), prompts(), NUM_TOKENS)
-        return known[name]
-
-    return tokens
+    return functools.cache(lambda name: generate(tiny(name), prompts(), NUM_TOKENS))
 
 
 def specs(max_tokens: int = NUM_TOKENS) -> list[Any]:
