@@ -9,15 +9,16 @@ kernel does neither, pages come small and as they are touched. Knows mappings, a
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import mmap
 from collections.abc import Iterator
-
-from pagewire.core.buffer_address import BufferAddress
 
 HUGE_BYTES = 2 << 20
 STEP_BYTES = 16 << 20
 # Of <linux/mman.h>; the mmap module does not name them. Linux 5.14 populates, 6.1 collapses.
 _POPULATE_READ, _POPULATE_WRITE, _COLLAPSE = 22, 23, 25
+_FAILED = ctypes.c_void_p(-1).value  # MAP_FAILED
 
 
 def map_file(fd: int, num_bytes: int, *, writable: bool) -> mmap.mmap:
@@ -26,19 +27,8 @@ def map_file(fd: int, num_bytes: int, *, writable: bool) -> mmap.mmap:
     Raises ValueError when the file is shorter.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-
-    def attempt() -> tuple[mmap.mmap, int]:
-        memory = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
-        return memory, _address(memory) % HUGE_BYTES
-
-    memory, beyond = attempt()
-    if beyond == 0 or num_bytes < HUGE_BYTES:
-        return memory
-    # Addresses are given out downwards: what is mapped in between moves the next one to where it should be. Where
-    # another thread maps at the same moment, this one is small pages, and nothing is wrong.
-    memory.close()
-    with mmap.mmap(-1, beyond):
-        return attempt()[0]
+    with _room_below(num_bytes):
+        return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
 
 
 def map_anonymous(num_bytes: int) -> mmap.mmap:
@@ -71,6 +61,40 @@ def _collapse(memory: mmap.mmap, start: int, size: int) -> None:
         memory.madvise(_COLLAPSE, start, size)
 
 
-def _address(memory: mmap.mmap) -> int:
-    with BufferAddress(memory) as address:
-        return address
+@contextlib.contextmanager
+def _room_below(num_bytes: int) -> Iterator[None]:
+    """Arrange that the next mapping of that size comes to lie at a multiple of a huge page.
+
+    Addresses are given out downwards, from the top of the highest gap that is large enough. So such a gap is taken, a
+    huge page larger than needed, and all of it but what is above the mapping's end is given back. Where another thread
+    maps at the same moment, or the kernel goes about it otherwise, the mapping is small pages, and nothing is wrong.
+    """
+    if num_bytes < HUGE_BYTES:
+        yield
+        return
+    libc = _libc()
+    size = _rounded(num_bytes, mmap.PAGESIZE)
+    start = libc.mmap(None, size + HUGE_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if start == _FAILED:
+        yield
+        return
+    end = _rounded(start, HUGE_BYTES) + size
+    libc.munmap(start, end - start)
+    try:
+        yield
+    finally:
+        libc.munmap(end, start + size + HUGE_BYTES - end)
+
+
+def _rounded(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library's own calls: the mmap module maps no address and unmaps no part."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc

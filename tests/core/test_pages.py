@@ -54,6 +54,21 @@ def test_a_file_is_mapped_where_huge_pages_fit(writable: bool) -> None:
             memory.close()
 
 
+def test_small_holes_in_the_address_space_do_not_matter() -> None:
+    """Holes of less than a huge page, higher up than any gap that the file fits into, as every real process has."""
+    walls = [mmap.mmap(-1, size) for size in (HUGE_BYTES // 2, 8 * mmap.PAGESIZE) * 8]
+    for wall in walls[::2]:
+        wall.close()
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, NUM_BYTES)
+    memory = pages.map_file(fd, NUM_BYTES, writable=True)
+    with BufferAddress(memory) as address:
+        assert address % HUGE_BYTES == 0
+    for left in (memory, *walls[1::2]):
+        left.close()
+    os.close(fd)
+
+
 def test_what_is_short_is_refused() -> None:
     with tempfile.TemporaryFile() as file, pytest.raises(ValueError, match="file size"):
         pages.map_file(file.fileno(), HUGE_BYTES, writable=True)
