@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import ErrorInfo, Load, SequenceSpec, TokenRecord
+from pagewire.core.messages import Branch, ErrorInfo, Load, SequenceSpec, TokenRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,16 @@ class Bound:
 class Join:
     """A reserved sequence starts: its first `num_computed` tokens have their KV in its blocks, `output` is already out.
 
-    Whatever is missing is computed here, so this is both adoption after a landed shipment and local completion.
+    Whatever is missing is computed here, so this is both adoption after a landed shipment and local completion. Of the
+    request's sequences `index` and those of `branches` run on, which are its own and all its branches, or those of them
+    that no first token ended.
     """
 
     request_id: str
     num_computed: int
     output: tuple[int, ...]
+    index: int = 0
+    branches: tuple[Branch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,14 @@ class Abort:
     """End a sequence in whatever state; the answer is `Freed`, when no step can touch its blocks any more."""
 
     request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One sequence of a request is to have no more tokens; the last one's is the request's `SequenceEnd`."""
+
+    request_id: str
+    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +209,7 @@ class CachedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceEnd:
-    """A sequence finished or failed, and what the engine counted for it."""
+    """All sequences of a request finished, or it failed, and what the engine counted for it."""
 
     request_id: str
     cached_tokens: int
@@ -220,6 +232,6 @@ class StepDone:
 
 
 EngineMessage = (
-    EngineReady | CannotStart | Add | Reserve | Reserved | Bind | Bound | Keep | Join | Abort | Hold | Held | Release
-    | Freed | Ping | Pong | StepDone
+    EngineReady | CannotStart | Add | Reserve | Reserved | Bind | Bound | Keep | Join | Abort | Stop | Hold | Held
+    | Release | Freed | Ping | Pong | StepDone
 )  # fmt: skip

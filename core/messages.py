@@ -76,12 +76,25 @@ class ErrorInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSpec:
-    """All an engine needs to run one token stream.
+class Branch:
+    """One more sequence of a request: its index, and the tokens that the client already has of it."""
 
-    `output` holds tokens that the client already has (`Continue`): they are computed like a prompt, and count as
-    output for every stop rule. `root` is where the sequence's hash chain starts; it carries model, layout, tenant. The
-    lower its `priority`, the sooner it runs, where pods schedule by priority.
+    index: int
+    output: tuple[int, ...] = ()
+
+
+def branches(n: int) -> tuple[Branch, ...]:
+    """Return the further sequences of a request for `n` that begins."""
+    return tuple(Branch(index=index) for index in range(1, n))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSpec:
+    """All an engine needs to run a request: one token stream, and as many more behind the same prompt as `branches`.
+
+    `index` and `output` are those of the first stream. `output` holds tokens that the client already has (`Continue`):
+    they are computed like a prompt, and count as output for every stop rule. `root` is where the hash chain starts; it
+    carries model, layout, tenant. The lower its `priority`, the sooner it runs, where pods schedule by priority.
     """
 
     request_id: str
@@ -91,6 +104,12 @@ class SequenceSpec:
     output: tuple[int, ...] = ()
     index: int = 0
     priority: int = 0
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def num_sequences(self) -> int:
+        """Token streams of the request that are to run."""
+        return 1 + len(self.branches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +148,9 @@ class Load:
     """What a pod holds and has to do, counted now.
 
     Blocks: total = free + cached + held + pinned + quarantined; `reserved` are promised and not yet bound. `orphaned`
-    blocks are held by no live request: always 0 in health. `pinned` are cached for good, whether a request holds them
+    blocks are held by no live request: always 0 in health. `shared` are those that sequences would hold besides if none
+    held a block together with another; of `block_steps`, blocks that sequences held in each step summed over steps,
+    `block_steps_shared` were such. `pinned` are cached for good, whether a request holds them
     too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
     sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
     `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
@@ -162,6 +183,9 @@ class Load:
     copy_in_s_per_block: float = 0.0
     prefill_budget: int = 0
     brownout: BrownoutLevel = BrownoutLevel.NORMAL
+    blocks_shared: int = 0
+    block_steps: int = 0
+    block_steps_shared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ MAX_ALLOWED_TOKEN_IDS = 1 << 16
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_TOKENS = 64
 MAX_GRAMMAR_CHARS = 1 << 16
+MAX_N = 128
 _MAX_INT = 2**31 - 1
 
 
@@ -75,9 +76,10 @@ class SamplingParams:
     and output, presence and frequency the output alone. `bad_words` are never completed. Nothing ends the sequence
     before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
     `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by the router alone, on text; pods see
-    tokens only.
+    tokens only. `n` sequences answer the prompt, each drawn with its own index.
     """
 
+    n: int = 1
     max_tokens: int = 16
     min_tokens: int = 0
     temperature: float = 1.0
@@ -121,6 +123,7 @@ class SamplingParams:
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Raise InvalidRequest naming the first field out of bounds; a known `vocab_size` bounds token ids."""
+        _bound("n", self.n, 1, MAX_N)
         _bound("max_tokens", self.max_tokens, 1, _MAX_INT)
         _bound("min_tokens", self.min_tokens, 0, self.max_tokens)
         _bound("temperature", self.temperature, 0.0, 100.0)

@@ -22,6 +22,7 @@ from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
+from pagewire.engine.limits import Limits
 from pagewire.engine.model.architecture import Architecture
 from pagewire.engine.model.families import architecture_of
 from pagewire.engine.model.native import NativeArchitecture
@@ -30,7 +31,7 @@ from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.preemption import Preemption, PreemptionMode
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.sampler import Sampler
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import policy_named
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.engine.step_pace import StepPace
@@ -112,7 +113,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
     )
-    mover = BlockMover(cache.pool, num_slots, backend) if num_slots else None
+    mover = BlockMover(cache.pool, num_slots, backend)
     # Where nothing decodes there is nobody to spare a long step.
     most = config.max_num_batched_tokens
     least = most if scheduler.policy.hands_off else min(config.block_size, most)

@@ -22,8 +22,8 @@ class Batch:
     slots: torch.Tensor  # [T] int64, slot i is slot i % B of block i // B
     ragged: Ragged
     logit_rows: torch.Tensor  # [n] int64
-    draws: dict[str, Draw]  # by request id
-    scorings: dict[str, Scoring]  # by request id
+    draws: dict[str, Draw]  # by the sequence's name
+    scorings: dict[str, Scoring]  # by the sequence's name
 
     @classmethod
     def of(cls, step: Step, block_size: int, device: torch.device) -> Batch:
@@ -50,14 +50,14 @@ class Batch:
                 scored.extend(range(first, first + len(grant.scoring.targets)))
             row += len(grant.tokens)
             if grant.draw is not None:
-                drawn.append(row - 1)
+                drawn.extend([row - 1] * (1 + len(grant.forks)))
         return cls(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
             positions=torch.cat(positions),
             slots=torch.cat(slots),
             ragged=ragged,
             logit_rows=torch.tensor(drawn + scored, dtype=torch.int64, device=device),
-            draws={grant.request_id: grant.draw for grant in grants if grant.draw is not None},
+            draws={name: draw for grant in grants for name, draw in grant.draws().items()},
             scorings={grant.request_id: grant.scoring for grant in grants if grant.scoring is not None},
         )
 

@@ -1,4 +1,4 @@
-"""Copies blocks between the pool and host memory, as the bookkeeping asks for it.
+"""Copies blocks within the pool, and between the pool and host memory, as the bookkeeping asks for it.
 
 Knows tensors and ids; decides nothing. Invariant: moves take effect in their order.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagewire.engine.host_tier import Move
+from pagewire.engine.moves import Move, Way
 from pagewire.kernels.backend import Backend
 
 MAX_BLOCKS_AT_ONCE = 64  # bounds the temporary that a copy goes through
@@ -27,34 +27,34 @@ class BlockMover:
     def move(self, moves: Sequence[Move]) -> None:
         """Make all copies."""
         for group in _groups(moves):
-            blocks = torch.tensor([move.block_id for move in group], device=self._pool.device)
-            slots = torch.tensor([move.slot for move in group])
-            if group[0].is_out:
-                self._copy(self._pool, blocks, self._host, slots)
-            else:
-                self._copy(self._host, slots, self._pool, blocks)
+            sources, targets = [move.source for move in group], [move.target for move in group]
+            match group[0].way:
+                case Way.OUT:
+                    self._copy(self._pool, sources, self._host, targets)
+                case Way.IN:
+                    self._copy(self._host, sources, self._pool, targets)
+                case Way.WITHIN:
+                    device = self._pool.device
+                    self._backend.copy_blocks(
+                        self._pool, torch.tensor(sources, device=device), torch.tensor(targets, device=device)
+                    )
 
-    def _copy(
-        self, source: torch.Tensor, source_ids: torch.Tensor, target: torch.Tensor, target_ids: torch.Tensor
-    ) -> None:
-        blocks = self._backend.gather_blocks(source, source_ids)  # [n, L, 2, Hk, B, D]
-        self._backend.scatter_blocks(target, target_ids, blocks.to(target.device))
+    def _copy(self, source: torch.Tensor, source_ids: list[int], target: torch.Tensor, target_ids: list[int]) -> None:
+        blocks = self._backend.gather_blocks(
+            source, torch.tensor(source_ids, device=source.device)
+        )  # [n, L, 2, Hk, B, D]
+        self._backend.scatter_blocks(target, torch.tensor(target_ids, device=target.device), blocks.to(target.device))
 
 
 def _groups(moves: Sequence[Move]) -> list[list[Move]]:
-    """Cut moves where their direction changes or a target comes again: each group may be made at once."""
+    """Cut moves where their way changes, or one needs or replaces what one before it wrote: each group goes at once."""
     groups: list[list[Move]] = []
     targets: set[int] = set()
     for move in moves:
-        target = move.slot if move.is_out else move.block_id
-        if (
-            not groups
-            or groups[-1][0].is_out != move.is_out
-            or target in targets
-            or len(groups[-1]) == MAX_BLOCKS_AT_ONCE
-        ):
+        follows = move.target in targets or (move.way is Way.WITHIN and move.source in targets)
+        if not groups or groups[-1][0].way is not move.way or follows or len(groups[-1]) == MAX_BLOCKS_AT_ONCE:
             groups.append([])
             targets.clear()
         groups[-1].append(move)
-        targets.add(target)
+        targets.add(move.target)
     return groups

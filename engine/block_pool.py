@@ -1,10 +1,11 @@
 """The pool of KV blocks: who holds which, what is cached in the free ones, how many are promised.
 
 What leaves the cache may go to the host tier and come back from there; so does the unfilled block of a preempted
-sequence, which no cache lookup finds. Knows ids and hashes; knows nothing of tensors, requests or time. Invariants,
-proved by `check()`: every block is in exactly one of {free, cached, held, pinned}; what the cache holds of a chain is
-always a prefix of it, which goes on in the host tier; nothing is in both; the promised blocks can be handed out at any
-moment, without touching what is held or pinned.
+sequence, which no cache lookup finds. A block may have many holders; whoever is to write into one first makes it its
+own (`own`). Knows ids and hashes; knows nothing of tensors, requests or time. Invariants, proved by `check()`: every
+block is in exactly one of {free, cached, held, pinned}; what the cache holds of a chain is always a prefix of it, which
+goes on in the host tier; nothing is in both; the promised blocks can be handed out at any moment, without touching what
+is held or pinned.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.engine.block import Block
 from pagewire.engine.host_tier import HostTier, Parked
+from pagewire.engine.moves import Move, Moves, Way
 
 POOL, HOST = 0, 1  # tiers
 
@@ -28,7 +30,8 @@ class BlockPool:
     """Reference-counted blocks with a prefix cache in the unreferenced ones, least recently used first out."""
 
     def __init__(self, num_blocks: int, num_host_slots: int = 0) -> None:
-        self.host = HostTier(num_host_slots)
+        self._moves = Moves()
+        self.host = HostTier(num_host_slots, self._moves)
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, registered; least recently used first
@@ -68,6 +71,16 @@ class BlockPool:
     def num_reserved(self) -> int:
         """Blocks promised and not yet allocated."""
         return self._reserved
+
+    @property
+    def num_claims(self) -> int:
+        """How often blocks are held by sequences and holds: without sharing, each would be a block of its own."""
+        return self._references - len(self._pinned)
+
+    @property
+    def num_shared(self) -> int:
+        """Blocks that sharing saves now: claims that need no block of their own."""
+        return self.num_claims - self.num_held
 
     @property
     def num_available(self) -> int:
@@ -129,6 +142,19 @@ class BlockPool:
             self._blocks[block_id].references += 1
             self._cached.pop(block_id, None)
         self._references += len(block_ids)
+
+    def is_writable(self, block_id: int) -> bool:
+        """Return whether the holder of a block may write into it: it is its own, and the cache does not know it."""
+        block = self._blocks[block_id]
+        return block.references == 1 and block.block_hash is None
+
+    def own(self, block_id: int) -> int:
+        """Exchange a hold of a block for that of a copy that its holder may write into; raises OutOfBlocks."""
+        assert not self.is_writable(block_id), f"block {block_id} is its holder's own already"
+        (copy,) = self.allocate(1)
+        self._moves.ask(block_id, copy, Way.WITHIN)
+        self.release([block_id])
+        return copy
 
     def pin(self, block_ids: Sequence[int]) -> None:
         """Keep the blocks of a chain from its beginning cached for good; raises OutOfBlocks."""
@@ -242,6 +268,10 @@ class BlockPool:
         ):
             self._evict()
         return len(self._free) - before
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """Return the copies to make, in their order; whoever asks makes them before anybody touches the blocks."""
+        return self._moves.take()
 
     def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
         """Return (stored, evicted) since the last call: what is in another tier than was told, and what is in none."""

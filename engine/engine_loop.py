@@ -27,26 +27,26 @@ from pagewire.core.engine_messages import (
     Reserved,
     SequenceEnd,
     StepDone,
+    Stop,
 )
 from pagewire.core.errors import PagewireError
 from pagewire.core.messages import BrownoutLevel, ErrorInfo, Load, TokenRecord
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.brownout import Brownout, pressure_of
-from pagewire.engine.host_tier import Move
+from pagewire.engine.group import Group
+from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import Runner, compute
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.sequence import Sequence as EngineSequence
 from pagewire.engine.sequence import State
 from pagewire.engine.step import Computed, Step
 from pagewire.engine.step_cost import StepShape
 from pagewire.engine.step_pace import StepPace
 
 TICK_S = 0.5  # how often an idle engine in brownout looks whether it is over
-_NOTHING = Computed()
 
 
 class Mover(Protocol):
-    """What copies blocks between the pool and the host tier."""
+    """What copies blocks, within the pool and between it and the host tier."""
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make the copies, in their order."""
@@ -68,7 +68,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
-        self._mover = mover  # needed where the pool has a host tier
+        self._mover = mover  # needed where blocks are copied at all
         self._pace = pace  # where steps are to end in time
         self._brownout = brownout  # where service may be reduced under pressure
         self._prefill_budget = scheduler.limits.max_num_batched_tokens
@@ -79,12 +79,14 @@ class EngineLoop:
         self._meter = scheduler.preemption.meter
         self._in_step: frozenset[str] = frozenset()
         self._aborted: set[str] = set()  # while in the running step
+        self._stopped: list[Stop] = []  # likewise
         self._freed: list[Freed] = []
         self._pings: list[int] = []
         self._records: list[TokenRecord] = []
         self._chunks: list[ChunkDone] = []
         self._ends: list[SequenceEnd] = []
         self._computed = self._output = 0
+        self._block_steps = self._block_steps_shared = 0
         self._told = self._load()  # the load that the outside knows
 
     # ---------------------------------------------------------------------------------------------------- commands
@@ -154,18 +156,24 @@ class EngineLoop:
             self._wake()
 
     def abort(self, request_id: str) -> Freed | None:
-        """End a sequence in any state, or a hold; None when a step computes it: `take_freed` answers after it."""
+        """End a request in any state, or a hold; None when a step computes it: `take_freed` answers after it."""
         with self._changed:
             if request_id in self._in_step:
                 self._aborted.add(request_id)
                 return None
-            sequence = self._scheduler.sequences.get(request_id)
-            if sequence is not None:
-                self._scheduler.remove(sequence)
-            else:
+            if not self._scheduler.remove_request(request_id):
                 hold.release(self._scheduler, request_id)
             self._wake()
             return Freed(request_id=request_id)
+
+    def stop(self, command: Stop) -> None:
+        """End one sequence of a request; one that has ended is ignored."""
+        with self._changed:
+            if command.request_id in self._in_step:
+                self._stopped.append(command)
+            else:
+                self._stop(command)
+                self._wake()
 
     def release(self, request_id: str) -> None:
         """Give the blocks of a handed-off sequence or of a hold back; anything else is left alone."""
@@ -209,7 +217,10 @@ class EngineLoop:
             self._move()
             if step is None:
                 return self._drain()
-            self._in_step = frozenset(grant.request_id for grant in step.grants)
+            sequences = self._scheduler.sequences
+            self._in_step = frozenset(sequences[grant.request_id].request_id for grant in step.grants)
+            self._block_steps += self._scheduler.pool.num_claims
+            self._block_steps_shared += self._scheduler.pool.num_shared
         started_s = self._clock.now()
         computed, errors = compute(self._runner, step, self._group_done)
         elapsed_s = self._clock.now() - started_s
@@ -257,12 +268,14 @@ class EngineLoop:
 
     def _move(self) -> None:
         # Before the lock is let go: whoever learns an id finds what belongs there, and may write to it.
-        moves = self._scheduler.pool.host.take_moves()
-        for is_out, group in itertools.groupby(moves, key=lambda move: move.is_out):
-            assert self._mover is not None, "a pool with a host tier needs somebody to move its blocks"
+        moves = self._scheduler.pool.take_moves()
+        for way, group in itertools.groupby(moves, key=lambda move: move.way):
+            assert self._mover is not None, "a pool whose blocks are copied needs somebody to do it"
             same_way, started_s = tuple(group), self._clock.now()
             self._mover.move(same_way)
-            self._meter.observe_copies(len(same_way), self._clock.now() - started_s, is_out=is_out)
+            if way is not Way.WITHIN:
+                elapsed_s = self._clock.now() - started_s
+                self._meter.observe_copies(len(same_way), elapsed_s, is_out=way is Way.OUT)
 
     def _wake(self) -> None:
         self._move()
@@ -274,30 +287,42 @@ class EngineLoop:
         self._ends.append(end)
 
     def _commit(self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError]) -> None:
+        for request_id in sorted(self._aborted):
+            self._scheduler.remove_request(request_id)
+            self._freed.append(Freed(request_id=request_id))
+        for stop in self._stopped:
+            self._stop(stop)
+        self._aborted.clear()
+        self._stopped.clear()
         for grant in step.grants:
-            sequence = self._scheduler.sequences[grant.request_id]
-            if grant.request_id in self._aborted:
-                self._scheduler.remove(sequence)
-                self._freed.append(Freed(request_id=grant.request_id))
+            sequence = self._scheduler.sequences.get(grant.request_id)
+            if sequence is None:  # ended meanwhile, or with another of its request
                 continue
             if grant.request_id in errors:
-                self._poison(sequence, errors[grant.request_id])
+                self._poison(sequence.group, errors[grant.request_id])
                 continue
-            before = sequence.computed_tokens
-            done = progress.commit(self._scheduler, sequence, grant, computed.get(grant.request_id, _NOTHING))
-            self._computed += sequence.computed_tokens - before
-            if done.record is not None:
-                self._records.append(done.record)
-                self._output += len(done.record.tokens)
+            before = sequence.group.computed_tokens
+            done = progress.commit(self._scheduler, sequence, grant, computed)
+            self._computed += sequence.group.computed_tokens - before
+            self._records += done.records
+            self._output += sum(len(record.tokens) for record in done.records)
             if done.chunk is not None:
                 self._chunks.append(done.chunk)
             if done.end is not None:
                 self._ends.append(done.end)
-        self._aborted.clear()
 
-    def _poison(self, sequence: EngineSequence, error: PagewireError) -> None:
-        self._ends.append(progress.end_of(sequence, ErrorInfo.of(error)))
+    def _poison(self, group: Group, error: PagewireError) -> None:
+        self._ends.append(progress.end_of(group, ErrorInfo.of(error)))
+        self._scheduler.remove_request(group.request_id)
+
+    def _stop(self, command: Stop) -> None:
+        group = self._scheduler.groups.get(command.request_id)
+        sequence = group.member(command.index) if group is not None else None
+        if group is None or sequence is None:
+            return
         self._scheduler.remove(sequence)
+        if not group.members:
+            self._ends.append(progress.end_of(group))
 
     def _measure(self, step: Step, elapsed_s: float) -> None:
         shape = StepShape.of(step)
@@ -340,6 +365,9 @@ class EngineLoop:
             blocks_pinned=pool.num_pinned,
             blocks_reserved=pool.num_reserved,
             blocks_host=pool.host.num_parked,
+            blocks_shared=pool.num_shared,
+            block_steps=self._block_steps,
+            block_steps_shared=self._block_steps_shared,
             blocks_orphaned=pool.num_orphaned(scheduler.tables()),
             prompt_tokens_computed=self._computed,
             prompt_tokens=scheduler.num_prompt_tokens,

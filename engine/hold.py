@@ -27,7 +27,7 @@ def hold(scheduler: Scheduler, request_id: str, hashes: Sequence[BlockHash]) -> 
     """
     pool = scheduler.pool
     hashes = hashes[: pool.num_blocks]
-    if request_id in scheduler.holds or request_id in scheduler.sequences:
+    if request_id in scheduler.holds or request_id in scheduler.groups:
         return ()
     found = pool.match(hashes)
     in_pool = len(found)

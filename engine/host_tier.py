@@ -2,7 +2,7 @@
 
 Knows hashes, slots and the pool's block ids; knows no bytes and not what the pool caches. The unfilled last block of a
 preempted sequence lies here like any other, by the hash of what it holds; it is a leaf that no cache lookup asks for.
-Copies are asked for in an order that must be kept (`take_moves`), so that a slot may be taken again at once.
+Copies are asked for in an order that must be kept (`Moves`), so that a slot may be taken again at once.
 Invariants, with those of the pool: a slot is free or holds one block; a block's parent is in the pool or here, so what
 both hold of a chain is a prefix.
 """
@@ -12,17 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pagewire.core.block_hash import BlockHash
-
-
-class Move(NamedTuple):
-    """Copy a block between the pool and a slot: out of the pool, or into it."""
-
-    block_id: int
-    slot: int
-    is_out: bool
+from pagewire.engine.moves import Moves, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +34,13 @@ class HostTier:
     One slot is kept for a block on its way up while another goes down, so that bringing one up costs none.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, moves: Moves) -> None:
         self.num_slots = num_slots
         self.capacity = max(0, num_slots - 1)
         self._free = list(range(num_slots - 1, -1, -1))
         self._parked: OrderedDict[BlockHash, Parked] = OrderedDict()  # least recently used first
         self._children: dict[BlockHash, set[BlockHash]] = {}  # of blocks here and of blocks in the pool
-        self._moves: list[Move] = []
+        self._moves = moves
 
     @property
     def num_parked(self) -> int:
@@ -88,14 +80,14 @@ class HostTier:
         self._parked[block_hash] = parked
         if parent_hash is not None:
             self._children.setdefault(parent_hash, set()).add(block_hash)
-        self._moves.append(Move(block_id, parked.slot, is_out=True))
+        self._moves.ask(block_id, parked.slot, Way.OUT)
         return gone
 
     def copy(self, block_hash: BlockHash, block_id: int) -> bool:
         """Have a block copied into the pool's `block_id`, and keep it; False when it is not here (any more)."""
         parked = self._parked.get(block_hash)
         if parked is not None:
-            self._moves.append(Move(block_id, parked.slot, is_out=False))
+            self._moves.ask(parked.slot, block_id, Way.IN)
         return parked is not None
 
     def lift(self, block_hash: BlockHash) -> Parked:
@@ -104,7 +96,7 @@ class HostTier:
 
     def land(self, parked: Parked, block_id: int) -> None:
         """Have a lifted block copied into the pool's `block_id`."""
-        self._moves.append(Move(block_id, parked.slot, is_out=False))
+        self._moves.ask(parked.slot, block_id, Way.IN)
         self._free.append(parked.slot)
 
     def discard(self, block_hash: BlockHash) -> None:
@@ -120,11 +112,6 @@ class HostTier:
             pending.extend(self._children.get(follower, ()))
             gone.append(self._drop(follower))
         return tuple(gone)
-
-    def take_moves(self) -> tuple[Move, ...]:
-        """Return the copies to make, in their order; whoever asks makes them before anybody touches the blocks."""
-        moves, self._moves = tuple(self._moves), []
-        return moves
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""

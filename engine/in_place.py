@@ -7,18 +7,17 @@ that wants no more), no sequence of it is left in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.engine_messages import Add, SequenceEnd, StepDone
-from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import SequenceSpec, TokenLogprobs, TokenRecord
+from pagewire.core.engine_messages import Add, SequenceEnd, Stop
+from pagewire.core.errors import EngineFailed, InvalidRequest, PagewireError
+from pagewire.core.messages import SequenceSpec, TokenLogprobs, TokenRecord, branches
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.engine import progress
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.interrupts import uninterrupted
@@ -31,7 +30,7 @@ QUEUED_PER_PLACE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One sequence to run. Blocks are shared among jobs of one `cache_salt` only."""
+    """One prompt to answer. Blocks are shared among jobs of one `cache_salt` only."""
 
     prompt: tuple[int, ...]
     sampling: SamplingParams
@@ -39,35 +38,68 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Output:
     """A finished sequence. `token_ids` holds the token that ended it too, which `text` leaves out.
 
-    Of the prompt's tokens, `cached_tokens` came from the prefix cache when it first ran. `stop_reason` is the stop
-    string or the stop token that ended it, None for the model's own end and for length. Where they were asked for,
-    `logprobs` has an entry for each of `token_ids`, `prompt_logprobs` for each of the prompt's but the first.
+    `stop_reason` is the stop string or the stop token that ended it, None for the model's own end and for length.
+    `logprobs` has an entry for each of `token_ids` where they were asked for.
     """
 
-    prompt_token_ids: tuple[int, ...]
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_reason: str | int | None
-    cached_tokens: int
     logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A prompt's answer: `n` outputs in the order of their index, and what the first one has by its short names.
+
+    Of the prompt's tokens, `cached_tokens` came from the prefix cache when it first ran. `prompt_logprobs` has an entry
+    for each of them but the first where they were asked for.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    cached_tokens: int
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the first output."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens of the first output."""
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the first output ended."""
+        return self.outputs[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """What stopped the first output."""
+        return self.outputs[0].stop_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """The log probabilities of the first output."""
+        return self.outputs[0].logprobs
 
 
 @dataclass(slots=True, kw_only=True)
-class _Answer:
+class _Stream:
     """A sequence that runs, and what it has said."""
 
-    number: int
-    job: Job
+    sampling: SamplingParams
     stream: TextStream
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_text: str | None = None
 
@@ -76,27 +108,41 @@ class _Answer:
         self.texts.append(piece.text)
         self.tokens.extend(piece.tokens)
         self.logprobs.extend(record.logprobs[: len(piece.tokens)])
-        self.prompt_logprobs.extend(record.prompt_logprobs)
         self.stop_text = piece.stop_text
         self.finish_reason = FinishReason.STOP if piece.stop_text is not None else record.finish_reason
 
-    def completion(self, end: SequenceEnd) -> Completion:
+    def output(self) -> Output:
         if self.finish_reason is None:
             raise EngineFailed("a sequence ended without a finish reason")
-        return Completion(
-            prompt_token_ids=self.job.prompt,
+        return Output(
             text="".join(self.texts),
             token_ids=tuple(self.tokens),
             finish_reason=self.finish_reason,
             stop_reason=self.stop_text if self.stop_text is not None else self._stop_token(),
-            cached_tokens=end.cached_tokens,
             logprobs=tuple(self.logprobs),
-            prompt_logprobs=tuple(self.prompt_logprobs),
         )
 
     def _stop_token(self) -> int | None:
-        is_stop = self.finish_reason is FinishReason.STOP and self.tokens[-1] in self.job.sampling.stop_token_ids
+        is_stop = self.finish_reason is FinishReason.STOP and self.tokens[-1] in self.sampling.stop_token_ids
         return self.tokens[-1] if is_stop else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    """A prompt whose sequences run."""
+
+    number: int
+    job: Job
+    streams: list[_Stream]  # by index
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def completion(self, end: SequenceEnd) -> Completion:
+        return Completion(
+            prompt_token_ids=self.job.prompt,
+            outputs=tuple(stream.output() for stream in self.streams),
+            cached_tokens=end.cached_tokens,
+            prompt_logprobs=tuple(self.prompt_logprobs),
+        )
 
 
 class InPlaceEngine:
@@ -122,6 +168,9 @@ class InPlaceEngine:
     def check(self, sampling: SamplingParams) -> None:
         """Raise InvalidRequest where no sequence can be sampled so; a grammar is compiled, and remembered."""
         sampling.validate(self.engine.ready.vocab_size)
+        most = self.engine.scheduler.limits.max_num_seqs
+        if sampling.n > most:
+            raise InvalidRequest(f"n is {sampling.n}; {most} sequences run at once (max_num_seqs)", field="n")
         if sampling.grammar is not None:
             self.engine.grammars.compile(sampling.grammar)
 
@@ -151,31 +200,40 @@ class InPlaceEngine:
         )
         request_id = str(self._started)
         self._started += 1
-        stream = TextStream(self.tokenizer.detokenizer(), job.sampling.stop, job.sampling.min_tokens)
-        self._running[request_id] = _Answer(number=number, job=job, stream=stream)
-        spec = SequenceSpec(request_id=request_id, tokens=job.prompt, sampling=job.sampling, root=root)
+        sampling = job.sampling
+        streams = [
+            _Stream(
+                sampling=sampling,
+                stream=TextStream(self.tokenizer.detokenizer(), sampling.stop, sampling.min_tokens),
+            )
+            for _ in range(sampling.n)
+        ]
+        self._running[request_id] = _Answer(number=number, job=job, streams=streams)
+        spec = SequenceSpec(
+            request_id=request_id, tokens=job.prompt, sampling=sampling, root=root, branches=branches(sampling.n)
+        )
         self.engine.loop.add(Add(spec=spec))
 
     def _step(self) -> list[tuple[int, Completion | PagewireError]]:
         done = self.engine.loop.step()
         if done is None:
             raise EngineFailed(f"the engine stands still with {len(self._running)} sequences")
+        self._hear(done.records)
         ended = []
-        for end in self._ends(done):
+        for end in done.ends:
             answer = self._running.pop(end.request_id)
             outcome = answer.completion(end) if end.error is None else end.error.error()
             ended.append((answer.number, outcome))
         return ended
 
-    def _ends(self, done: StepDone) -> list[SequenceEnd]:
-        ends = list(done.ends)
-        for record in done.records:
+    def _hear(self, records: Sequence[TokenRecord]) -> None:
+        for record in records:
             answer = self._running[record.request_id]
-            answer.hear(record)
-            if answer.finish_reason is not None and record.finish_reason is None:  # a stop string: pods see no text
-                ends.append(progress.end_of(self.engine.scheduler.sequences[record.request_id]))
-                self.engine.loop.abort(record.request_id)
-        return ends
+            answer.prompt_logprobs.extend(record.prompt_logprobs)
+            stream = answer.streams[record.index]
+            stream.hear(record)
+            if stream.finish_reason is not None and record.finish_reason is None:  # a stop string: pods see no text
+                self.engine.loop.stop(Stop(request_id=record.request_id, index=record.index))
 
     def _drop(self) -> None:
         for request_id in self._running:

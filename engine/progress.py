@@ -6,63 +6,96 @@ registered; the partial tail block stays private.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
-from pagewire.core.messages import ErrorInfo, TokenRecord
+from pagewire.core.messages import ErrorInfo, SequenceSpec, TokenRecord
 from pagewire.core.sampling import FinishReason
+from pagewire.engine.group import Group
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
 from pagewire.engine.step import Computed, Grant
 
+_NOTHING = Computed()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the outside is told of one sequence after one step."""
+    """What the outside is told of one grant after its step."""
 
-    record: TokenRecord | None = None
+    records: tuple[TokenRecord, ...] = ()
     chunk: ChunkDone | None = None
     end: SequenceEnd | None = None
 
 
-def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Computed) -> Progress:
-    """Account for a computed grant, the token that it sampled if it drew one, and the prompt's scores."""
-    limits, hands_off = scheduler.limits, scheduler.policy.hands_off
+def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:
+    """Account for a computed grant, the tokens that it sampled if it drew any, and the prompt's scores.
+
+    `computed` is by the names of the sequences; what is not in it was not asked for.
+    """
+    own = computed.get(sequence.name, _NOTHING)
+    _advance(scheduler, sequence, grant, own)
+    if own.token is None:
+        scores = _record(sequence.spec, sequence.index, len(sequence.output), own)
+        chunk = _chunk(scheduler, sequence, is_last=False, ships=True) if scheduler.policy.hands_off else None
+        return Progress(records=(scores,) if scores.prompt_logprobs else (), chunk=chunk)
+    if scheduler.policy.hands_off:
+        return _hand_off(scheduler, sequence, grant, computed)
+    members = [sequence, *scheduler.fork(sequence)]
+    records = tuple(_take_token(scheduler, each, computed[each.name]) for each in members)
+    return Progress(records=records, end=None if sequence.group.members else end_of(sequence.group))
+
+
+def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Computed) -> None:
     stop = grant.start + len(grant.tokens)
-    sequence.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
+    sequence.group.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
-    if computed.token is None:
-        record = _record(sequence, computed, ()) if computed.prompt_logprobs else None
-        chunk = _chunk(scheduler, sequence, is_last=False, ships=True) if hands_off else None
-        return Progress(record=record, chunk=chunk)
-    sequence.output.append(computed.token)
-    reason = finish_reason(
-        sequence.output, sequence.num_prompt, sequence.spec.sampling, limits.eos_token_ids, limits.max_model_len
-    )
-    record = _record(sequence, computed, (computed.token,), reason)
-    # A sequence that its first token ends ships nothing more.
-    chunk = _chunk(scheduler, sequence, is_last=True, ships=reason is None) if hands_off else None
-    end = None
+
+
+def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) -> TokenRecord:
+    record = _record(sequence.spec, sequence.index, len(sequence.output), computed)
+    sequence.output += record.tokens
+    reason = _reason(scheduler, sequence, sequence.output)
     if reason is not None:
-        end = end_of(sequence)
         scheduler.remove(sequence)
-    elif hands_off:
+    return replace(record, finish_reason=reason)
+
+
+def _hand_off(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:
+    """Say the first tokens of all sequences, which fork where they go on."""
+    indices = [sequence.index, *(branch.index for branch in sequence.unforked)]
+    first = [computed[name] for name in grant.draws()]
+    records = [
+        _record(sequence.spec, index, len(sequence.output), each) for index, each in zip(indices, first, strict=True)
+    ]
+    reasons = [_reason(scheduler, sequence, [*sequence.output, *record.tokens]) for record in records]
+    records = [replace(record, finish_reason=reason) for record, reason in zip(records, reasons, strict=True)]
+    goes_on = None in reasons
+    sequence.output += records[0].tokens
+    # A request that its first tokens end ships nothing more.
+    chunk = _chunk(scheduler, sequence, is_last=True, ships=goes_on)
+    if goes_on:
         scheduler.hand_off(sequence)
-    return Progress(record=record, chunk=chunk, end=end)
+        return Progress(records=tuple(records), chunk=chunk)
+    scheduler.remove(sequence)
+    return Progress(records=tuple(records), chunk=chunk, end=end_of(sequence.group))
 
 
-def _record(
-    sequence: Sequence, computed: Computed, tokens: tuple[int, ...], reason: FinishReason | None = None
-) -> TokenRecord:
+def _reason(scheduler: Scheduler, sequence: Sequence, output: list[int]) -> FinishReason | None:
+    limits, sampling = scheduler.limits, sequence.spec.sampling
+    return finish_reason(output, sequence.num_prompt, sampling, limits.eos_token_ids, limits.max_model_len)
+
+
+def _record(spec: SequenceSpec, index: int, position: int, computed: Computed) -> TokenRecord:
     return TokenRecord(
-        request_id=sequence.request_id,
-        index=sequence.spec.index,
-        position=len(sequence.output) - len(tokens),
-        tokens=tokens,
-        finish_reason=reason,
-        logprobs=(computed.logprobs,) if computed.logprobs is not None else (),
+        request_id=spec.request_id,
+        index=index,
+        position=position,
+        tokens=() if computed.token is None else (computed.token,),
+        logprobs=() if computed.logprobs is None else (computed.logprobs,),
         prompt_logprobs=computed.prompt_logprobs,
     )
 
@@ -74,21 +107,21 @@ def group_done(sequence: Sequence, grant: Grant, group: int) -> ChunkDone:
         request_id=sequence.request_id,
         first_block=first,
         block_ids=grant.block_ids[first:],
-        cached_tokens=sequence.cached_tokens or 0,
-        computed_tokens=sequence.computed_tokens,
-        fetched_tokens=sequence.fetched_tokens,
+        cached_tokens=sequence.group.cached_tokens or 0,
+        computed_tokens=sequence.group.computed_tokens,
+        fetched_tokens=sequence.group.fetched_tokens,
         is_last=False,
         group=group,
     )
 
 
-def end_of(sequence: Sequence, error: ErrorInfo | None = None) -> SequenceEnd:
-    """Return the end of a sequence that ran, `error` where that was what ended it."""
+def end_of(group: Group, error: ErrorInfo | None = None) -> SequenceEnd:
+    """Return the end of a request that ran, `error` where that was what ended it."""
     return SequenceEnd(
-        request_id=sequence.request_id,
-        cached_tokens=sequence.cached_tokens or 0,
-        computed_tokens=sequence.computed_tokens,
-        fetched_tokens=sequence.fetched_tokens,
+        request_id=group.request_id,
+        cached_tokens=group.cached_tokens or 0,
+        computed_tokens=group.computed_tokens,
+        fetched_tokens=group.fetched_tokens,
         error=error,
     )
 
@@ -124,8 +157,8 @@ def _chunk(scheduler: Scheduler, sequence: Sequence, *, is_last: bool, ships: bo
         request_id=sequence.request_id,
         first_block=first,
         block_ids=block_ids,
-        cached_tokens=sequence.cached_tokens or 0,
-        computed_tokens=sequence.computed_tokens,
-        fetched_tokens=sequence.fetched_tokens,
+        cached_tokens=sequence.group.cached_tokens or 0,
+        computed_tokens=sequence.group.computed_tokens,
+        fetched_tokens=sequence.group.fetched_tokens,
         is_last=is_last,
     )

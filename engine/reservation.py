@@ -18,14 +18,16 @@ RETRY_AFTER_S = 1.0  # a guess: a running sequence ends, or a cached block falls
 def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> int:
     """Pin what the cache holds of the prompt and promise the rest; return the cached blocks.
 
-    One block more is promised to a sequence that will decode here; one that hands off reports from `first_block` on.
+    Each sequence of a request that will decode here is promised its own unfilled block and one block more; one that
+    hands off reports from `first_block` on.
 
     Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
     """
     pool, limits = scheduler.pool, scheduler.limits
-    total = limits.num_blocks(len(spec.tokens) + len(spec.output)) + (0 if scheduler.policy.hands_off else 1)
+    total = _num_blocks(scheduler, spec)
     if total > pool.num_blocks:
-        raise InvalidRequest(f"the prompt needs {total} blocks; the KV pool has {pool.num_blocks}", field="prompt")
+        field = "n" if spec.branches else "prompt"
+        raise InvalidRequest(f"the request needs {total} blocks; the KV pool has {pool.num_blocks}", field=field)
     sequence = scheduler.admit_spec(spec, now_s)
     if not scheduler.may_take_blocks(sequence):
         scheduler.remove(sequence)
@@ -45,7 +47,7 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     sequence.reported_blocks = first_block
     sequence.block_table = hits
     sequence.num_registered = len(hits)
-    sequence.num_computed = sequence.cached_tokens = len(hits) * limits.block_size
+    sequence.num_computed = sequence.group.cached_tokens = len(hits) * limits.block_size
     return len(hits)
 
 
@@ -77,7 +79,7 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
         return None
     landed, size = join.num_computed, scheduler.limits.block_size
     most = min(sequence.num_tokens, len(sequence.block_table) * size)
-    cached = sequence.cached_tokens or 0
+    cached = sequence.group.cached_tokens or 0
     if not cached <= landed <= most:
         scheduler.remove(sequence)
         raise EngineFailed(f"{landed} tokens are said to have landed; between {cached} and {most} can have")
@@ -86,14 +88,26 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
         scheduler.remove(sequence)
         raise EngineFailed(f"the output {join.output} does not begin with {known}, which was out at the reservation")
     scheduler.count_hits(sequence, sequence.block_table[: cached // size])
-    sequence.output = list(join.output)
+    sequence.index, sequence.output = join.index, list(join.output)
     _bind(scheduler, sequence, scheduler.limits.num_blocks(sequence.num_tokens))
     scheduler.pool.unreserve(sequence.promised)
     sequence.promised = 0
     _land(sequence, landed)
-    sequence.fetched_tokens = sequence.num_computed - cached
+    sequence.group.fetched_tokens = sequence.num_computed - cached
     scheduler.enqueue_joined(sequence)
+    scheduler.branch(sequence, join.branches)
     return sequence
+
+
+def _num_blocks(scheduler: Scheduler, spec: SequenceSpec) -> int:
+    limits, length = scheduler.limits, len(spec.tokens) + len(spec.output)
+    total = limits.num_blocks(length)
+    if scheduler.policy.hands_off:
+        return total
+    shared = len(spec.tokens) // limits.block_size if spec.branches else 0
+    return (
+        total + 1 + sum(limits.num_blocks(len(spec.tokens) + len(each.output)) + 1 - shared for each in spec.branches)
+    )
 
 
 def _land(sequence: Sequence, num_computed: int) -> None:

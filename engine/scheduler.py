@@ -1,24 +1,28 @@
 """The one scheduler: which sequence computes how many tokens in the next step, and who waits.
 
 A sequence has `num_tokens` and `num_computed`; a step grants the difference under a token budget. A decode is a grant
-of one, chunked prefill a grant of many, recompute after preemption nothing special. Who goes first is the scheduling
-policy's, which ranks sequences. Knows no tensors, no threads and no clock.
+of one, chunked prefill a grant of many, recompute after preemption nothing special. The sequences of a request fork
+behind its prompt and hold its blocks together; whoever is to write into a block that others hold too gets a copy first.
+Who goes first is the scheduling policy's, which ranks sequences. Knows no tensors, no threads and no clock.
 
-Invariants: a step never exceeds its budget; where blocks run short the last in rank gives its own back, and while the
-first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as everybody comes
-to be the first (`scheduling_policy`), nobody starves. A sequence that hands off is never preempted, because it owns all
-its blocks from its admission on.
+Invariants: a step never exceeds its budget; no grant writes into a block that another sequence holds; where blocks run
+short the last in rank gives its own back, with all sequences of its request unless the first in rank is one of them;
+while the first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as
+everybody comes to be the first (`scheduling_policy`), nobody starves. A sequence that hands off is never preempted,
+because it owns all its blocks from its admission on.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import MAX_PRIORITY, SequenceSpec
+from pagewire.core.messages import Branch, SequenceSpec
+from pagewire.engine import spec_check
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.group import Group
+from pagewire.engine.limits import Limits
 from pagewire.engine.preemption import Preemption
 from pagewire.engine.role_policy import RolePolicy
 from pagewire.engine.scheduling_policy import FirstComeFirstServed, SchedulingPolicy
@@ -26,32 +30,6 @@ from pagewire.engine.sequence import Sequence, State
 from pagewire.engine.step import Grant, Step
 from pagewire.engine.step_budget import StepBudget
 from pagewire.engine.step_cost import StepShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds of a step and of a sequence; tokens, sequences, ids."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    chunk_size: int
-    block_size: int
-    max_model_len: int
-    vocab_size: int
-    eos_token_ids: frozenset[int] = frozenset()
-
-    def __post_init__(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}: "
-                "a full batch of decodes would leave nothing for a prompt"
-            )
-        if self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be positive, is {self.chunk_size}")
-
-    def num_blocks(self, num_tokens: int) -> int:
-        """Return how many blocks hold `num_tokens` tokens."""
-        return -(-num_tokens // self.block_size)
 
 
 class Scheduler:
@@ -70,7 +48,8 @@ class Scheduler:
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
-        self.sequences: dict[str, Sequence] = {}
+        self.sequences: dict[str, Sequence] = {}  # by name
+        self.groups: dict[str, Group] = {}  # by the request's id
         self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id
         self.running: list[Sequence] = []  # first in rank first, like the next two
         self.joined: list[Sequence] = []
@@ -84,34 +63,79 @@ class Scheduler:
         self._short: Sequence | None = None  # waits for blocks that were not there
 
     def add(self, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> None:
-        """Queue a sequence that starts from its tokens; raises InvalidRequest."""
+        """Queue a request that starts from its tokens; raises InvalidRequest."""
         sequence = self.admit_spec(spec, now_s)
         sequence.reported_blocks = first_block
         insort(self.waiting, sequence, key=self.rank)
+        self.branch(sequence, spec.branches)
 
     def admit_spec(self, spec: SequenceSpec, now_s: float = 0.0) -> Sequence:
-        """Return a new sequence that the engine knows from now on; raises InvalidRequest."""
-        self._validate(spec)
+        """Return the first sequence of a request that the engine knows from now on; raises InvalidRequest."""
+        if spec.request_id in self.groups or spec.request_id in self.holds:
+            raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
+        spec_check.check(spec, self.limits, self.pool.num_blocks, begins_only=self.policy.hands_off)
         sequence = Sequence(
             spec=spec,
+            group=Group(request_id=spec.request_id),
+            name=spec.request_id,
+            index=spec.index,
+            num_given=len(spec.tokens) + len(spec.output),
             arrival=self._arrivals,
             block_size=self.limits.block_size,
             arrived_s=now_s,
             output=list(spec.output),
         )
         self._arrivals += 1
-        self.sequences[spec.request_id] = sequence
+        self.groups[spec.request_id] = sequence.group
+        self._know(sequence)
         return sequence
+
+    def branch(self, first: Sequence, branches: tuple[Branch, ...]) -> None:
+        """Account for the other sequences of a request, which differ from the first from the end of its prompt on.
+
+        Where nothing is out yet, or all of the prompt's KV is there, they fork; otherwise what the first computes of
+        the prompt comes to them through the cache.
+        """
+        if not first.output:
+            first.unforked = branches
+            return
+        for branch in branches:
+            if first.num_computed >= first.num_prompt:
+                self.enqueue_joined(self._fork(first, branch))
+                continue
+            sequence = first.sibling(branch)
+            sequence.num_given += len(branch.output)
+            self._know(sequence)
+            insort(self.waiting, sequence, key=self.rank)
+
+    def fork(self, sequence: Sequence) -> list[Sequence]:
+        """Let the sequences fork off that one whose prompt is computed has before it; return them, which run."""
+        forked = [self._fork(sequence, branch) for branch in sequence.unforked]
+        sequence.unforked = ()
+        for each in forked:
+            each.state = State.RUNNING
+            insort(self.running, each, key=self.rank)
+        return forked
+
+    def _fork(self, sequence: Sequence, branch: Branch) -> Sequence:
+        forked = sequence.forked(branch)
+        self.pool.share(forked.block_table)
+        self._know(forked)
+        return forked
+
+    def _know(self, sequence: Sequence) -> None:
+        self.sequences[sequence.name] = sequence
+        sequence.group.members.append(sequence)
 
     def enqueue_joined(self, sequence: Sequence) -> None:
         """Let a sequence that already owns its blocks wait for a place in the batch."""
         sequence.state = State.JOINED
         insort(self.joined, sequence, key=self.rank)
 
-    def rank(self, sequence: Sequence) -> tuple[float, int]:
+    def rank(self, sequence: Sequence) -> tuple[float, int, int]:
         """Return what sequences are ordered by, the first the least."""
         handicap_s = self.scheduling.handicap_s(sequence.spec.priority, sequence.num_left)
-        return sequence.arrived_s + handicap_s, sequence.arrival
+        return sequence.arrived_s + handicap_s, sequence.arrival, sequence.index
 
     def may_take_blocks(self, sequence: Sequence) -> bool:
         """Return whether no sequence that ranks before this one lacks blocks."""
@@ -124,7 +148,10 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence in whatever state, and give back its blocks and its promise."""
-        del self.sequences[sequence.request_id]
+        del self.sequences[sequence.name]
+        sequence.group.members.remove(sequence)
+        if not sequence.group.members:
+            del self.groups[sequence.request_id]
         for queue in (self.running, self.joined, self.waiting):
             if sequence in queue:
                 queue.remove(sequence)
@@ -135,8 +162,15 @@ class Scheduler:
         if sequence is self._short:
             self._short = None
 
+    def remove_request(self, request_id: str) -> bool:
+        """Forget all sequences of a request; return whether there were any."""
+        group = self.groups.get(request_id)
+        for sequence in list(group.members) if group is not None else ():
+            self.remove(sequence)
+        return group is not None
+
     def count_hits(self, sequence: Sequence, hits: list[int]) -> None:
-        """Account for the first admission of a sequence, with the cached blocks that it found."""
+        """Account for the first admission of a request, with the cached blocks that its first sequence found."""
         self.num_prompt_tokens += sequence.num_given
         self.num_cached_tokens += len(hits) * self.limits.block_size
         self.num_pinned_tokens += self.pool.num_pinned_in(hits) * self.limits.block_size
@@ -178,18 +212,29 @@ class Scheduler:
         """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
         preempted_before = self.num_preemptions
         joined, waiting = deque(self.joined), deque(self.waiting if with_waiting else ())
-        while (joined or waiting) and len(self.running) < self.limits.max_num_seqs and not budget.is_spent:
+        while (joined or waiting) and not budget.is_spent:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
+            if sum(each.num_seats for each in self.running) + sequence.num_seats > self.limits.max_num_seqs:
+                return
             if queue is joined:
                 if sequence.state is State.JOINED and budget.room(sequence) > 0:
                     self._start(sequence, self.joined, budget)
+            elif self._follows(sequence):
+                continue
             elif budget.room(sequence) > 0 and self._take_blocks(sequence):
                 self._start(sequence, self.waiting, budget)
             else:
                 waiting.clear()
             if self.num_preemptions != preempted_before:
                 waiting.clear()
+
+    def _follows(self, sequence: Sequence) -> bool:
+        """Return whether another sequence of its request is computing full blocks of their prompt for it."""
+        shared = sequence.num_prompt // self.limits.block_size * self.limits.block_size
+        return any(
+            each is not sequence and each.block_table and each.num_computed < shared for each in sequence.group.members
+        )
 
     def _start(self, sequence: Sequence, queue: list[Sequence], budget: StepBudget) -> None:
         queue.remove(sequence)
@@ -204,22 +249,39 @@ class Scheduler:
             budget.grant(sequence, count)
 
     def _grow(self, sequence: Sequence, count: int, budget: StepBudget) -> bool:
-        """Make the block table cover `count` more tokens, preempting the last in rank; False when that was this one."""
+        """Make the block table cover `count` more tokens in blocks that nobody else holds.
+
+        Preempts the last in rank where that takes it; False when that was this one.
+        """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
-        while missing > self.pool.num_available:
-            group = self._group(max(self.running + self.joined, key=self.rank))
-            for victim in group:
+        while max(missing, 0) + self._needs_own(sequence) > self.pool.num_available:
+            for victim in self._victims():
                 budget.take_back(victim)
                 self._preempt(victim)
-            if sequence in group:
+            if sequence.state is not State.RUNNING:
                 return False
+        if self._needs_own(sequence):
+            first = sequence.num_computed // self.limits.block_size
+            sequence.block_table[first] = self.pool.own(sequence.block_table[first])
         if missing > 0:
             sequence.block_table += self.pool.allocate(missing)
         return True
 
-    def _group(self, sequence: Sequence) -> tuple[Sequence, ...]:
-        """Return the sequences that can only be preempted together: each is by itself."""
-        return (sequence,)
+    def _needs_own(self, sequence: Sequence) -> bool:
+        """Return whether the block that the next token's KV goes to is not its own; those behind it are."""
+        first = sequence.num_computed // self.limits.block_size
+        return first < len(sequence.block_table) and not self.pool.is_writable(sequence.block_table[first])
+
+    def _victims(self) -> list[Sequence]:
+        """Return who is to be preempted: the last in rank, and with it all of its request.
+
+        Unless the first in rank is one of them, which always advances: then the last goes alone.
+        """
+        stepping = self.running + self.joined
+        first, last = min(stepping, key=self.rank), max(stepping, key=self.rank)
+        if first.group is last.group:
+            return [last]
+        return [each for each in stepping if each.group is last.group]
 
     def _preempt(self, victim: Sequence) -> None:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
@@ -260,14 +322,15 @@ class Scheduler:
         hits = self.pool.match(sequence.hit_chain())
         fresh = self.limits.num_blocks(sequence.num_tokens) - len(hits)
         # One block to spare for each that runs, or its next block would preempt this one at once.
-        spare = 0 if self.policy.hands_off else len(self.running) + len(self.joined)
+        beside = sum(each.num_seats for each in self.running) + len(self.joined)
+        spare = 0 if self.policy.hands_off or not beside else beside + len(sequence.unforked)
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
             self._short = sequence
             return False
         table = self._claim(sequence)  # and what the host tier has besides, in some of the fresh ones
         sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
-        if sequence.cached_tokens is None:
-            sequence.cached_tokens = sequence.num_computed
+        if sequence.group.cached_tokens is None:
+            sequence.group.cached_tokens = sequence.num_computed
             self.count_hits(sequence, table)
         if sequence is self._short:
             self._short = None
@@ -292,40 +355,12 @@ class Scheduler:
         start, stop = sequence.num_computed, sequence.num_computed + count
         draw = sequence.draw() if stop == sequence.num_tokens else None
         return Grant(
-            request_id=sequence.request_id,
+            request_id=sequence.name,
             tokens=sequence.tokens(start, stop),
             start=start,
             block_ids=tuple(sequence.block_table[: self.limits.num_blocks(stop)]),
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
+            forks=tuple(sequence.draw(each.index) for each in sequence.unforked) if draw is not None else (),
         )
-
-    def _validate(self, spec: SequenceSpec) -> None:
-        spec.sampling.validate(self.limits.vocab_size)
-        limits, length = self.limits, len(spec.tokens) + len(spec.output)
-        if spec.request_id in self.sequences or spec.request_id in self.holds:
-            raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
-        if not spec.tokens:
-            raise InvalidRequest("the prompt has no tokens; it needs at least 1", field="prompt")
-        if length >= limits.max_model_len:
-            raise InvalidRequest(
-                f"the prompt has {length} tokens; at most {limits.max_model_len - 1} leave room for an answer",
-                field="prompt",
-            )
-        if self.limits.num_blocks(length + 1) > self.pool.num_blocks:
-            raise InvalidRequest(
-                f"the prompt has {length} tokens; the KV pool holds {self.pool.num_blocks * limits.block_size}",
-                field="prompt",
-            )
-        if not 0 <= min(spec.tokens) <= max(spec.tokens) < limits.vocab_size:
-            raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", field="prompt")
-        if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
-            raise InvalidRequest(
-                f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {spec.priority}", field="priority"
-            )
-        if len(spec.output) >= spec.sampling.max_tokens:
-            raise InvalidRequest(
-                f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",
-                field="max_tokens",
-            )

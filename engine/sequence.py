@@ -3,9 +3,10 @@
     waiting -> running -> finished              a local run; preempted: running -> waiting
     waiting -> running -> handed_off -> gone    a prefill pod's: the blocks are held until released
     reserved -> joined -> running -> ...        a shipment's: joined waits for a place in the batch, then as above
+    running | joined                            one that forks off another: as it stands, in that one's blocks
 
 Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run; the KV of its
-first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`.
+first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`, which others may hold too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
-from pagewire.core.messages import SequenceSpec
+from pagewire.core.messages import Branch, SequenceSpec
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.engine.step import Draw, Scoring
+from pagewire.engine.group import Group
+from pagewire.engine.step import Draw, Scoring, fork_name
 
 
 class State(StrEnum):
@@ -34,20 +36,25 @@ class State(StrEnum):
 class Sequence:
     """A sequence; only the scheduler changes it.
 
-    `arrival` numbers sequences as they come, `arrived_s` says when. `promised` blocks are reserved in the pool for it.
-    The KV of its first `num_saved` tokens was left to the host tier when it was preempted. `reported_blocks` of the
-    chain were announced in `ChunkDone`. Of the tokens that it was given, `cached_tokens` came from the prefix cache
-    when it was first admitted, `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed
-    here, those of a recompute after preemption included. `num_scored` tokens of the prompt, from the second on, had
-    their log probabilities reported, where those were asked for.
+    `name` is what the engine calls it, `index` what its request does. `num_given` tokens it came with: the prompt, and
+    the output that was out before. `unforked` are the sequences that fork off it when its prompt is computed. `arrival`
+    numbers requests as they come, `arrived_s` says when. `promised` blocks are reserved in the pool for it. The KV of
+    its first `num_saved` tokens was left to the host tier when it was preempted. `reported_blocks` of the chain were
+    announced in `ChunkDone`. `num_scored` tokens of the prompt, from the second on, had their log probabilities
+    reported, where those were asked for.
     """
 
     spec: SequenceSpec
+    group: Group
+    name: str
+    index: int
+    num_given: int
     arrival: int
     block_size: int
     arrived_s: float = 0.0
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)
+    unforked: tuple[Branch, ...] = ()
     num_computed: int = 0
     num_saved: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -55,9 +62,6 @@ class Sequence:
     hashes: list[BlockHash] = field(default_factory=list)
     num_registered: int = 0
     reported_blocks: int = 0
-    cached_tokens: int | None = None
-    fetched_tokens: int = 0
-    computed_tokens: int = 0
     num_scored: int = 0
 
     @property
@@ -71,9 +75,9 @@ class Sequence:
         return len(self.spec.tokens)
 
     @property
-    def num_given(self) -> int:
-        """Tokens that it came with: the prompt, and the output that was out before."""
-        return len(self.spec.tokens) + len(self.spec.output)
+    def num_seats(self) -> int:
+        """Places in the batch that it needs, with those that fork off it."""
+        return 1 + len(self.unforked)
 
     @property
     def num_tokens(self) -> int:
@@ -125,12 +129,36 @@ class Sequence:
         """Tokens of the prompt whose log probabilities are asked for and not reported yet."""
         return 0 if self.spec.sampling.prompt_logprobs is None else self.num_prompt - 1 - self.num_scored
 
-    def draw(self) -> Draw:
-        """Return the drawing of the next token."""
+    def sibling(self, branch: Branch) -> Sequence:
+        """Return another sequence of its request, with no block and nothing computed."""
+        return Sequence(
+            spec=self.spec,
+            group=self.group,
+            name=fork_name(self.request_id, branch.index),
+            index=branch.index,
+            num_given=self.num_prompt,
+            arrival=self.arrival,
+            block_size=self.block_size,
+            arrived_s=self.arrived_s,
+            output=list(branch.output),
+            num_scored=self.num_prompt - 1,  # the first says what there is to say of the prompt
+        )
+
+    def forked(self, branch: Branch) -> Sequence:
+        """Return another sequence of its request, which has all of the prompt, computed, in the same blocks."""
+        sibling, num_full = self.sibling(branch), self.num_prompt // self.block_size
+        sibling.num_computed = self.num_prompt
+        sibling.block_table = self.block_table[: -(-self.num_prompt // self.block_size)]
+        sibling.hashes = self.hashes[:num_full]
+        sibling.num_registered = min(num_full, self.num_registered)
+        return sibling
+
+    def draw(self, index: int | None = None) -> Draw:
+        """Return the drawing of the next token; `index` is another's that forks off with it."""
         sampling = self.spec.sampling
         return Draw(
             sampling=sampling,
-            index=self.spec.index,
+            index=self.index if index is None else index,
             position=len(self.output),
             prompt=self.spec.tokens if sampling.reads_tokens else (),
             output=tuple(self.output) if sampling.reads_tokens else (),

@@ -31,11 +31,18 @@ class Scoring:
     num_top: int
 
 
+def fork_name(request_id: str, index: int) -> str:
+    """Return what the engine calls a sequence that forked off its request's first; no request's id holds the mark."""
+    return f"{request_id}\x1f{index}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """Compute `tokens`, which stand at `start` in their sequence; the block table covers them.
 
-    `draw` is None for a chunk that is not the last. `seal` zeroes the unfilled slots of the last block, because the
+    `request_id` is the sequence's name: its request's id, and for those that forked off their index behind it. `draw`
+    is None for a chunk that is not the last. `forks` are the draws, from the same logits, of the sequences that fork
+    off after it. `seal` zeroes the unfilled slots of the last block, because the
     block is about to leave the pod.
     """
 
@@ -46,6 +53,13 @@ class Grant:
     draw: Draw | None
     seal: bool = False
     scoring: Scoring | None = None
+    forks: tuple[Draw, ...] = ()
+
+    def draws(self) -> dict[str, Draw]:
+        """Return all draws by the names of the sequences that they are for."""
+        if self.draw is None:
+            return {}
+        return {self.request_id: self.draw} | {fork_name(self.request_id, draw.index): draw for draw in self.forks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

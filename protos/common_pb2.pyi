@@ -43,7 +43,7 @@ class Grammar(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "grammar", "logprobs", "prompt_logprobs")
+    __slots__ = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "grammar", "logprobs", "prompt_logprobs", "n")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class SamplingParams(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     temperature: float
     top_k: int
@@ -84,10 +85,19 @@ class SamplingParams(_message.Message):
     grammar: Grammar
     logprobs: int
     prompt_logprobs: int
-    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    n: int
+    def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., min_tokens: _Optional[int] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., n: _Optional[int] = ...) -> None: ...
+
+class Branch(_message.Message):
+    __slots__ = ("index", "output")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    output: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority")
+    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority", "branches")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +105,7 @@ class SequenceSpec(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: SamplingParams
@@ -102,7 +113,8 @@ class SequenceSpec(_message.Message):
     output: _containers.RepeatedScalarFieldContainer[int]
     index: int
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+    branches: _containers.RepeatedCompositeFieldContainer[Branch]
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token", "logprob", "rank", "top_tokens", "top_logprobs")
@@ -137,7 +149,7 @@ class TokenRecord(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block", "prefill_budget", "brownout")
+    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block", "prefill_budget", "brownout", "blocks_shared", "block_steps", "block_steps_shared")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +175,9 @@ class Load(_message.Message):
     COPY_IN_S_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
     PREFILL_BUDGET_FIELD_NUMBER: _ClassVar[int]
     BROWNOUT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_SHARED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STEPS_SHARED_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     waiting_tokens: int
@@ -188,7 +203,10 @@ class Load(_message.Message):
     copy_in_s_per_block: float
     prefill_budget: int
     brownout: str
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ...) -> None: ...
+    blocks_shared: int
+    block_steps: int
+    block_steps_shared: int
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ..., blocks_shared: _Optional[int] = ..., block_steps: _Optional[int] = ..., block_steps_shared: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes")

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong", "hold", "held", "keep", "cannot_start")
+    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong", "hold", "held", "keep", "cannot_start", "stop")
     ENGINE_READY_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Frame(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     CANNOT_START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     engine_ready: EngineReady
     add: Add
     reserve: Reserve
@@ -43,7 +44,8 @@ class Frame(_message.Message):
     held: Held
     keep: Keep
     cannot_start: CannotStart
-    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ...) -> None: ...
+    stop: Stop
+    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
     __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups")
@@ -110,20 +112,32 @@ class Bound(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("request_id", "num_computed", "output")
+    __slots__ = ("request_id", "num_computed", "output", "index", "branches")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_COMPUTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     num_computed: int
     output: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., num_computed: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ...) -> None: ...
+    index: int
+    branches: _containers.RepeatedCompositeFieldContainer[_common_pb2.Branch]
+    def __init__(self, request_id: _Optional[str] = ..., num_computed: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_common_pb2.Branch, _Mapping]]] = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("request_id",)
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("request_id", "index")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    index: int
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("request_id",)

@@ -23,6 +23,7 @@ _GAUGES = {
     "kv_blocks_host": ("blocks_host", "Cached blocks in host memory, outside the pool"),
     "kv_blocks_held": ("blocks_held", "Blocks that a sequence holds"),
     "kv_blocks_pinned": ("blocks_pinned", "Blocks that hold a named prefix for good"),
+    "kv_blocks_shared": ("blocks_shared", "Blocks that sequences would hold besides if none were held together"),
     "kv_blocks_reserved": ("blocks_reserved", "Blocks promised and not yet bound"),
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
     "prefill_seconds_per_token": ("prefill_s_per_token", "Measured seconds per prompt token"),
@@ -37,6 +38,8 @@ _COUNTERS = {
     "prompt_tokens_cached": ("prompt_tokens_cached", "Prompt tokens taken from the prefix cache"),
     "prompt_tokens_pinned": ("prompt_tokens_pinned", "Of those, tokens taken from pinned blocks"),
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
+    "kv_block_steps": ("block_steps", "Blocks that sequences held in each step, none together, summed over steps"),
+    "kv_block_steps_shared": ("block_steps_shared", "Of those, blocks that holding them together saved"),
     "preemptions": ("preemptions", "Sequences preempted"),
     "preemptions_swapped": ("preemptions_swapped", "Sequences preempted whose KV was left to host memory"),
 }

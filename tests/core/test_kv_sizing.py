@@ -18,8 +18,9 @@ from pagewire.core.messages import Role, SequenceSpec
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import progress
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.step import Computed
 
 LLAMA_3_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
@@ -108,6 +109,8 @@ def test_the_scheduler_runs_as_many_as_fit_to_their_last_token(num_blocks: int, 
         step = scheduler.schedule()
         assert len(step.grants if step is not None else ()) == count
         for grant in step.grants if step is not None else ():
-            progress.commit(scheduler, scheduler.sequences[grant.request_id], grant, Computed(token=7))
+            progress.commit(
+                scheduler, scheduler.sequences[grant.request_id], grant, {grant.request_id: Computed(token=7)}
+            )
     assert {sequence.num_tokens for sequence in scheduler.sequences.values()} <= {context}
     assert scheduler.num_preemptions == 0

@@ -16,10 +16,11 @@ from pagewire.core.messages import BrownoutLevel, Role, Submit
 from pagewire.engine.block_pool import HOST, BlockPool
 from pagewire.engine.brownout import CALM_S, LEVELS, RISE_S, THRESHOLDS, Brownout, pressure_of, shorten
 from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.host_tier import Move
+from pagewire.engine.limits import Limits
+from pagewire.engine.moves import Move
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.step import Computed, Step
 
 PRESSURE = st.floats(0.0, 1.5)

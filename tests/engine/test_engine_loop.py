@@ -6,57 +6,17 @@ Shows who is answered when and that nothing leaks. What tokens mean is for the t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from engine_runs import ROOT, Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
+from made_up_engine import Rig
 
 from pagewire.core.block_hash import chain
-from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Add, Bind, Freed, Hold, Join, Keep, Reserve
 from pagewire.core.messages import Role
-from pagewire.engine.block_pool import BlockPool
-from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.role_policy import policy_of
-from pagewire.engine.runner import OnGroup
-from pagewire.engine.scheduler import Limits, Scheduler
-from pagewire.engine.step import Computed, Step
+from pagewire.engine.step import Step
 
 WAIT_S = 10.0
-
-
-class MadeUpModel:
-    """Says 1 for everybody; `during` runs inside a step, `poison` names requests that break one."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.during: Callable[[Step], None] = lambda step: None
-        self.poison: set[str] = set()
-        self.unlucky_batches = 0
-        self.steps: list[Step] = []
-
-    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
-        self.steps.append(step)
-        self.during(step)
-        self.clock.advance(0.001 * step.num_tokens)
-        if self.unlucky_batches and len(step.grants) > 1:
-            self.unlucky_batches -= 1
-            raise RuntimeError("a bad batch")
-        for grant in step.grants:
-            if grant.request_id in self.poison:
-                raise RuntimeError(f"{grant.request_id} is poison")
-        return {grant.request_id: Computed(token=1) for grant in step.grants if grant.draw is not None}
-
-
-class Rig:
-    def __init__(self, role: Role = Role.DECODE, num_blocks: int = 32) -> None:
-        limits = Limits(
-            max_num_batched_tokens=64, max_num_seqs=8, chunk_size=32, block_size=16, max_model_len=200, vocab_size=100
-        )
-        clock = ManualClock()
-        self.model = MadeUpModel(clock)
-        self.scheduler = Scheduler(BlockPool(num_blocks), limits, policy_of(role))
-        self.loop = EngineLoop(self.scheduler, self.model, clock)
 
 
 @pytest.fixture

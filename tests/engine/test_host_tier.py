@@ -28,8 +28,8 @@ from pagewire.engine.assembly import Engine
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import HOST, POOL, BlockPool
 from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.host_tier import Move
 from pagewire.engine.model_runner import ModelRunner
+from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.step import Computed, Step
 from pagewire.engine.step_meter import StepMeter
@@ -55,11 +55,12 @@ class Memory:
         self.slots: dict[int, BlockHash] = {}
 
     def settle(self) -> None:
-        for block_id, slot, is_out in self.pool.host.take_moves():
-            if is_out:
-                self.slots[slot] = self.blocks[block_id]
+        for source, target, way in self.pool.take_moves():
+            if way is Way.OUT:
+                self.slots[target] = self.blocks[source]
             else:
-                self.blocks[block_id] = self.slots[slot]
+                assert way is Way.IN
+                self.blocks[target] = self.slots[source]
 
     def run(self, names: list[BlockHash]) -> tuple[list[int], int]:
         """Hold a chain as a sequence does, computing what is not cached; return its table and how much was cached."""
@@ -210,8 +211,8 @@ def test_moves_with_one_target_are_made_one_after_the_other() -> None:
     mover = BlockMover(pool, 2, TorchBackend())
     before = pool.clone()
     mover.move([
-        Move(0, 0, is_out=True), Move(1, 1, is_out=True), Move(2, 0, is_out=True),  # slot 0 is taken again
-        Move(3, 0, is_out=False), Move(0, 1, is_out=False), Move(3, 1, is_out=False),
+        Move(0, 0, Way.OUT), Move(1, 1, Way.OUT), Move(2, 0, Way.OUT),  # slot 0 is taken again
+        Move(0, 3, Way.IN), Move(1, 0, Way.IN), Move(1, 3, Way.IN),
     ])  # fmt: skip
     assert torch.equal(pool, before[[1, 1, 2, 1]])
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,34 @@ def test_a_stop_string_cuts_the_text_and_frees_the_rest(llm: LLM) -> None:
         assert cut.token_ids == answer.token_ids[: len(cut.token_ids)]
         assert len(cut.token_ids) < 40
         assert_at_rest(llm._loaded().engine.loop)
+
+
+def test_n_outputs_are_those_of_n_indices_and_each_has_its_own_end(llm: LLM) -> None:
+    params = SamplingParams(n=4, max_tokens=30, temperature=0.9, seed=7, ignore_eos=True, logprobs=1)
+    answers = llm.generate(TEXTS, params)
+    for answer in answers:
+        assert len({output.token_ids for output in answer.outputs}) == 4
+        assert [len(output.logprobs) for output in answer.outputs] == [30] * 4
+        assert (answer.text, answer.token_ids) == (answer.outputs[0].text, answer.outputs[0].token_ids)
+    assert [answer.token_ids for answer in llm.generate(TEXTS, replace(params, n=1))] == [
+        answer.token_ids for answer in answers
+    ]
+    whole = answers[1].outputs
+    stop = whole[2].text[6:9]
+    cut = llm.generate(TEXTS[1], replace(params, stop=(stop,)))[0].outputs
+    for before, after in zip(whole, cut, strict=True):
+        assert after.text == before.text.split(stop)[0]
+        assert (after.finish_reason is FinishReason.STOP) == (stop in before.text)
+    assert cut[2].stop_reason == stop
+    assert any(output.finish_reason is FinishReason.LENGTH for output in cut)
+
+
+def test_more_sequences_than_run_at_once_are_refused_before_anything_runs(tiny: TinyModel) -> None:
+    with LLM(tiny("llama"), **SMALL, max_num_seqs=2) as llm:
+        for n, message in ((3, "2 sequences run at once"), (0, "n must be"), (129, "n must be")):
+            with pytest.raises(InvalidRequest, match=message) as refused:
+                llm.generate(TEXTS, SamplingParams(n=n))
+            assert refused.value.field == "n"
 
 
 def test_a_stop_token_is_named_and_not_spoken(llm: LLM) -> None:

@@ -19,8 +19,9 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import State, finish_reason
 from pagewire.engine.step import Computed, Step
 
@@ -57,7 +58,7 @@ def run(scheduler: Scheduler, step: Step) -> list[progress.Progress]:
         assert len(grant.block_ids) == limits.num_blocks(grant.start + len(grant.tokens))
         assert grant.tokens == sequence.tokens(grant.start, grant.start + len(grant.tokens))
         token = token_after(grant.start, len(grant.tokens)) if grant.draw is not None else None
-        done.append(progress.commit(scheduler, sequence, grant, Computed(token=token)))
+        done.append(progress.commit(scheduler, sequence, grant, {grant.request_id: Computed(token=token)}))
     scheduler.pool.check()
     return done
 
@@ -69,8 +70,8 @@ def run_out(scheduler: Scheduler, max_steps: int = 5000) -> dict[str, list[int]]
         if step is None:
             return tokens
         for one in run(scheduler, step):
-            if one.record is not None:
-                tokens.setdefault(one.record.request_id, []).extend(one.record.tokens)
+            for record in one.records:
+                tokens.setdefault(record.request_id, []).extend(record.tokens)
     raise AssertionError("sequences starve")
 
 
@@ -147,7 +148,7 @@ def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int
                 target = reserved.pop(data.draw(st.integers(0, len(reserved) - 1)))
                 sequence = scheduler.sequences[target]
                 most = min(sequence.num_prompt, len(sequence.block_table) * B)
-                landed = data.draw(st.integers(sequence.cached_tokens or 0, most))
+                landed = data.draw(st.integers(sequence.group.cached_tokens or 0, most))
                 output = data.draw(st.sampled_from([(), (5,)])) if role is Role.DECODE else ()
                 reservation.join(scheduler, Join(request_id=target, num_computed=landed, output=output))
                 progress.register_full_blocks(scheduler, sequence)
@@ -255,9 +256,9 @@ def test_a_prompt_that_its_first_token_ends_ships_nothing() -> None:
         (last,) = run(scheduler, step)
     assert last is not None
     assert last.chunk is not None
-    assert last.record is not None
+    (record,) = last.records
     assert (last.chunk.block_ids, last.chunk.is_last) == ((), True)
-    assert last.record.finish_reason is FinishReason.LENGTH
+    assert record.finish_reason is FinishReason.LENGTH
     assert not scheduler.sequences
     assert scheduler.pool.num_held == 0
 
@@ -283,7 +284,7 @@ def test_a_join_computes_what_did_not_land(landed: int, output: tuple[int, ...],
     tokens: list[int] = []
     while (step := scheduler.schedule()) is not None:
         seen += [(grant.start, len(grant.tokens)) for grant in step.grants]
-        tokens += [t for done in run(scheduler, step) if done.record for t in done.record.tokens]
+        tokens += [t for done in run(scheduler, step) for record in done.records for t in record.tokens]
     assert seen[: len(grants)] == grants
     assert list(output) + tokens == [*output, *(token_after(40, i) for i in range(len(output), 5))]
 
@@ -420,7 +421,7 @@ def test_a_sequence_is_not_kept_beyond_what_is_bound_and_its_last_token_stays_to
     reservation.keep(scheduler, Keep(request_id="a", num_computed=48))
     assert sequence.num_computed == 47
     reservation.join(scheduler, Join(request_id="a", num_computed=40, output=()))
-    assert (sequence.num_computed, sequence.fetched_tokens) == (47, 47)
+    assert (sequence.num_computed, sequence.group.fetched_tokens) == (47, 47)
 
 
 def test_a_hold_has_an_id_of_its_own_and_breaks_no_promise() -> None:

@@ -1,8 +1,9 @@
 """The scheduler under every command in any order, on a pretended memory that knows what each slot must hold.
 
-Each block is a list of the tokens whose KV lies in its slots; copies between pool and host memory are made on these
-lists. A grant that would read a slot with anything else in it fails, so this shows that preemption, swapping and the
-cache bring back what was computed, for any order of commands; that tensors follow is for the tests with a model.
+Each block is a list of the tokens whose KV lies in its slots; copies are made on these lists. A grant that would read a
+slot with anything else in it fails, and one that writes where somebody else reads, so this shows that preemption,
+swapping, forking and the cache bring back what was computed, for any order of commands; that tensors follow is for the
+tests with a model.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.engine_messages import Join, Keep
-from pagewire.core.errors import Overloaded
-from pagewire.core.messages import MAX_PRIORITY, Role
+from pagewire.core.errors import InvalidRequest, Overloaded
+from pagewire.core.messages import MAX_PRIORITY, Branch, Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
+from pagewire.engine.moves import Way
 from pagewire.engine.preemption import Preemption, PreemptionMode
 from pagewire.engine.role_policy import policy_of
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import PolicyName, policy_named
 from pagewire.engine.sequence import Sequence, State
-from pagewire.engine.step import Computed, Step
+from pagewire.engine.step import Computed, Step, fork_name
 
 B = 16
 BUDGET, CHUNK, SEQS, LONGEST = 24, 16, 4, 110
@@ -41,11 +44,9 @@ class Memory:
         self.host = [[-1] * B for _ in range(num_slots)]
 
     def move(self, scheduler: Scheduler) -> None:
-        for block_id, slot, is_out in scheduler.pool.host.take_moves():
-            if is_out:
-                self.host[slot] = list(self.pool[block_id])
-            else:
-                self.pool[block_id] = list(self.host[slot])
+        for source, target, way in scheduler.pool.take_moves():
+            places = self.host if way is Way.IN else self.pool
+            (self.host if way is Way.OUT else self.pool)[target] = list(places[source])
 
     def write(self, block_ids: list[int], start: int, tokens: tuple[int, ...]) -> None:
         for position, token in enumerate(tokens, start):
@@ -82,19 +83,36 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------------------- commands
 
-    def _spec(self, length: int, family: int, priority: int, max_tokens: int) -> str:
+    def _spec(self, length: int, family: int, priority: int, max_tokens: int, begun: tuple[int, ...] = (0,)) -> str:
+        """Make a spec whose sequences have so many tokens of output already."""
         self.number += 1
         name = str(self.number)
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-        self.spec = spec(name, [family] * length, sampling, priority=priority)
-        self.asked[name] = max_tokens
-        self.said[name] = []
+        outputs = [tuple(_token(length + at, index) for at in range(count)) for index, count in enumerate(begun)]
+        branches = tuple(Branch(index=index, output=output) for index, output in enumerate(outputs) if index)
+        self.spec = spec(name, [family] * length, sampling, priority=priority, output=outputs[0], branches=branches)
+        for index, output in enumerate(outputs):
+            each = fork_name(name, index) if index else name
+            self.asked[each] = max_tokens
+            self.said[each] = list(output)
         return name
 
     @precondition(lambda self: len(self.scheduler.sequences) < 12)
-    @rule(length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS)
-    def add(self, length: int, family: int, priority: int, max_tokens: int) -> None:
-        self._spec(length, family, priority, max_tokens)
+    @rule(
+        length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS, count=st.integers(1, SEQS)
+    )
+    def add(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
+        self._spec(length, family, priority, max_tokens, (0,) * count)
+        self.scheduler.add(self.spec, now_s=self.now_s)
+
+    @precondition(lambda self: self.role is Role.DECODE and len(self.scheduler.sequences) < 12)
+    @rule(
+        length=LENGTHS, family=st.integers(0, 4), begun=st.lists(st.integers(1, 40), min_size=1, max_size=SEQS),
+        more=st.integers(1, 10),
+    )  # fmt: skip
+    def go_on(self, length: int, family: int, begun: list[int], more: int) -> None:
+        """A request comes from another pod with what is out of each of its sequences."""
+        self._spec(length, family, 0, max(begun) + more, tuple(begun))
         self.scheduler.add(self.spec, now_s=self.now_s)
 
     @precondition(lambda self: len(self.scheduler.sequences) < 6)
@@ -102,18 +120,28 @@ class SchedulerMachine(RuleBasedStateMachine):
     def crowd(self, lengths: list[int], priority: int) -> None:
         """Many long answers at once: more than there are blocks for."""
         for family, length in enumerate(lengths):
-            self.add(length, family, priority, 59)
+            self.add(length, family, priority, 59, 1)
+        self.step(20, None)
+
+    @precondition(lambda self: len(self.scheduler.sequences) < 6)
+    @rule(lengths=st.lists(LENGTHS, min_size=1, max_size=3), count=st.integers(2, SEQS))
+    def crowd_of_groups(self, lengths: list[int], count: int) -> None:
+        """Many long answers to few questions."""
+        for family, length in enumerate(lengths):
+            self.add(length, family, 0, 59, count)
         self.step(20, None)
 
     @precondition(lambda self: len(self.scheduler.sequences) < 12)
-    @rule(length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS)
-    def reserve(self, length: int, family: int, priority: int, max_tokens: int) -> None:
-        name = self._spec(length, family, priority, max_tokens)
+    @rule(
+        length=LENGTHS, family=st.integers(0, 4), priority=PRIORITIES, max_tokens=MAX_TOKENS, count=st.integers(1, SEQS)
+    )
+    def reserve(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
+        name = self._spec(length, family, priority, max_tokens, (0,) * count)
         try:
             reservation.reserve(self.scheduler, self.spec, now_s=self.now_s)
-        except Overloaded:
+        except (Overloaded, InvalidRequest):
             assert name not in self.scheduler.sequences
-            del self.asked[name], self.said[name]
+            self._forget(name)
         self.memory.move(self.scheduler)
 
     @precondition(lambda self: self._in(State.RESERVED))
@@ -131,19 +159,43 @@ class SchedulerMachine(RuleBasedStateMachine):
             reservation.keep(self.scheduler, Keep(request_id=name, num_computed=landed))
             progress.register_full_blocks(self.scheduler, sequence)
         if data.draw(st.booleans(), "joins"):
-            output = (7,) if self.role is Role.DECODE and self.asked[name] > 1 and data.draw(st.booleans()) else ()
-            joined = reservation.join(
-                self.scheduler, Join(request_id=name, num_computed=max(landed, start), output=output)
+            output: tuple[int, ...] = ()
+            first, branches = 0, sequence.spec.branches
+            if self.role is Role.DECODE and self.asked[name] > 1 and data.draw(st.booleans()):
+                output = (_token(sequence.num_prompt, 0),)
+                branches = tuple(
+                    Branch(index=each.index, output=(_token(sequence.num_prompt, each.index),)) for each in branches
+                )
+                for each in (name, *(fork_name(name, each.index) for each in branches)):
+                    self.said[each] = [_token(sequence.num_prompt, _index(each))]
+                first = data.draw(st.integers(0, len(branches)))  # those before it ended with their first token
+                if first:
+                    for each in (name, *(fork_name(name, each.index) for each in branches)):
+                        if _index(each) < first:
+                            del self.asked[each], self.said[each]
+                    self.said[name] = self.said.pop(fork_name(name, first))
+                    self.asked[name] = self.asked.pop(fork_name(name, first))
+                    output, branches = branches[first - 1].output, branches[first:]
+            command = Join(
+                request_id=name, num_computed=max(landed, start), output=output, index=first, branches=branches
             )
-            assert joined is sequence
+            assert reservation.join(self.scheduler, command) is sequence
             progress.register_full_blocks(self.scheduler, sequence)
-            self.said[name] += output
         self.memory.move(self.scheduler)
 
     @precondition(lambda self: self.scheduler.sequences)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        self._remove(self.scheduler.sequences[data.draw(st.sampled_from(sorted(self.scheduler.sequences)))])
+        self._remove(data.draw(st.sampled_from(sorted(self.scheduler.groups))))
+
+    @precondition(lambda self: any(len(group.members) > 1 for group in self.scheduler.groups.values()))
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        """One sequence of a request has enough."""
+        groups = [group for group in self.scheduler.groups.values() if len(group.members) > 1]
+        sequence = data.draw(st.sampled_from(data.draw(st.sampled_from(groups)).members))
+        self.scheduler.remove(sequence)
+        del self.asked[sequence.name], self.said[sequence.name]
 
     @rule(family=st.integers(0, 2), start=st.integers(0, 2))
     def fetch(self, family: int, start: int) -> None:
@@ -194,16 +246,28 @@ class SchedulerMachine(RuleBasedStateMachine):
             table = list(grant.block_ids)
             assert self.memory.read(table, grant.start) == list(sequence.tokens(0, grant.start)), "wrong KV is read"
             self.memory.write(table, grant.start, grant.tokens)
+        for grant in step.grants:  # after all wrote: nobody wrote where another reads
+            sequence = self.scheduler.sequences[grant.request_id]
+            stop = grant.start + len(grant.tokens)
+            assert self.memory.read(list(grant.block_ids), stop) == list(sequence.tokens(0, stop)), "KV was spoilt"
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
-            name = sequence.request_id
-            token = (sequence.num_tokens * 31) % 90 if grant.draw is not None else None
-            done = progress.commit(self.scheduler, sequence, grant, Computed(token=token))
-            if done.record is not None:
-                assert done.record.position == len(self.said[name])
-                self.said[name] += done.record.tokens
+            name, group = sequence.name, sequence.group
+            drawn = {
+                each: Computed(token=_token(sequence.num_tokens, draw.index)) for each, draw in grant.draws().items()
+            }
+            done = progress.commit(self.scheduler, sequence, grant, drawn)
+            assert len(done.records) == len(drawn)
+            for each, record in zip(drawn, done.records, strict=True):
+                assert record.position == len(self.said[each])
+                self.said[each] += record.tokens
+                if record.finish_reason is not None:
+                    assert len(self.said[each]) == self.asked[each]
+                    if self.role is Role.DECODE:
+                        del self.said[each], self.asked[each]
+            assert (done.end is not None) == (not group.members), name
             if done.end is not None:
-                assert len(self.said.pop(name)) == self.asked.pop(name)
+                self._forget(name.split("\x1f")[0])
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -230,10 +294,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             hold.release(self.scheduler, name)
         self.holds.clear()
         for sequence in self._in(State.RESERVED):
-            self._remove(sequence)
+            self._remove(sequence.request_id)
         for _ in range(3000):
             for sequence in self._in(State.HANDED_OFF):
-                self._remove(sequence)
+                self._remove(sequence.request_id)
             if not self.scheduler.sequences:
                 break
             step = self.scheduler.schedule()
@@ -248,10 +312,22 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _in(self, state: State) -> list[Sequence]:
         return [each for each in self.scheduler.sequences.values() if each.state is state]
 
-    def _remove(self, sequence: Sequence) -> None:
-        self.scheduler.remove(sequence)
-        self.asked.pop(sequence.request_id)
-        self.said.pop(sequence.request_id)
+    def _remove(self, request_id: str) -> None:
+        assert self.scheduler.remove_request(request_id)
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        for name in [name for name in self.said if name.split("\x1f")[0] == request_id]:
+            del self.asked[name], self.said[name]
+
+
+def _index(name: str) -> int:
+    return int(name.split("\x1f")[1]) if "\x1f" in name else 0
+
+
+def _token(num_tokens: int, index: int) -> int:
+    """Return what the made-up model says after `num_tokens` tokens."""
+    return (num_tokens * 31 + index * 7) % 90
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
@@ -271,7 +347,26 @@ def test_the_machine_preempts_swaps_and_recalls(monkeypatch: pytest.MonkeyPatch)
     machine = SchedulerMachine()
     machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30)
     for family, length in enumerate((63, 33)):
-        machine.add(length=length, family=family, priority=0, max_tokens=40)
+        machine.add(length=length, family=family, priority=0, max_tokens=40, count=1)
     machine.teardown()
     assert machine.scheduler.num_swaps == machine.scheduler.num_preemptions > 0
     assert any(block_id is not None for block_id in recalled)
+
+
+def test_the_machine_forks_copies_and_preempts_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for groups: one fixed run in which blocks are copied before they are written, and groups give way."""
+    copied: list[int] = []
+    own = BlockPool.own
+
+    def counted(pool: BlockPool, block_id: int) -> int:
+        copied.append(block_id)
+        return own(pool, block_id)
+
+    monkeypatch.setattr(BlockPool, "own", counted)
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0)
+    for family, length in enumerate((20, 33)):
+        machine.add(length=length, family=family, priority=0, max_tokens=50, count=2)
+    machine.teardown()
+    assert len(copied) == 2, "of two sequences one copies the tail of their prompt"
+    assert machine.scheduler.num_preemptions > 1

@@ -13,8 +13,9 @@ from pagewire.core.messages import MAX_PRIORITY, Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import progress
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import (
     S_PER_PRIORITY,
     FirstComeFirstServed,
@@ -70,7 +71,7 @@ def finished(scheduler: Scheduler, max_prefill_tokens: int | None = None) -> set
     for grant in step.grants if step is not None else ():
         sequence = scheduler.sequences[grant.request_id]
         computed = Computed(token=7 if grant.draw is not None else None)
-        done = progress.commit(scheduler, sequence, grant, computed)
+        done = progress.commit(scheduler, sequence, grant, {grant.request_id: computed})
         if done.end is not None:
             ended.add(grant.request_id)
     scheduler.pool.check()

@@ -14,8 +14,9 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import progress
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
-from pagewire.engine.scheduler import Limits, Scheduler
+from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.step import Computed, Grant, Step
 from pagewire.engine.step_cost import StepCost, StepShape
 from pagewire.engine.step_pace import StepPace
@@ -77,7 +78,9 @@ def simulate(law: Law, target_s: float, *, seed: int = 0, num_steps: int = 600, 
         seen.steps.append((elapsed_s, shape, allowed))
         for grant in step.grants:
             computed = Computed(token=7 if grant.draw is not None else None)
-            done = progress.commit(scheduler, scheduler.sequences[grant.request_id], grant, computed)
+            done = progress.commit(
+                scheduler, scheduler.sequences[grant.request_id], grant, {grant.request_id: computed}
+            )
             seen.ended += done.end is not None
     return seen
 

@@ -1,0 +1,33 @@
+"""The sequences of one request: they begin as one, fork behind the prompt, and end one by one.
+
+Knows its members and what was counted for all of them; who runs is the scheduler's to say. Invariant: a request's group
+lives until its last member is gone, and members differ in their index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagewire.engine.sequence import Sequence
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Group:
+    """`members` are the sequences that have not ended.
+
+    Of the tokens that the request came with, `cached_tokens` came from the prefix cache when it was first admitted,
+    `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed here, those of a recompute
+    after preemption included.
+    """
+
+    request_id: str
+    members: list[Sequence] = field(default_factory=list)
+    cached_tokens: int | None = None
+    fetched_tokens: int = 0
+    computed_tokens: int = 0
+
+    def member(self, index: int) -> Sequence | None:
+        """Return the member with that index, None when it has ended."""
+        return next((each for each in self.members if each.index == index), None)

@@ -1,0 +1,66 @@
+"""What a request must be to run in an engine at all: checked once, as it comes in.
+
+Knows bounds; knows nothing of what else runs. Invariant: what passes can run to its end in an engine by itself.
+"""
+
+from __future__ import annotations
+
+from pagewire.core.errors import InvalidRequest
+from pagewire.core.messages import MAX_PRIORITY, SequenceSpec
+from pagewire.engine.limits import Limits
+
+
+def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
+    """Raise InvalidRequest naming what is wrong with a request, for an engine whose pool has `num_blocks`.
+
+    `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once.
+    """
+    spec.sampling.validate(limits.vocab_size)
+    length = len(spec.tokens) + len(spec.output)
+    if not spec.tokens:
+        raise InvalidRequest("the prompt has no tokens; it needs at least 1", field="prompt")
+    if length >= limits.max_model_len:
+        raise InvalidRequest(
+            f"the prompt has {length} tokens; at most {limits.max_model_len - 1} leave room for an answer",
+            field="prompt",
+        )
+    if spec.num_sequences > 1:
+        _check_branches(spec, limits, num_blocks, begins_only=begins_only)
+    if limits.num_blocks(length + 1) > num_blocks:
+        raise InvalidRequest(
+            f"the prompt has {length} tokens; the KV pool holds {num_blocks * limits.block_size}",
+            field="prompt",
+        )
+    if not 0 <= min(spec.tokens) <= max(spec.tokens) < limits.vocab_size:
+        raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", field="prompt")
+    if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {spec.priority}", field="priority"
+        )
+    if len(spec.output) >= spec.sampling.max_tokens:
+        raise InvalidRequest(
+            f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",
+            field="max_tokens",
+        )
+
+
+def _check_branches(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
+    num_sequences = spec.num_sequences
+    if num_sequences > limits.max_num_seqs:
+        raise InvalidRequest(f"n is {num_sequences}; {limits.max_num_seqs} sequences run at once", field="n")
+    needed = limits.num_forked_blocks(len(spec.tokens), num_sequences)
+    if not begins_only and needed > num_blocks:
+        raise InvalidRequest(
+            f"{num_sequences} sequences behind the prompt need {needed} blocks; the KV pool has {num_blocks}",
+            field="n",
+        )
+    if begins_only and spec.output:
+        raise InvalidRequest("sequences that have begun go on where they decode", field="n")
+    outputs = [(spec.index, spec.output), *((each.index, each.output) for each in spec.branches)]
+    if len({index for index, _ in outputs}) < num_sequences:
+        raise InvalidRequest("the sequences of a request differ in their index", field="n")
+    if len({bool(output) for _, output in outputs}) > 1:
+        raise InvalidRequest("either all sequences of a request have begun, or none", field="n")
+    longest = max(len(output) for _, output in outputs)
+    if longest >= spec.sampling.max_tokens or len(spec.tokens) + longest >= limits.max_model_len:
+        raise InvalidRequest(f"a sequence has {longest} tokens already, and may have no more", field="max_tokens")
