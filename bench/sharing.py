@@ -2,8 +2,8 @@
 
 The engine's own scheduler and block pool run a load to its end; no model computes, because what is held depends on
 lengths alone. Lengths are drawn from exponential distributions with the means of two published workloads. The share is
-that of the counters `block_steps_shared` and `block_steps`: blocks saved over blocks that each sequence for itself would
-hold, summed over all steps. Prompts differ, so nothing of it comes from the prefix cache. Counts, no times.
+that of the counters `block_steps_shared` and `block_steps`: blocks saved over blocks that sequences would hold each for
+itself, summed over all steps. Prompts differ, so nothing of it comes from the prefix cache. Counts, no times.
 """
 
 from __future__ import annotations

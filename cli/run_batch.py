@@ -19,12 +19,12 @@ from typing import IO, Any
 from pagewire.cli import batch_line
 from pagewire.cli.batch_line import BatchLine
 from pagewire.core.errors import InvalidRequest, PagewireError
-from pagewire.engine.in_place import Completion, InPlaceEngine, Job
+from pagewire.engine.in_place import Completion, InPlaceEngine, Job, Output
 from pagewire.engine.interrupts import uninterrupted
 from pagewire.router.answers import Answer
 from pagewire.router.intake import Intake
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Finished, Request, Usage
+from pagewire.router.request import Chunk, Ending, Finished, Request, Usage
 from pagewire.router.scoring import scored, scored_prompt
 
 NO_DEADLINE_S = 86_400.0  # nothing in a batch is late; the router's check wants a bound
@@ -109,12 +109,10 @@ class Batch:
         token_bytes = self._engine.tokenizer.token_bytes
         is_scored = request.sampling.prompt_logprobs is not None
         finished = Finished(
-            finish_reason=done.finish_reason,
-            stop_text=done.stop_reason if isinstance(done.stop_reason, str) else None,
-            stop_token_id=done.stop_reason if isinstance(done.stop_reason, int) else None,
+            endings=tuple(_ending(output) for output in done.outputs),
             usage=Usage(
                 prompt_tokens=len(done.prompt_token_ids),
-                completion_tokens=len(done.token_ids),
+                completion_tokens=_num_tokens(done),
                 cached_tokens=done.cached_tokens,
             ),
             prompt=done.prompt_token_ids,
@@ -126,8 +124,16 @@ class Batch:
             prompt_logprobs=scored_prompt(request.prompt, done.prompt_logprobs, token_bytes) if is_scored else (),
         )
         answer = Answer(call=call, model=self._model, created=int(time.time()))
-        chunk = Chunk(text=done.text, token_ids=done.token_ids, logprobs=scored(done.logprobs, token_bytes))
-        return answer.whole([chunk], finished)
+        chunks = [
+            Chunk(
+                text=output.text,
+                token_ids=output.token_ids,
+                logprobs=scored(output.logprobs, token_bytes),
+                index=index,
+            )
+            for index, output in enumerate(done.outputs)
+        ]
+        return answer.whole(chunks, finished)
 
     def _write(self, line: dict[str, Any], done: Completion | None = None) -> None:
         with uninterrupted():  # no half lines, and no line that is not counted
@@ -140,8 +146,20 @@ class Batch:
                 summary.answered += 1
                 summary.prompt_tokens += len(done.prompt_token_ids)
                 summary.cached_tokens += done.cached_tokens
-                summary.completion_tokens += len(done.token_ids)
+                summary.completion_tokens += _num_tokens(done)
             self._on_line(summary)
+
+
+def _ending(output: Output) -> Ending:
+    return Ending(
+        finish_reason=output.finish_reason,
+        stop_text=output.stop_reason if isinstance(output.stop_reason, str) else None,
+        stop_token_id=output.stop_reason if isinstance(output.stop_reason, int) else None,
+    )
+
+
+def _num_tokens(done: Completion) -> int:
+    return sum(len(output.token_ids) for output in done.outputs)
 
 
 def run(

@@ -14,7 +14,7 @@ from typing import Any
 from pagewire.core.errors import InvalidRequest, PagewireError, status_of
 from pagewire.router import answer_logprobs
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Finished, ScoredToken
+from pagewire.router.request import Chunk, Ending, Finished, ScoredToken
 
 _ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable", 504: "timeout_error"}
 
@@ -76,10 +76,6 @@ def _usage(finished: Finished) -> Json:
     }
 
 
-def _stop_reason(finished: Finished) -> str | int | None:
-    return finished.stop_text if finished.stop_text is not None else finished.stop_token_id
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Writes one answer. `created` is its Unix time in seconds."""
@@ -90,12 +86,22 @@ class Answer:
 
     def whole(self, chunks: Sequence[Chunk], finished: Finished) -> Json:
         """Return the response of a request that does not stream."""
+        choices = [
+            self._choice(index, [chunk for chunk in chunks if chunk.index == index], ending, finished)
+            for index, ending in enumerate(finished.endings)
+        ]
+        body = {**self._head("chat.completion"), "choices": choices, "usage": _usage(finished), **_notes(finished)}
+        if self.call.with_timeline:
+            body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
+        return body
+
+    def _choice(self, index: int, chunks: Sequence[Chunk], ending: Ending, finished: Finished) -> Json:
         text = (finished.echo or "") + "".join(chunk.text for chunk in chunks)
         choice: Json = {
-            "index": 0,
+            "index": index,
             "logprobs": self._logprobs(chunks, finished.prompt_logprobs if finished.echo is not None else ()),
-            "finish_reason": finished.finish_reason.value,
-            "stop_reason": _stop_reason(finished),
+            "finish_reason": ending.finish_reason.value,
+            "stop_reason": ending.stop_reason,
         }
         if self.call.is_chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
@@ -106,10 +112,7 @@ class Answer:
             choice["prompt_token_ids"] = list(finished.prompt)
         if finished.prompt_logprobs and finished.echo is None:
             choice["prompt_logprobs"] = answer_logprobs.prompt(finished.prompt_logprobs)
-        body = {**self._head("chat.completion"), "choices": [choice], "usage": _usage(finished), **_notes(finished)}
-        if self.call.with_timeline:
-            body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
-        return body
+        return choice
 
     def opening(self) -> list[Json]:
         """Return what a stream begins with: a chat names the role."""
@@ -128,8 +131,9 @@ class Answer:
 
     def closing(self, finished: Finished) -> list[Json]:
         """Return how a stream ends: the finish reason, then usage if asked for; the last carries `pagewire`."""
+        (ending,) = finished.endings
         choice: Json = {"delta": {}} if self.call.is_chat else {"text": ""}
-        choice |= {"finish_reason": finished.finish_reason.value, "stop_reason": _stop_reason(finished)}
+        choice |= {"finish_reason": ending.finish_reason.value, "stop_reason": ending.stop_reason}
         if self.call.with_token_ids:
             choice |= {"token_ids": [], "prompt_token_ids": list(finished.prompt)}
         parts = [self._chunk(choice)]

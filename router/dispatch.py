@@ -27,6 +27,7 @@ from pagewire.core.errors import (
     Overloaded,
     PagewireError,
     Unavailable,
+    UnsupportedField,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
@@ -103,6 +104,8 @@ class Dispatcher:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
             limits = self._intake.check(ask)
+            if (ask.n or 1) > 1:
+                raise UnsupportedField("n is not supported by servers: leave it out, or set it to 1", field="n")
             fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)

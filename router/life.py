@@ -13,7 +13,7 @@ from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.inbox import Arrived
 from pagewire.router.placing import Prefix
-from pagewire.router.request import Chunk, Finished, Request, ScoredToken, Usage
+from pagewire.router.request import Chunk, Ending, Finished, Request, ScoredToken, Usage
 from pagewire.router.scoring import TokenBytes, scored, scored_prompt
 from pagewire.text.text_stream import Piece, TextStream
 
@@ -112,9 +112,9 @@ class Life:
             cached_tokens=min(_cached_tokens(report), len(self.request.prompt)),
         )
         return Finished(
-            finish_reason=self.finish_reason,
-            stop_text=self.stop_text,
-            stop_token_id=self._stop_token_id(),
+            endings=(
+                Ending(finish_reason=self.finish_reason, stop_text=self.stop_text, stop_token_id=self._stop_token_id()),
+            ),
             usage=usage,
             prompt=self.request.prompt,
             attempts=self.attempt,

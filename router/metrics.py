@@ -46,7 +46,7 @@ class RouterMetrics:
     def finished(self, event: Finished, timeline: Timeline) -> None:
         """Count a request that came to its end."""
         usage = event.usage
-        self.requests.labels(event.finish_reason.value).inc()
+        self.requests.labels(event.endings[0].finish_reason.value).inc()
         self.prompt_tokens.inc(usage.prompt_tokens)
         self.generation_tokens.inc(usage.completion_tokens)
         self.predicted_tokens.inc(event.predicted_cached_tokens)

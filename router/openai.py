@@ -28,7 +28,6 @@ IGNORED = frozenset(
 )  # fmt: skip
 # Known and not honoured: refused by name, but for the values that ask for nothing.
 REFUSED: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "length_penalty": (1,),
     "suffix": ("",),
@@ -83,6 +82,7 @@ class _Body(_Schema):
     """What both endpoints take."""
 
     model: str | None = None
+    n: int | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -153,6 +153,8 @@ def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = 
         first = error.errors(include_url=False, include_input=False)[0]
         path = [str(part) for part in first["loc"]]
         raise InvalidRequest(f"{'.'.join(path)}: {first['msg']}", field=path[0] if path else "") from error
+    if (body.n or 1) > 1 and raw.get("best_of") is not None:
+        raise InvalidRequest(f"best_of must not be less than n, which is {body.n}", field="best_of")
     if body.stream and (body.prompt_logprobs is not None or (isinstance(body, CompletionBody) and body.echo)):
         field = "echo" if body.prompt_logprobs is None else "prompt_logprobs"
         raise UnsupportedField(f"{field} is not supported in a stream", field=field)
@@ -204,6 +206,7 @@ def _or(allowed: tuple[object, ...]) -> str:
 def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": body.model or "",
+        "n": body.n,
         "temperature": body.temperature,
         "top_p": body.top_p,
         # -1 is vLLM's way to say off

@@ -20,6 +20,7 @@ class Ask:
 
     request_id: str
     model: str = ""
+    n: int | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
@@ -95,7 +96,7 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """New output. The text of a token may come later than its id, since it may still change.
+    """New output of the sequence `index`. The text of a token may come later than its id, since it may still change.
 
     `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
     before, each read by itself.
@@ -105,15 +106,31 @@ class Chunk:
     token_ids: tuple[int, ...]
     logprobs: tuple[ScoredToken, ...] = ()
     offset: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a sequence ended: by the stop string `stop_text`, the stop token `stop_token_id`, or neither."""
+
+    finish_reason: FinishReason
+    stop_text: str | None = None
+    stop_token_id: int | None = None
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """What stopped it, as vLLM names it."""
+        return self.stop_text if self.stop_text is not None else self.stop_token_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The last event of a request that did not fail; `report` is None when its pod went away after the last token."""
+    """The last event of a request that did not fail; `report` is None when its pod went away after the last token.
 
-    finish_reason: FinishReason
-    stop_text: str | None
-    stop_token_id: int | None
+    `endings` are those of its sequences, by index.
+    """
+
+    endings: tuple[Ending, ...]
     usage: Usage
     prompt: tuple[int, ...]
     attempts: int

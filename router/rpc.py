@@ -140,9 +140,10 @@ def _response(request_id: str, event: Event) -> pb.GenerateResponse:
 
 
 def _complete(event: Finished) -> pb.Complete:
+    (ending,) = event.endings
     complete = pb.Complete(
         index=0,
-        finish_reason=event.finish_reason.value,
+        finish_reason=ending.finish_reason.value,
         usage=pb.Usage(
             prompt_tokens=event.usage.prompt_tokens,
             completion_tokens=event.usage.completion_tokens,
@@ -158,10 +159,10 @@ def _complete(event: Finished) -> pb.Complete:
         prompt_token_ids=event.prompt,
         prompt_logprobs=_scored(event.prompt_logprobs),
     )
-    if event.stop_text is not None:
-        complete.stop_text = event.stop_text
-    elif event.stop_token_id is not None:
-        complete.stop_token_id = event.stop_token_id
+    if ending.stop_text is not None:
+        complete.stop_text = ending.stop_text
+    elif ending.stop_token_id is not None:
+        complete.stop_token_id = ending.stop_token_id
     if event.report is not None:
         names = (field.name for field in pb.Transfer.DESCRIPTOR.fields)
         complete.transfer.CopyFrom(pb.Transfer(**{name: getattr(event.report, name) for name in names}))

@@ -18,6 +18,7 @@ from engine_runs import greedy
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from pagewire.core.sampling import SamplingParams
 from pagewire.engine import LLM
 
 FLAGS = ("--dtype", "float32", "--kv-memory", "4MiB", "--max-model-len", "256", "--threads", "1")
@@ -79,6 +80,25 @@ def test_chats_and_texts_are_answered_as_a_server_would(model: Path, tmp_path: P
         assert found[name]["response"]["status_code"] == 200
         assert body["id"] == f"cmpl-{found[name]['response']['request_id']}"
     assert found["tokens"]["response"]["body"]["choices"][0]["token_ids"] == list(told[-1].token_ids[:4])
+
+
+def test_n_choices_are_those_of_n_outputs(model: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n": 3, "seed": 5, "temperature": 0.9, "max_tokens": 7, "ignore_eos": True, "logprobs": 0}
+    lines = [request("three", TEXT, prompt="Three answers", return_token_ids=True, **asked)]
+    done = run_batch(model, tmp_path, lines, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["completion_tokens"] == 3 * 7
+    with LLM(model, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256) as llm:
+        params = SamplingParams(n=3, seed=5, temperature=0.9, max_tokens=7, ignore_eos=True)
+        (told,) = llm.generate("Three answers", params)
+    body = answers(tmp_path)["three"]["response"]["body"]
+    Completion.model_validate(body, strict=False)
+    assert body["usage"]["completion_tokens"] == 3 * 7
+    assert [(choice["index"], choice["text"], choice["token_ids"]) for choice in body["choices"]] == [
+        (index, output.text, list(output.token_ids)) for index, output in enumerate(told.outputs)
+    ]
+    assert all(len(choice["logprobs"]["tokens"]) == 7 for choice in body["choices"])
+    assert len({choice["text"] for choice in body["choices"]}) == 3
 
 
 def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> None:
