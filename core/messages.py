@@ -28,8 +28,8 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Timeline
 
-WIRE_VERSION = 2
-OLDEST_WIRE_VERSION = 2  # one that would not know what is asked of its sampler gives other tokens
+WIRE_VERSION = 3
+OLDEST_WIRE_VERSION = 3  # one that knows no `n` or branches would run other sequences than were asked for
 
 MAX_PRIORITY = 100  # priorities are -MAX_PRIORITY .. MAX_PRIORITY, 0 unless set
 
