@@ -65,9 +65,9 @@ def forked(number: int, tokens: list[int], n: int, **changes: Any) -> SequenceSp
     return spec(str(number), tokens, sampled(number, **changes), branches=branches(n))
 
 
-def one_by_one(folder: Path, n: int, **changes: Any) -> Tokens:
+def one_by_one(folder: Path, n: int, kv_dtype: str = "auto", **changes: Any) -> Tokens:
     """Return what requests of one sequence say, each with its index."""
-    built = engine(folder)
+    built = engine(folder, kv_dtype=kv_dtype)
     said: Tokens = {}
     for number, tokens in enumerate(prompts()):
         for index in range(n):
@@ -106,10 +106,10 @@ def test_each_sequence_says_what_a_request_of_its_own_says(
     assert_at_rest(built.loop)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "mistral"])
-def test_other_families_fork_as_well(tiny: TinyModel, name: str) -> None:
-    expected = one_by_one(tiny(name), 3)
-    built = engine(tiny(name))
+@pytest.mark.parametrize(("name", "kv_dtype"), [("gemma2", "auto"), ("mistral", "auto"), ("llama", "int8")])
+def test_other_families_and_elements_fork_as_well(tiny: TinyModel, name: str, kv_dtype: str) -> None:
+    expected = one_by_one(tiny(name), 3, kv_dtype)
+    built = engine(tiny(name), kv_dtype=kv_dtype)
     heard = ByIndex()
     for number, tokens in enumerate(prompts()):
         built.loop.add(Add(spec=forked(number, tokens, 3)))

@@ -217,6 +217,14 @@ def test_moves_with_one_target_are_made_one_after_the_other() -> None:
     assert torch.equal(pool, before[[1, 1, 2, 1]])
 
 
+def test_moves_within_the_pool_are_made_one_after_the_other() -> None:
+    pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
+    before = pool.clone()
+    moves = [Move(0, 1, Way.WITHIN), Move(2, 3, Way.WITHIN), Move(1, 2, Way.WITHIN), Move(3, 0, Way.WITHIN)]
+    BlockMover(pool, 0, TorchBackend()).move(moves)
+    assert torch.equal(pool, before[[2, 0, 0, 2]]), "1 was written before it was read, 2 read before it was written"
+
+
 # ----------------------------------------------------------------------------------------------------- on a real model
 
 BLOCK_BYTES = 16 * 768  # the tiny llama in fp32
