@@ -22,8 +22,9 @@ from machine import command, machine, versions
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Add
-from pagewire.core.messages import Role, SequenceSpec, branches
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec, branches
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits

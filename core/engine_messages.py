@@ -11,9 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.errors import ErrorInfo
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Branch, ErrorInfo, Load, SequenceSpec, TokenRecord
+from pagewire.core.load import Load
+from pagewire.core.sequence_spec import Branch, SequenceSpec
+from pagewire.core.token_record import TokenRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,3 +227,23 @@ def from_cause(cause: str, message: str, *, field: str = "", retry_after_s: floa
     if issubclass(error, InvalidRequest):
         return error(message, field=field, retry_after_s=retry_after_s)
     return error(message, retry_after_s=retry_after_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """A `PagewireError` as a value."""
+
+    cause: str
+    message: str
+    field: str = ""
+    retry_after_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: PagewireError) -> ErrorInfo:
+        """Describe `error`."""
+        field = error.field if isinstance(error, InvalidRequest) else ""
+        return cls(cause=error.cause, message=error.message, field=field, retry_after_s=error.retry_after_s)
+
+    def error(self) -> PagewireError:
+        """Return the error that this describes."""
+        return from_cause(self.cause, self.message, field=self.field, retry_after_s=self.retry_after_s)

@@ -23,15 +23,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.errors import InvalidRequest, PagewireError, from_cause
+from pagewire.core.errors import ErrorInfo
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.load import Load
+from pagewire.core.report import Report
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
+from pagewire.core.token_record import TokenRecord
 
 WIRE_VERSION = 3
 OLDEST_WIRE_VERSION = 3  # one that knows no `n` or branches would run other sequences than were asked for
-
-MAX_PRIORITY = 100  # priorities are -MAX_PRIORITY .. MAX_PRIORITY, 0 unless set
 
 
 class Role(StrEnum):
@@ -41,178 +42,6 @@ class Role(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     COLOCATED = "colocated"
-
-
-class BrownoutLevel(StrEnum):
-    """How far a pod under pressure reduces its service; each level does what those before it do as well."""
-
-    NORMAL = "normal"
-    OFFLOAD = "offload"  # idle cached blocks go to host memory ahead of need
-    SMALL_PREFILL = "small_prefill"  # steps take in less prompt
-    SHORT_ANSWERS = "short_answers"  # new requests get fewer tokens at most, and are told
-
-
-# ---------------------------------------------------------------------------------------------------- shared values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorInfo:
-    """A `PagewireError` as a value."""
-
-    cause: str
-    message: str
-    field: str = ""
-    retry_after_s: float = 0.0
-
-    @classmethod
-    def of(cls, error: PagewireError) -> ErrorInfo:
-        """Describe `error`."""
-        field = error.field if isinstance(error, InvalidRequest) else ""
-        return cls(cause=error.cause, message=error.message, field=field, retry_after_s=error.retry_after_s)
-
-    def error(self) -> PagewireError:
-        """Return the error that this describes."""
-        return from_cause(self.cause, self.message, field=self.field, retry_after_s=self.retry_after_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """One more sequence of a request: its index, and the tokens that the client already has of it."""
-
-    index: int
-    output: tuple[int, ...] = ()
-
-
-def branches(n: int) -> tuple[Branch, ...]:
-    """Return the further sequences of a request for `n` that begins."""
-    return tuple(Branch(index=index) for index in range(1, n))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSpec:
-    """All an engine needs to run a request: one token stream, and as many more behind the same prompt as `branches`.
-
-    `index` and `output` are those of the first stream. `output` holds tokens that the client already has (`Continue`):
-    they are computed like a prompt, and count as output for every stop rule. `root` is where the hash chain starts; it
-    carries model, layout, tenant. The lower its `priority`, the sooner it runs, where pods schedule by priority.
-    """
-
-    request_id: str
-    tokens: tuple[int, ...]
-    sampling: SamplingParams
-    root: BlockHash
-    output: tuple[int, ...] = ()
-    index: int = 0
-    priority: int = 0
-    branches: tuple[Branch, ...] = ()
-
-    @property
-    def num_sequences(self) -> int:
-        """Token streams of the request that are to run."""
-        return 1 + len(self.branches)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprobs:
-    """How likely the model held a token, before anything was done to its logits, and what it held likelier.
-
-    Natural logarithms. `rank` 1 is the likeliest. `top_tokens` are the likeliest first, of equal ones the lower id.
-    """
-
-    token: int
-    logprob: float
-    rank: int
-    top_tokens: tuple[int, ...] = ()
-    top_logprobs: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRecord:
-    """New tokens of one sequence; `position` is the first one's index in its output, so a gap or a repeat shows.
-
-    `logprobs` is empty or has an entry for each token. `prompt_logprobs` are those of the prompt's tokens from the
-    second on, in order, as far as they are known now; a record may have them alone.
-    """
-
-    request_id: str
-    index: int
-    position: int
-    tokens: tuple[int, ...]
-    finish_reason: FinishReason | None = None
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What a pod holds and has to do, counted now.
-
-    Blocks: total = free + cached + held + pinned + quarantined; `reserved` are promised and not yet bound. `orphaned`
-    blocks are held by no live request: always 0 in health. `shared` are those that sequences would hold besides if none
-    held a block together with another; of `block_steps`, blocks that sequences held in each step summed over steps,
-    `block_steps_shared` were such. `pinned` are cached for good, whether a request holds them
-    too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
-    sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
-    `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
-    are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is
-    how many prompt tokens the last step might have had.
-    """
-
-    num_running: int = 0
-    num_waiting: int = 0
-    waiting_tokens: int = 0
-    blocks_total: int = 0
-    blocks_free: int = 0
-    blocks_cached: int = 0
-    blocks_held: int = 0
-    blocks_reserved: int = 0
-    blocks_host: int = 0
-    blocks_pinned: int = 0
-    blocks_orphaned: int = 0
-    prompt_tokens: int = 0
-    prompt_tokens_computed: int = 0
-    prompt_tokens_cached: int = 0
-    prompt_tokens_pinned: int = 0
-    output_tokens: int = 0
-    preemptions: int = 0
-    prefill_s_per_token: float = 0.0
-    step_s: float = 0.0
-    draining: bool = False
-    preemptions_swapped: int = 0
-    copy_out_s_per_block: float = 0.0
-    copy_in_s_per_block: float = 0.0
-    prefill_budget: int = 0
-    brownout: BrownoutLevel = BrownoutLevel.NORMAL
-    blocks_shared: int = 0
-    block_steps: int = 0
-    block_steps_shared: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a finished request cost and where: counted by the pods, never derived from what was asked."""
-
-    placement: str  # "remote", "local", or "resumed" when a local completion followed a lost shipment
-    transport: str = ""  # what carried the last shipment
-    causes: tuple[str, ...] = ()  # of the shipments that were lost, in their order
-    prefill_pod: str = ""
-    decode_pod: str = ""
-    prompt_tokens: int = 0
-    prefill_cached_tokens: int = 0
-    prefill_computed_tokens: int = 0
-    prefill_fetched_tokens: int = 0
-    decode_cached_tokens: int = 0
-    decode_fetched_tokens: int = 0
-    decode_computed_tokens: int = 0
-    chunks: int = 0
-    manifest_blocks: int = 0
-    blocks_shipped: int = 0
-    bytes_shipped: int = 0
-    transfer_s: float = 0.0
-    exposed_s: float = 0.0
-    predicted_local_s: float = 0.0  # until the first token; 0 where nothing was compared
-    predicted_remote_s: float = 0.0
-    notes: tuple[str, ...] = ()  # what was done otherwise than asked
 
 
 # -------------------------------------------------------------------------------------------------------- handshake

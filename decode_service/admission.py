@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import Reserve, Reserved
 from pagewire.core.errors import Overloaded
-from pagewire.core.messages import SequenceSpec
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.scheduling_policy import SchedulingPolicy
 
 RETRY_AFTER_S = 1.0

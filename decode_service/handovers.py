@@ -12,7 +12,7 @@ from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import Hold
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import SequenceSpec
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.running_engine import RunningEngine
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagewire.core.messages import Candidate, Load
+from pagewire.core.load import Load
+from pagewire.core.messages import Candidate
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.kvtransfer.link_cost import LinkCost
 

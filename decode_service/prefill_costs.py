@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Candidate, Load, Source
+from pagewire.core.load import Load
+from pagewire.core.messages import Candidate, Source
 from pagewire.decode_service.prefill_choice import Calibration, local_s, remote_s
 from pagewire.engine.exchange.peers import Peers
 from pagewire.engine.exchange.prefix_plan import PrefixPlan, plan_prefix

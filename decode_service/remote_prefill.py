@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from pagewire.core.block_hash import chain, max_hit_blocks
 from pagewire.core.engine_messages import Keep
-from pagewire.core.messages import Candidate, FirstToken, Run, SequenceSpec, Source
+from pagewire.core.messages import Candidate, FirstToken, Run, Source
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.decode_service.surroundings import Surroundings
 from pagewire.engine.exchange.delivery import Delivery

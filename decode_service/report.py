@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pagewire.core.engine_messages import SequenceEnd
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Report, SequenceSpec
+from pagewire.core.report import Report
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.decode_service.prefill_choice import Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.kvtransfer.effects import Outcome

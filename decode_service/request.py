@@ -17,22 +17,15 @@ from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
     EngineFailed,
+    ErrorInfo,
     HandedOver,
     PagewireError,
     PodLost,
     Unavailable,
 )
-from pagewire.core.messages import (
-    Candidate,
-    Ended,
-    ErrorInfo,
-    FirstToken,
-    LinkMessage,
-    Submit,
-    TokenRecord,
-    Tokens,
-)
+from pagewire.core.messages import Candidate, Ended, FirstToken, LinkMessage, Submit, Tokens
 from pagewire.core.timeline import Phase, Stopwatch, Timeline
+from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.prefill_choice import Calibration, Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.decode_service.report import report_of

@@ -18,16 +18,9 @@ import grpc
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
-from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, PagewireError, PodLost, Unavailable
-from pagewire.core.messages import (
-    Cancel,
-    Ended,
-    ErrorInfo,
-    LinkMessage,
-    Submit,
-    TokenRecord,
-    Tokens,
-)
+from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost, Unavailable
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Submit, Tokens
+from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
 from pagewire.decode_service.prefill_costs import PrefillCosts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagewire.core.clock import Clock
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Load
+from pagewire.core.load import Load
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
 from pagewire.decode_service.prefill_costs import PrefillCosts

@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from pagewire.core.messages import BrownoutLevel, Submit
+from pagewire.core.load import BrownoutLevel
+from pagewire.core.messages import Submit
 from pagewire.engine.block_pool import BlockPool
 
 RISE_S = 0.5

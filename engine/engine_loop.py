@@ -29,8 +29,9 @@ from pagewire.core.engine_messages import (
     StepDone,
     Stop,
 )
-from pagewire.core.errors import PagewireError
-from pagewire.core.messages import BrownoutLevel, ErrorInfo, Load, TokenRecord
+from pagewire.core.errors import ErrorInfo, PagewireError
+from pagewire.core.load import BrownoutLevel, Load
+from pagewire.core.token_record import TokenRecord
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.brownout import Brownout, pressure_of
 from pagewire.engine.group import Group

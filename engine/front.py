@@ -21,7 +21,8 @@ import grpc
 
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.engine import pin, pinning, prefix_file
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers

@@ -16,8 +16,9 @@ from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, SequenceEnd, Stop
 from pagewire.core.errors import EngineFailed, InvalidRequest, PagewireError
-from pagewire.core.messages import SequenceSpec, TokenLogprobs, TokenRecord, branches
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec, branches
+from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.interrupts import uninterrupted

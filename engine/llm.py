@@ -14,7 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 from pagewire.core.errors import InvalidRequest, PagewireError
-from pagewire.core.messages import Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job

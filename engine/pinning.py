@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from pagewire.core.engine_messages import Add, Hold, SequenceEnd, StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import SequenceSpec
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.pin import Pin
 from pagewire.engine.running_engine import RunningEngine
 

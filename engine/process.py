@@ -33,8 +33,7 @@ from pagewire.core.engine_messages import (
     Reserve,
     Reserved,
 )
-from pagewire.core.errors import Cancelled, PagewireError, PeerMismatch
-from pagewire.core.messages import ErrorInfo
+from pagewire.core.errors import Cancelled, ErrorInfo, PagewireError, PeerMismatch
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.config import EngineConfig

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
-from pagewire.core.messages import ErrorInfo, SequenceSpec, TokenRecord
+from pagewire.core.errors import ErrorInfo
 from pagewire.core.sampling import FinishReason
+from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.token_record import TokenRecord
 from pagewire.engine.group import Group
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
-from pagewire.core.messages import SequenceSpec
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, State
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import TokenLogprobs
+from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.batch import Batch
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw

@@ -18,7 +18,7 @@ from bisect import insort
 from collections import deque
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import Branch, SequenceSpec
+from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine import spec_check
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group

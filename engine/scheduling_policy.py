@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from pagewire.core.messages import MAX_PRIORITY
+from pagewire.core.sequence_spec import MAX_PRIORITY
 
 S_PER_PRIORITY = 5.0  # a request is overtaken by one that is n priorities sooner and comes up to 5 n seconds later
 S_PER_TOKEN = 0.001  # and by a prompt that is n tokens shorter and comes up to n milliseconds later,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
-from pagewire.core.messages import Branch, SequenceSpec
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine.group import Group
 from pagewire.engine.step import Draw, Scoring, fork_name
 

@@ -6,7 +6,7 @@ Knows bounds; knows nothing of what else runs. Invariant: what passes can run to
 from __future__ import annotations
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import MAX_PRIORITY, SequenceSpec
+from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec
 from pagewire.engine.limits import Limits
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagewire.core.messages import TokenLogprobs
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.token_record import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

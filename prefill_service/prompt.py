@@ -9,8 +9,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from pagewire.core.engine_messages import Add, ChunkDone, Join, Reserve
-from pagewire.core.messages import ChunkReady, FirstToken, Run, SequenceSpec, TokenRecord
+from pagewire.core.messages import ChunkReady, FirstToken, Run
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Stopwatch
+from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.taking import Taking
 from pagewire.kvtransfer.effects import Announce

@@ -16,9 +16,10 @@ import grpc
 from pagewire.core.block_hash import chain
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import ChunkDone, StepDone
-from pagewire.core.errors import Draining, EngineFailed, Overloaded, PagewireError
-from pagewire.core.messages import ErrorInfo, LinkMessage, Run, RunAccepted, ShipmentRefused, TokenRecord
+from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, Overloaded, PagewireError
+from pagewire.core.messages import LinkMessage, Run, RunAccepted, ShipmentRefused
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export, say
 from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel

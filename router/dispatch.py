@@ -31,7 +31,8 @@ from pagewire.core.errors import (
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Ended, SequenceSpec, Submit
+from pagewire.core.messages import Ended, Submit
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission, RetryBudget
 from pagewire.router.config import RouterConfig

@@ -24,7 +24,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError, status_of
-from pagewire.core.messages import BrownoutLevel, Role
+from pagewire.core.load import BrownoutLevel
+from pagewire.core.messages import Role
 from pagewire.router.answers import Answer, error_body, models_body
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.intake import Intake

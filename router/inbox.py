@@ -11,8 +11,9 @@ import asyncio
 from dataclasses import dataclass
 
 from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import Ended, TokenLogprobs, TokenRecord
+from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
+from pagewire.core.token_record import TokenLogprobs, TokenRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import Ended, Report, Source, TokenLogprobs
+from pagewire.core.messages import Ended, Source
+from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.core.token_record import TokenLogprobs
 from pagewire.router.inbox import Arrived
 from pagewire.router.placing import Prefix
 from pagewire.router.request import Chunk, Ending, Finished, Request, ScoredToken, Usage

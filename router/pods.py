@@ -18,7 +18,8 @@ from redis.exceptions import RedisError
 
 from pagewire.core.errors import PodLost, Unavailable
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Cancel, Ended, Heartbeat, LinkMessage, Load, Role, Submit, Tokens
+from pagewire.core.load import Load
+from pagewire.core.messages import Cancel, Ended, Heartbeat, LinkMessage, Role, Submit, Tokens
 from pagewire.router.inbox import Inbox
 from pagewire.router.policy import PodView
 from pagewire.serving.handshake import Identity

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pagewire.core.messages import Candidate, Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Candidate, Role
 
 MAX_CANDIDATES = 3
 # Stand-ins until a pod has measured itself; only their ratio matters, since they are compared with one another.

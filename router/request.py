@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.core.messages import Report
+from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, Grammar, SamplingParams, TokenBias
 from pagewire.core.timeline import Timeline
 

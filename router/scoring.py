@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagewire.core.messages import TokenLogprobs
+from pagewire.core.token_record import TokenLogprobs
 from pagewire.router.request import ScoredToken
 
 TokenBytes = Callable[[int], bytes]

@@ -13,8 +13,8 @@ from typing import Any
 
 from pagewire.core import sampling as sampling_bounds
 from pagewire.core.errors import InvalidRequest, UnknownModel
-from pagewire.core.messages import MAX_PRIORITY
 from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenSequence
+from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.router.request import Ask, Request
 
 ROLES = ("system", "developer", "user", "assistant")

@@ -1,6 +1,6 @@
 """Messages to bytes and back: one mechanism for every frame, by field name.
 
-A message dataclass of `core/messages.py` and its protobuf have the same field names (a test holds them together), so
+A message dataclass and its protobuf have the same field names (a test holds them together), so
 the mapping is read off the dataclass once, at construction. Protobuf types stop here. Knows nothing of streams.
 
 A frame that does not parse, or holds a value outside its type, is `PeerMismatch`: the link it came over is closed,

@@ -22,8 +22,9 @@ from typing import Any, Protocol
 
 import grpc
 
-from pagewire.core.errors import PagewireError, PeerMismatch, Unavailable
-from pagewire.core.messages import ErrorInfo, Heartbeat, Hello, LinkMessage, Load, Refused, Welcome
+from pagewire.core.errors import ErrorInfo, PagewireError, PeerMismatch, Unavailable
+from pagewire.core.load import Load
+from pagewire.core.messages import Heartbeat, Hello, LinkMessage, Refused, Welcome
 from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pagewire.core.messages import BrownoutLevel, Load
+from pagewire.core.load import BrownoutLevel, Load
 
 _GAUGES = {
     "num_requests_running": ("num_running", "Sequences in the batch"),

@@ -23,8 +23,9 @@ from transfer_source import HOST, SECRET
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.engine_messages import Add, StepDone
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.kvtransfer.transports.offered import offered

@@ -13,8 +13,8 @@ from typing import Protocol
 import grpc
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import ErrorInfo, Fence, Fetch, FirstToken, Landed, LinkMessage, Resend
+from pagewire.core.errors import EngineFailed, ErrorInfo
+from pagewire.core.messages import Fence, Fetch, FirstToken, Landed, LinkMessage, Resend
 from pagewire.core.timeline import Stopwatch
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.exports import Exports

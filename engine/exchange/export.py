@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.errors import Unavailable
-from pagewire.core.messages import ErrorInfo, Fenced, FetchReady, LinkMessage, ShipmentFailed
+from pagewire.core.errors import ErrorInfo, Unavailable
+from pagewire.core.messages import Fenced, FetchReady, LinkMessage, ShipmentFailed
 from pagewire.kvtransfer.effects import Announce
 from pagewire.kvtransfer.outgoing import OutgoingShipment
 from pagewire.serving.link import Link

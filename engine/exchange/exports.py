@@ -16,13 +16,14 @@ from pagewire.core.engine_messages import Hold
 from pagewire.core.errors import (
     DeadlineExceeded,
     EngineFailed,
+    ErrorInfo,
     InvalidRequest,
     LeaseExpired,
     Overloaded,
     PagewireError,
     TransferFailed,
 )
-from pagewire.core.messages import ErrorInfo, Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
+from pagewire.core.messages import Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
 from pagewire.engine.exchange.export import Export, ExportKey, say
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.running_engine import RunningEngine

@@ -16,12 +16,8 @@ import grpc
 
 from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import (
-    Heartbeat,
-    LinkMessage,
-    Load,
-    Welcome,
-)
+from pagewire.core.load import Load
+from pagewire.core.messages import Heartbeat, LinkMessage, Welcome
 from pagewire.engine.exchange.delivery import Delivery, SourceMessage
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.link_cost import LinkCost, LinkMeter

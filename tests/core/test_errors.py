@@ -12,13 +12,13 @@ from pagewire.core import errors
 from pagewire.core.errors import (
     STATUS_OF,
     EngineFailed,
+    ErrorInfo,
     InvalidRequest,
     PagewireError,
     TransferFailed,
     from_cause,
     status_of,
 )
-from pagewire.core.messages import ErrorInfo
 
 
 def subclasses(root: type[PagewireError]) -> set[type[PagewireError]]:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pagewire.core.block_hash import root_hash
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import progress
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits

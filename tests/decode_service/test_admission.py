@@ -10,9 +10,9 @@ import pytest
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Reserve, Reserved
-from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError
-from pagewire.core.messages import ErrorInfo, SequenceSpec
+from pagewire.core.errors import ErrorInfo, InvalidRequest, Overloaded, PagewireError
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.decode_service.admission import Admission
 from pagewire.engine.scheduling_policy import S_PER_PRIORITY, policy_named
 

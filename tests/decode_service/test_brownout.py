@@ -8,7 +8,7 @@ from pathlib import Path
 from pods import Colocated, pods, prompt, until
 
 from pagewire.core.engine_messages import StepDone
-from pagewire.core.messages import BrownoutLevel
+from pagewire.core.load import BrownoutLevel
 from pagewire.core.sampling import FinishReason
 
 LONG = prompt(1, 100)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.core.messages import Candidate, Load
+from pagewire.core.load import Load
+from pagewire.core.messages import Candidate
 from pagewire.decode_service.prefill_choice import BOUND, Calibration, local_s, remote_s
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.kvtransfer.link_cost import LinkCost

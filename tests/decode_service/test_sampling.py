@@ -14,8 +14,8 @@ from engine_runs import engine, greedy, run_until_idle, spec
 from pods import Asked, Pods, pods, prompt
 
 from pagewire.core.engine_messages import Add
-from pagewire.core.messages import TokenLogprobs
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams, TokenBias, TokenSequence
+from pagewire.core.token_record import TokenLogprobs
 
 LONG = prompt(1, 70)
 ASKED: dict[str, dict[str, Any]] = {

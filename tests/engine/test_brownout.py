@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pagewire.core.block_hash import chain
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Add, Bind, Reserve
-from pagewire.core.messages import BrownoutLevel, Role, Submit
+from pagewire.core.load import BrownoutLevel
+from pagewire.core.messages import Role, Submit
 from pagewire.engine.block_pool import HOST, BlockPool
 from pagewire.engine.brownout import CALM_S, LEVELS, RISE_S, THRESHOLDS, Brownout, pressure_of, shorten
 from pagewire.engine.engine_loop import EngineLoop

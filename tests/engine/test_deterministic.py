@@ -15,8 +15,8 @@ import pytest
 from engine_runs import Heard, assert_at_rest, engine, run_all, run_until_idle, spec
 
 from pagewire.core.engine_messages import Add
-from pagewire.core.messages import SequenceSpec
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 
 TinyModel = Callable[[str], Path]
 

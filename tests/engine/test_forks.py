@@ -17,8 +17,8 @@ from engine_runs import Heard, assert_at_rest, engine, greedy, run_all, run_unti
 from made_up_engine import Rig
 
 from pagewire.core.engine_messages import Add, Bind, Join, Reserve, Stop
-from pagewire.core.messages import Branch, SequenceSpec, branches
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sequence_spec import Branch, SequenceSpec, branches
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.step import Step
 

@@ -19,8 +19,8 @@ from engine_runs import assert_at_rest, engine, run_all, run_until_idle, spec
 
 from pagewire.core.engine_messages import Add
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.messages import SequenceSpec
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import grammars as module
 from pagewire.engine.grammars import Grammars, Guided
 

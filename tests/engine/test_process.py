@@ -17,8 +17,9 @@ from transformers import BloomConfig
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 

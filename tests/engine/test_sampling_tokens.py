@@ -17,8 +17,10 @@ from engine_runs import Heard, assert_at_rest, engine, run_all, run_until_idle, 
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from pagewire.core.engine_messages import Add, Join, Reserve, StepDone
-from pagewire.core.messages import Role, SequenceSpec, TokenLogprobs
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams, TokenBias, TokenSequence
+from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.engine_loop import EngineLoop
 
 TinyModel = Callable[[str], Path]

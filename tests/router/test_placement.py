@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pagewire.core.block_hash import INDEX_STRIDE, BlockHash, chain, is_indexed, root_hash
 from pagewire.core.errors import Overloaded
-from pagewire.core.messages import Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.router.admission import Admission, RetryBudget
 from pagewire.router.policy import Demand, LeastLoaded, PodView, Policy, PrefixAffinity, RoundRobin
 from pagewire.router.prefix_index import MAX_PROBES, held, probes

@@ -11,7 +11,8 @@ import pytest
 
 from pagewire.core.errors import PeerMismatch, Unauthenticated, Unavailable
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Load, Role
+from pagewire.core.load import Load
+from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Role
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkDialer, LinkEvents, LinkServer, LinkTimes

@@ -10,8 +10,9 @@ from typing import Any
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, ChunkDone, SequenceEnd, StepDone
-from pagewire.core.messages import Role, SequenceSpec
+from pagewire.core.messages import Role
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop

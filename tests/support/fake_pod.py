@@ -18,23 +18,14 @@ from collections.abc import AsyncIterator
 import byte_tokenizer
 import grpc
 
-from pagewire.core.errors import PagewireError
+from pagewire.core.errors import ErrorInfo, PagewireError
 from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
-from pagewire.core.messages import (
-    Cancel,
-    Ended,
-    ErrorInfo,
-    LinkMessage,
-    Load,
-    Report,
-    Role,
-    Submit,
-    TokenLogprobs,
-    TokenRecord,
-    Tokens,
-)
+from pagewire.core.load import Load
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Submit, Tokens
+from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer, LinkTimes
 from pagewire.serving.registry import Registration

@@ -22,21 +22,11 @@ from threaded_engine import ThreadedEngine
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import (
-    Cancel,
-    Candidate,
-    Ended,
-    LinkMessage,
-    Report,
-    Role,
-    SequenceSpec,
-    Source,
-    Submit,
-    TokenLogprobs,
-    TokenRecord,
-    Tokens,
-)
+from pagewire.core.messages import Cancel, Candidate, Ended, LinkMessage, Role, Source, Submit, Tokens
+from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
+from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.decode_service.service import DecodeService
 from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.engine.front import Front

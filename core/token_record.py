@@ -1,0 +1,38 @@
+"""What a sequence yields: its new tokens, and how likely they were where that was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagewire.core.sampling import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """How likely the model held a token, before anything was done to its logits, and what it held likelier.
+
+    Natural logarithms. `rank` 1 is the likeliest. `top_tokens` are the likeliest first, of equal ones the lower id.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top_tokens: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """New tokens of one sequence; `position` is the first one's index in its output, so a gap or a repeat shows.
+
+    `logprobs` is empty or has an entry for each token. `prompt_logprobs` are those of the prompt's tokens from the
+    second on, in order, as far as they are known now; a record may have them alone.
+    """
+
+    request_id: str
+    index: int
+    position: int
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
