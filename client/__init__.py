@@ -2,7 +2,7 @@
 
 from pagewire.client.aio import AsyncClient, AsyncStream
 from pagewire.client.options import Options, Prompt
-from pagewire.client.results import Chunk, Message, ModelInfo, Result, TokenLogprob, TransferReport, Usage
+from pagewire.client.results import Chunk, Message, ModelInfo, Output, Result, TokenLogprob, TransferReport, Usage
 from pagewire.client.retry import RetryPolicy, Timeout
 from pagewire.client.sync import Client, Stream
 from pagewire.core.errors import PagewireError
@@ -17,6 +17,7 @@ __all__ = [
     "Message",
     "ModelInfo",
     "Options",
+    "Output",
     "PagewireError",
     "Prompt",
     "Result",

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pagewire.client.options import Options, Prompt
-from pagewire.client.results import Chunk, Message, ModelInfo, Result, TokenLogprob, TransferReport, Usage
+from pagewire.client.results import Chunk, Message, ModelInfo, Output, Result, TokenLogprob, TransferReport, Usage
 from pagewire.core.errors import STATUS_OF, EngineFailed, InvalidRequest, PagewireError, TransferFailed, from_cause
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
@@ -36,6 +36,7 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
         request.priority = options.get("priority", 0)
         request.request_id = options.get("request_id", "")
         sampling = inference_pb2.Sampling(
+            n=options.get("n"),
             max_tokens=options.get("max_tokens"),
             temperature=options.get("temperature"),
             top_k=options.get("top_k"),
@@ -67,31 +68,32 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
 
 
 def chunk_from_wire(chunk: inference_pb2.Chunk) -> Chunk:
-    """Return what one step added."""
+    """Return what one step added; raises EngineFailed on a finish reason that is unknown."""
     return Chunk(
         text=chunk.text,
         token_ids=tuple(chunk.token_ids),
         index=chunk.index,
         logprobs=tuple(_logprob(each) for each in chunk.logprobs),
+        finish_reason=_finish_reason(chunk.ending) if chunk.HasField("ending") else None,
+        stop=_matched_stop(chunk.ending),
     )
 
 
 def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inference_pb2.Complete) -> Result:
     """Return the finished answer from what was streamed and its last message.
 
-    Raises EngineFailed on a finish reason that is unknown.
+    Raises EngineFailed on a finish reason that is unknown, or where there is none.
     """
-    try:
-        finish_reason = FinishReason(complete.finish_reason)
-    except ValueError:
-        raise EngineFailed(f"the server gave {complete.finish_reason!r} as finish reason") from None
-    parts = list(chunks)
+    if not complete.endings:
+        raise EngineFailed("the server ended the answer without a finish reason")
+    parts: list[list[Chunk]] = [[] for _ in complete.endings]
+    for chunk in chunks:
+        if chunk.index >= len(parts):
+            raise EngineFailed(f"the server sent a chunk of answer {chunk.index} and ended {len(parts)}")
+        parts[chunk.index].append(chunk)
     return Result(
         request_id=request_id,
-        text="".join(part.text for part in parts),
-        token_ids=tuple(token for part in parts for token in part.token_ids),
-        finish_reason=finish_reason,
-        stop=_matched_stop(complete),
+        outputs=tuple(_output(own, ending) for own, ending in zip(parts, complete.endings, strict=True)),
         usage=Usage(
             prompt_tokens=complete.usage.prompt_tokens,
             completion_tokens=complete.usage.completion_tokens,
@@ -100,7 +102,6 @@ def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inferen
         timelines=tuple(_timeline(timeline) for timeline in complete.timelines),
         transfer=_transfer(complete.transfer) if complete.HasField("transfer") else None,
         prompt_token_ids=tuple(complete.prompt_token_ids),
-        logprobs=tuple(token for part in parts for token in part.logprobs),
         prompt_logprobs=tuple(_logprob(each) for each in complete.prompt_logprobs),
     )
 
@@ -176,11 +177,28 @@ def _logprob(each: inference_pb2.TokenLogprob) -> TokenLogprob:
     )
 
 
-def _matched_stop(complete: inference_pb2.Complete) -> str | int | None:
-    matched = complete.WhichOneof("matched_stop")
+def _output(chunks: list[Chunk], ending: inference_pb2.Ending) -> Output:
+    return Output(
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        finish_reason=_finish_reason(ending),
+        stop=_matched_stop(ending),
+        logprobs=tuple(token for chunk in chunks for token in chunk.logprobs),
+    )
+
+
+def _finish_reason(ending: inference_pb2.Ending) -> FinishReason:
+    try:
+        return FinishReason(ending.finish_reason)
+    except ValueError:
+        raise EngineFailed(f"the server gave {ending.finish_reason!r} as finish reason") from None
+
+
+def _matched_stop(ending: inference_pb2.Ending) -> str | int | None:
+    matched = ending.WhichOneof("matched_stop")
     if matched == "stop_text":
-        return complete.stop_text
-    return complete.stop_token_id if matched == "stop_token_id" else None
+        return ending.stop_text
+    return ending.stop_token_id if matched == "stop_token_id" else None
 
 
 def _message(part: object) -> inference_pb2.ChatMessage:

@@ -14,6 +14,7 @@ class Options(TypedDict, total=False):
     """Keyword arguments of `generate` and `stream`. What is left out, or None, takes the server's default.
 
     model            name of the model; the only one when left out
+    n                how many answers, each with an index of its own
     max_tokens       output tokens at most
     temperature      0 is greedy
     top_k            most likely tokens to draw from, 0 for all
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     """
 
     model: str
+    n: int | None
     max_tokens: int | None
     temperature: float | None
     top_k: int | None

@@ -33,20 +33,24 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What one step added. `text` may be empty while a character is incomplete, or held back for a stop string.
+    """What one step added to the answer `index`.
 
-    `logprobs` has an entry for each token where they were asked for.
+    `text` may be empty while a character is incomplete, or held back for a stop string. `logprobs` has an entry for
+    each token where they were asked for. The last chunk of an answer has its `finish_reason`, and in `stop` the stop
+    string or token that ended it, or None.
     """
 
     text: str
     token_ids: tuple[int, ...]
     index: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of a request; `cached_tokens` of the prompt were not computed anew."""
+    """Tokens of a request, whose prompt counts once; `cached_tokens` of it were not computed anew."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -90,20 +94,52 @@ class TransferReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A finished answer. `stop` is the stop string or token that ended it, or None."""
+class Output:
+    """One finished answer. `stop` is the stop string or token that ended it, or None."""
 
-    request_id: str
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop: str | int | None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished request: `n` outputs in the order of their index, and what the first one has by its short names."""
+
+    request_id: str
+    outputs: tuple[Output, ...]
     usage: Usage
     timelines: tuple[Timeline, ...] = ()
     transfer: TransferReport | None = None
     prompt_token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the first output."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens of the first output."""
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the first output ended."""
+        return self.outputs[0].finish_reason
+
+    @property
+    def stop(self) -> str | int | None:
+        """What stopped the first output."""
+        return self.outputs[0].stop
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The log probabilities of the first output."""
+        return self.outputs[0].logprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What a pod's front and its engine process say to one another, as plain values.
 
-    front -> engine  Add Reserve Bind Keep Join Abort Hold Release Ping
+    front -> engine  Add Reserve Bind Keep Join Stop Abort Hold Release Ping
     engine -> front  EngineReady CannotStart Reserved Bound StepDone Freed Held Pong
 
 The wire form is `protos/engine.proto`. A sequence goes by the `request_id` of its spec; each is used once.

@@ -6,7 +6,7 @@ together. Nothing here knows how a message travels.
 Who says what to whom:
 
     both ways        Hello Welcome Refused Heartbeat
-    router -> decode Submit Cancel                       decode -> router  Tokens Ended
+    router -> decode Submit Stop Cancel                  decode -> router  Tokens Ended
     taker -> source  Run Fetch Landed Resend Fence       source -> taker   RunAccepted ShipmentRefused ChunkReady
                                                                            FirstToken FetchReady ShipmentFailed Fenced
 
@@ -31,8 +31,8 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
 from pagewire.core.token_record import TokenRecord
 
-WIRE_VERSION = 3
-OLDEST_WIRE_VERSION = 3  # one that knows no `n` or branches would run other sequences than were asked for
+WIRE_VERSION = 4
+OLDEST_WIRE_VERSION = 4  # one that knows no `Stop` would run a sequence on that has ended
 
 
 class Role(StrEnum):
@@ -134,8 +134,16 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One sequence of a request has met a stop string and is to have no more tokens; the last one's end is `Ended`."""
+
+    request_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """End this request now; the answer is its `Ended`. `reason` is "client", "stop" (a stop string) or "deadline"."""
+    """End this request now; the answer is its `Ended`. `reason` is "client" or "deadline"."""
 
     request_id: str
     reason: str
@@ -150,7 +158,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last frame of a request, exactly once. `error` is None when it finished or was stopped by the router."""
+    """The last frame of a request, exactly once. `error` is None when all its sequences finished or were stopped."""
 
     request_id: str
     error: ErrorInfo | None = None
@@ -163,9 +171,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Build the KV of `spec.tokens`, ship the blocks from `first_block` on, and sample the first token.
+    """Build the KV of `spec.tokens`, ship the blocks from `first_block` on, and sample each sequence's first token.
 
-    `shipment_id` names the bytes on the transport. With `ship` False only the token is wanted. What the prefill pod's
+    `shipment_id` names the bytes on the transport. With `ship` False only the tokens are wanted. What the prefill pod's
     own cache lacks it may fetch from `sources`.
     """
 
@@ -239,11 +247,14 @@ class ChunkReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstToken:
-    """The prompt is done. `num_blocks` is the manifest's length; 0 when the first token ended the sequence."""
+    """The prompt is done: the first token of each sequence that was asked for, in their order.
+
+    `num_blocks` is the manifest's length; 0 when no sequence goes on.
+    """
 
     request_id: str
     generation: int
-    record: TokenRecord
+    records: tuple[TokenRecord, ...]
     num_blocks: int
     chunks: int
     cached_tokens: int
@@ -297,6 +308,6 @@ class Fenced:
 
 
 LinkMessage = (
-    Hello | Welcome | Refused | Heartbeat | Submit | Cancel | Tokens | Ended | Run | RunAccepted | ShipmentRefused
-    | ChunkReady | FirstToken | ShipmentFailed | Landed | Resend | Fence | Fenced | Fetch | FetchReady
+    Hello | Welcome | Refused | Heartbeat | Submit | Stop | Cancel | Tokens | Ended | Run | RunAccepted
+    | ShipmentRefused | ChunkReady | FirstToken | ShipmentFailed | Landed | Resend | Fence | Fenced | Fetch | FetchReady
 )  # fmt: skip

@@ -55,8 +55,9 @@ class RemotePrefill:
 
     @property
     def is_finished(self) -> bool:
-        """True when the first token ended the sequence."""
-        return self.first_token is not None and self.first_token.record.finish_reason is not None
+        """True when the first tokens ended all sequences."""
+        first = self.first_token
+        return first is not None and all(record.finish_reason is not None for record in first.records)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -64,7 +65,7 @@ class RemotePrefill:
         return self._sources
 
     async def sample(self, candidates: tuple[Candidate, ...]) -> None:
-        """Have the first token sampled and nothing shipped, by the first candidate that does."""
+        """Have the first tokens sampled and nothing shipped, by the first candidate that does."""
         for candidate in candidates:
             await self._run_on(candidate, first_block=0, ship=False)
             if self.first_token is not None:
@@ -163,6 +164,10 @@ class RemotePrefill:
         )
 
     def _take_first_token(self, message: FirstToken) -> None:
-        if self.first_token is None:
+        asked = [self._spec.index, *(branch.index for branch in self._spec.branches)]
+        said = [record.index for record in message.records if len(record.tokens) == 1]
+        if said != asked:
+            log.warning("%s: first tokens of %s came, and those of %s were asked", self._spec.request_id, said, asked)
+        elif self.first_token is None:
             self.first_token = message
             self._on_first_token(message)

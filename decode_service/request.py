@@ -2,9 +2,9 @@
 
     reserve -> have the prompt built elsewhere, or not -> join the batch -> finished
 
-A straight line that waits; what happens beside it comes in as calls (`on_tokens`, `on_end`, `cancel`, `fail`). Knows
-nothing of other requests. Invariants: whatever ends it, `run` sends exactly one `Ended`, no token after it, and leaves
-no block held.
+A straight line that waits; what happens beside it comes in as calls (`on_tokens`, `on_end`, `stop`, `cancel`, `fail`).
+Knows nothing of other requests. Invariants: whatever ends it, `run` sends exactly one `Ended`, no token after it, and
+leaves no block held.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pagewire.core.engine_messages import Join, SequenceEnd
+from pagewire.core.engine_messages import SequenceEnd, Stop
 from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -29,6 +29,7 @@ from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.prefill_choice import Calibration, Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.decode_service.report import report_of
+from pagewire.decode_service.streams import Streams
 from pagewire.decode_service.surroundings import Surroundings
 from pagewire.serving.link import Link
 
@@ -59,7 +60,9 @@ class Request:
         self._is_in_engine = False
         self._is_over = False
         self._hit_blocks = 0
-        self._sampled: list[int] = []  # here, behind what was out when it came
+        self._streams = Streams(submit.spec)
+        self._has_joined = False
+        self._has_stepped = False  # a token was sampled here
         self._prediction = Prediction()
         self._chosen_s = 0.0  # when it was decided where to build the prompt
 
@@ -74,20 +77,32 @@ class Request:
         """The engine sampled for it; False when nobody is to hear of it any more."""
         if self._is_over:
             return False
-        if not self._sampled and record.tokens:
+        if not self._has_stepped and record.tokens:
+            self._has_stepped = True
             self._watch.stamp(Phase.FIRST_STEP, self._around.clock.now())
             if self._remote.first_token is None and not self._remote.runs:
                 self._learn(self._around.costs.here, self._prediction.local_s)
-        self._sampled.extend(record.tokens)
-        return True
+        return self._streams.hear(record)
 
     def on_end(self, end: SequenceEnd) -> None:
         """The engine is done with it."""
         if not self._ended.done():
             self._ended.set_result(end)
 
+    def stop(self, index: int) -> None:
+        """Have no more tokens of one sequence; one that has ended is ignored."""
+        if not self._streams.stop(index):
+            return
+        if self._streams.is_over:
+            self.cancel("stop")
+        elif self._has_joined:
+            try:
+                self._around.engine.stop(Stop(request_id=self.request_id, index=index))
+            except EngineFailed as error:
+                log.info("%s: nothing to stop: %s", self.request_id, error.message)
+
     def cancel(self, reason: str) -> None:
-        """End it now: "stop" is a normal end, "handover" leaves its blocks to be fetched, all else is an error."""
+        """End it now, with an error unless its sequences are over; "handover" leaves its blocks to be fetched."""
         self._cancelled = self._cancelled or reason
         if self._life is not None:
             self._life.cancel()
@@ -110,7 +125,7 @@ class Request:
         (failure,) = await asyncio.gather(self._life, return_exceptions=True)
         error = self._error_of(failure)
         if isinstance(error, HandedOver):
-            await self._around.handovers.hold(self._spec, self._output() + tuple(self._sampled))
+            await self._around.handovers.hold(self._spec, self._streams.output())
         self._watch.stamp(Phase.FINISHED, self._around.clock.now())
         # The client first: its answer does not wait until nobody can touch the blocks any more.
         self._say_ended(error)
@@ -122,18 +137,17 @@ class Request:
                 if await self._is_only_sampled():
                     return
                 num_computed = await self._build_prompt()
-                if self._remote.is_finished:
+                if self._streams.is_over:
                     return
                 self._watch.stamp(Phase.JOINED, self._around.clock.now())
-                self._around.engine.join(
-                    Join(request_id=self.request_id, num_computed=num_computed, output=self._output())
-                )
+                self._around.engine.join(self._streams.join(num_computed))
+                self._has_joined = True
                 await asyncio.shield(self._ended)
         except TimeoutError:
             raise self._too_late() from None
 
     async def _is_only_sampled(self) -> bool:
-        """Have the only token that is wanted sampled elsewhere, with no block held here; False when that failed."""
+        """Have the only token of each sequence sampled elsewhere, with no block held here; False when that failed."""
         if self._is_one_token:
             await self._remote.sample(self._candidates(0))
         return self._remote.first_token is not None
@@ -157,7 +171,12 @@ class Request:
 
     @property
     def _is_one_token(self) -> bool:
-        return self._spec.sampling.max_tokens - len(self._spec.output) == 1
+        return self._spec.sampling.max_tokens - len(self._spec.output) == 1 and not self._goes_on_in_parts
+
+    @property
+    def _goes_on_in_parts(self) -> bool:
+        """True for several sequences that have begun: what follows the prompt is each one's own and computed here."""
+        return bool(self._spec.branches and self._spec.output)
 
     def _candidates(self, cached_blocks: int) -> tuple[Candidate, ...]:
         """Return who is to be asked, the soonest first; nobody when the prompt is built here.
@@ -165,7 +184,7 @@ class Request:
         `cached_blocks` of its chain are cached here. Where the placement leaves it to us, predicted times decide.
         """
         candidates, num_tokens = self._submit.candidates, len(self._spec.tokens) + len(self._spec.output)
-        if self._submit.prefill == "local" or self._scores_prompt or not candidates:
+        if self._submit.prefill == "local" or self._scores_prompt or self._goes_on_in_parts or not candidates:
             return ()
         costs, sources = self._around.costs, self._remote.sources
         there = sorted((costs.remote_s(num_tokens, each, sources), at) for at, each in enumerate(candidates))
@@ -189,11 +208,7 @@ class Request:
     def _on_first_token(self, message: FirstToken) -> None:
         if not self._remote.has_lost:
             self._learn(self._around.costs.there, self._prediction.remote_s)
-        self._say(Tokens(records=(message.record,)))
-
-    def _output(self) -> tuple[int, ...]:
-        first = self._remote.first_token
-        return self._spec.output + (first.record.tokens if first is not None else ())
+        self._say(Tokens(records=tuple(record for record in message.records if self._streams.hear(record))))
 
     # ------------------------------------------------------------------------------------------------------- the end
 
@@ -202,10 +217,10 @@ class Request:
         if self._ended.done():
             info = self._ended.result().error
             return info.error() if info is not None else None
+        if self._streams.is_over:
+            return None
         if isinstance(failure, asyncio.CancelledError):
             match self._cancelled:
-                case "stop":
-                    return None
                 case "deadline":
                     return self._too_late()
                 case "handover":

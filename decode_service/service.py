@@ -9,6 +9,7 @@ Invariant: every submitted request is in `_requests` until its blocks are free o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ import grpc
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost, Unavailable
-from pagewire.core.messages import Cancel, Ended, LinkMessage, Submit, Tokens
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Stop, Submit, Tokens
 from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
@@ -158,9 +159,13 @@ class DecodeService:
         match message:
             case Submit():
                 self._on_submit(link, message)
-            case Cancel():
+            case Stop() | Cancel():
                 request = self._requests.get(message.request_id)
-                if request is not None and request.link is link:
+                if request is None or request.link is not link:
+                    return
+                if isinstance(message, Stop):
+                    request.stop(message.index)
+                else:
                     request.cancel(message.reason)
 
     def on_down(self, link: Link) -> None:
@@ -206,7 +211,8 @@ class DecodeService:
                 f"{len(spec.tokens)} prompt tokens and {spec.sampling.max_tokens} new ones in a context of {limit}",
                 field="prompt",
             )
-        if max(spec.tokens + spec.output) >= vocab_size:
+        outputs = (spec.output, *(branch.output for branch in spec.branches))
+        if max(itertools.chain(spec.tokens, *outputs)) >= vocab_size:
             raise InvalidRequest(f"token ids go to {vocab_size - 1}", field="prompt")
         spec.sampling.validate(vocab_size)
         if len(spec.output) >= spec.sampling.max_tokens:

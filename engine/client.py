@@ -34,6 +34,7 @@ from pagewire.core.engine_messages import (
     Reserve,
     Reserved,
     StepDone,
+    Stop,
 )
 from pagewire.core.errors import EngineFailed
 from pagewire.engine import frames
@@ -139,6 +140,10 @@ class EngineClient:
 
     def join(self, command: Join) -> None:
         """Let a reserved sequence run."""
+        self._send(command)
+
+    def stop(self, command: Stop) -> None:
+        """Let one sequence of a request have no more tokens."""
         self._send(command)
 
     async def abort(self, request_id: str) -> None:

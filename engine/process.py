@@ -32,6 +32,7 @@ from pagewire.core.engine_messages import (
     Release,
     Reserve,
     Reserved,
+    Stop,
 )
 from pagewire.core.errors import Cancelled, ErrorInfo, PagewireError, PeerMismatch
 from pagewire.engine import frames
@@ -125,6 +126,8 @@ class CommandReader:
                 self._loop.keep(message)
             case Join():
                 self._loop.join(message)
+            case Stop():
+                self._loop.stop(message)
             case Abort():
                 self._desk.withdraw(message.request_id)
                 freed = self._loop.abort(message.request_id)

@@ -22,6 +22,7 @@ from pagewire.core.engine_messages import (
     Reserve,
     Reserved,
     StepDone,
+    Stop,
 )
 from pagewire.kvtransfer.transport import BlockMemory
 
@@ -65,6 +66,10 @@ class RunningEngine(Protocol):
 
     def join(self, command: Join) -> None:
         """Let a reserved sequence run."""
+        ...
+
+    def stop(self, command: Stop) -> None:
+        """Let one sequence of a request have no more tokens; one that has ended is ignored."""
         ...
 
     async def abort(self, request_id: str) -> None:

@@ -6,6 +6,7 @@ Knows frames and what it fetches; knows no engine and no transport.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagewire.core.engine_messages import Add, ChunkDone, Join, Reserve
@@ -29,7 +30,7 @@ class Prompt(Export):
 
     @property
     def spec(self) -> SequenceSpec:
-        """The sequence as our engine knows it."""
+        """The request as our engine knows it."""
         return dataclasses.replace(self.run.spec, request_id=self.engine_id)
 
     @property
@@ -44,18 +45,25 @@ class Prompt(Export):
 
     def join(self, num_computed: int) -> Join:
         """Have it run on from what was fetched."""
-        return Join(request_id=self.engine_id, num_computed=num_computed, output=self.run.spec.output)
+        spec = self.run.spec
+        return Join(
+            request_id=self.engine_id,
+            num_computed=num_computed,
+            output=spec.output,
+            index=spec.index,
+            branches=spec.branches,
+        )
 
     def say_ready(self, announced: Announce) -> None:
         """Announce the blocks of a chunk, or one layer group of them."""
         self._say(ChunkReady(**self._names(), **dataclasses.asdict(announced)))
 
-    def say_first_token(self, chunk: ChunkDone, record: TokenRecord, num_blocks: int) -> None:
-        """Send the token that the last chunk gave, and how many blocks there are to come with it."""
+    def say_first_token(self, chunk: ChunkDone, records: Sequence[TokenRecord], num_blocks: int) -> None:
+        """Send the tokens that the last chunk gave, and how many blocks there are to come with them."""
         self._say(
             FirstToken(
                 **self._names(),
-                record=dataclasses.replace(record, request_id=self.run.spec.request_id),
+                records=tuple(dataclasses.replace(each, request_id=self.run.spec.request_id) for each in records),
                 num_blocks=num_blocks,
                 chunks=self.num_chunks,
                 cached_tokens=chunk.cached_tokens,

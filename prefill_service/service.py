@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
@@ -71,10 +71,12 @@ class PrefillService:
 
     def on_step(self, step: StepDone) -> None:
         """Ship what a step completed; the first token goes ahead of the bytes."""
-        records = {record.request_id: record for record in step.records}
+        records: defaultdict[str, list[TokenRecord]] = defaultdict(list)
+        for record in step.records:
+            records[record.request_id].append(record)
         for chunk in step.chunks:
             if prompt := self._by_engine_id.get(chunk.request_id):
-                self._on_chunk(prompt, chunk, records.get(chunk.request_id))
+                self._on_chunk(prompt, chunk, records[chunk.request_id])
         for end in step.ends:
             if end.error is not None and (prompt := self._by_engine_id.get(end.request_id)):
                 self._fail(prompt, end.error)
@@ -193,7 +195,7 @@ class PrefillService:
         hashes = chain(prompt.run.spec.root, tokens, layout.block_size)[hit_blocks : plan.num_blocks]
         return hit_blocks + await prompt.taking.fetch(plan.source, hit_blocks, hashes)
 
-    def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, record: TokenRecord | None) -> None:
+    def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, records: Sequence[TokenRecord]) -> None:
         if prompt.shipment.state is not OutgoingState.SHIPPING:
             return
         exports = self._exchange.exports
@@ -204,11 +206,11 @@ class PrefillService:
         prompt.num_chunks += 1
         prompt.watch.stamp(Phase.FIRST_CHUNK_COMPUTED, now_s)
         is_finished = False
-        if chunk.is_last and record is not None:
+        if chunk.is_last and records:
             prompt.watch.stamp(Phase.LAST_CHUNK_COMPUTED, now_s)
-            is_finished = record.finish_reason is not None or not prompt.run.ship
+            is_finished = not prompt.run.ship or all(record.finish_reason is not None for record in records)
             end = chunk.first_block + len(chunk.block_ids)
-            prompt.say_first_token(chunk, record, 0 if is_finished else end - prompt.run.first_block)
+            prompt.say_first_token(chunk, records, 0 if is_finished else end - prompt.run.first_block)
         if not is_finished:
             exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
         if chunk.is_last:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
+    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "stop", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Frame(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     RUN_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     SHIPMENT_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +38,7 @@ class Frame(_message.Message):
     cancel: Cancel
     tokens: Tokens
     ended: Ended
+    stop: Stop
     run: Run
     run_accepted: RunAccepted
     shipment_refused: ShipmentRefused
@@ -49,7 +51,7 @@ class Frame(_message.Message):
     fenced: Fenced
     fetch: Fetch
     fetch_ready: FetchReady
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
@@ -140,6 +142,14 @@ class Submit(_message.Message):
     deadline_s: float
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., prefill: _Optional[str] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("request_id", "index")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    index: int
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "reason")
@@ -252,10 +262,10 @@ class ChunkReady(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("request_id", "generation", "record", "num_blocks", "chunks", "cached_tokens", "computed_tokens", "timeline", "fetched_tokens")
+    __slots__ = ("request_id", "generation", "records", "num_blocks", "chunks", "cached_tokens", "computed_tokens", "timeline", "fetched_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    RECORD_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -264,14 +274,14 @@ class FirstToken(_message.Message):
     FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
-    record: _common_pb2.TokenRecord
+    records: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenRecord]
     num_blocks: int
     chunks: int
     cached_tokens: int
     computed_tokens: int
     timeline: _common_pb2.Timeline
     fetched_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., record: _Optional[_Union[_common_pb2.TokenRecord, _Mapping]] = ..., num_blocks: _Optional[int] = ..., chunks: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., timeline: _Optional[_Union[_common_pb2.Timeline, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., num_blocks: _Optional[int] = ..., chunks: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., timeline: _Optional[_Union[_common_pb2.Timeline, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
 
 class ShipmentFailed(_message.Message):
     __slots__ = ("request_id", "generation", "error")

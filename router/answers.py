@@ -115,8 +115,11 @@ class Answer:
         return choice
 
     def opening(self) -> list[Json]:
-        """Return what a stream begins with: a chat names the role."""
-        return [self._chunk({"delta": {"role": "assistant", "content": ""}})] if self.call.is_chat else []
+        """Return what a stream begins with: a chat names the role, for each choice."""
+        if not self.call.is_chat:
+            return []
+        delta = {"delta": {"role": "assistant", "content": ""}}
+        return [self._chunk(delta, index) for index in range(self.call.ask.n or 1)]
 
     def chunk(self, chunk: Chunk) -> list[Json]:
         """Return the stream's part for new output; nothing where the caller would see nothing."""
@@ -127,16 +130,25 @@ class Answer:
         choice["logprobs"] = self._logprobs([chunk])
         if self.call.with_token_ids:
             choice["token_ids"] = list(chunk.token_ids)
-        return [self._chunk(choice)]
+        return [self._chunk(choice, chunk.index)]
 
-    def closing(self, finished: Finished) -> list[Json]:
-        """Return how a stream ends: the finish reason, then usage if asked for; the last carries `pagewire`."""
-        (ending,) = finished.endings
+    def end(self, last: Chunk, finished: Finished | None = None) -> Json:
+        """Return how a choice ends in a stream, after its `last` chunk; `finished` if the request ends with it."""
         choice: Json = {"delta": {}} if self.call.is_chat else {"text": ""}
-        choice |= {"finish_reason": ending.finish_reason.value, "stop_reason": ending.stop_reason}
+        if last.ending is not None:
+            choice |= {"finish_reason": last.ending.finish_reason.value, "stop_reason": last.ending.stop_reason}
         if self.call.with_token_ids:
-            choice |= {"token_ids": [], "prompt_token_ids": list(finished.prompt)}
-        parts = [self._chunk(choice)]
+            choice["token_ids"] = []
+            if finished is not None:
+                choice["prompt_token_ids"] = list(finished.prompt)
+        return self._chunk(choice, last.index)
+
+    def closing(self, last: Chunk, finished: Finished) -> list[Json]:
+        """Return how a stream ends: the end of the choice that took longest, then usage if asked for.
+
+        The last part carries `pagewire`.
+        """
+        parts = [self.end(last, finished)]
         if self.call.with_usage:
             parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(finished)})
         parts[-1] |= _notes(finished)
@@ -152,8 +164,8 @@ class Answer:
             return answer_logprobs.chat(tokens)
         return answer_logprobs.completion(tokens, chunks[0].offset if chunks else 0)
 
-    def _chunk(self, choice: Json) -> Json:
-        choice = {"index": 0, "logprobs": None, "finish_reason": None, **choice}
+    def _chunk(self, choice: Json, index: int) -> Json:
+        choice = {"index": index, "logprobs": None, "finish_reason": None, **choice}
         body = {**self._head("chat.completion.chunk"), "choices": [choice]}
         return {**body, "usage": None} if self.call.with_usage else body
 

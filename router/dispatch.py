@@ -6,8 +6,8 @@
                                                 within the limit of attempts and the retry budget
     any state -> failed (a named error), cancelled (the caller stopped listening)
 
-Invariants: a token goes out once, at its position, whatever pod it came from; an attempt that the pod has not ended is
-cancelled; a request leaves its admission place exactly once.
+Invariants: a token goes out once, at its position in its sequence, whatever pod it came from; an attempt that the pod
+has not ended is cancelled; a request leaves its admission place exactly once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from pagewire.core.errors import (
     Overloaded,
     PagewireError,
     Unavailable,
-    UnsupportedField,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Ended, Submit
-from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission, RetryBudget
 from pagewire.router.config import RouterConfig
@@ -43,6 +42,7 @@ from pagewire.router.metrics import RouterMetrics
 from pagewire.router.placing import Placed, Placer
 from pagewire.router.pods import PodPool
 from pagewire.router.request import Ask, Chunk, Event, Finished, Request
+from pagewire.router.sequence import Sequence
 from pagewire.serving.lifecycle import Lifecycle
 from pagewire.text.text_stream import TextStream
 from pagewire.text.tokenizer import Tokenizer
@@ -105,8 +105,6 @@ class Dispatcher:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
             limits = self._intake.check(ask)
-            if (ask.n or 1) > 1:
-                raise UnsupportedField("n is not supported by servers: leave it out, or set it to 1", field="n")
             fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
@@ -140,13 +138,13 @@ class Dispatcher:
         life = Life(
             request=request,
             prefix=await self._placer.look_up(request, fingerprint),
-            text=TextStream(self._tokenizer.detokenizer(), request.sampling.stop, request.sampling.min_tokens),
+            sequences=tuple(self._sequence(request, index) for index in range(request.sampling.n)),
             watch=watch,
             deadline_at_s=start_s + request.timeout_s,
             internal_id=uuid.uuid4().hex,
             token_bytes=self._tokenizer.token_bytes,
         )
-        while life.finish_reason is None:
+        while life.running:
             placed = await self._place(life)
             life.attempt += 1
             try:
@@ -156,6 +154,15 @@ class Dispatcher:
             except PagewireError as error:
                 self._check_retry(life, placed, error)
         yield life.finished()
+
+    def _sequence(self, request: Request, index: int) -> Sequence:
+        sampling = request.sampling
+        return Sequence(
+            index=index,
+            sampling=sampling,
+            text=TextStream(self._tokenizer.detokenizer(), sampling.stop, sampling.min_tokens),
+            token_bytes=self._tokenizer.token_bytes,
+        )
 
     async def _place(self, life: Life) -> Placed:
         give_up_s = min(self._clock.now() + self._config.placement_wait_s, life.deadline_at_s)
@@ -179,7 +186,8 @@ class Dispatcher:
         log.warning("request %s, attempt %d: %s", life.request.request_id, life.attempt, error.message)
         if isinstance(error, HandedOver) and len(life.handovers) < MAX_HANDOVERS:
             # Nothing failed: it costs neither a try nor the budget.
-            life.handovers.append(placed.decode_as_source(len(life.request.prompt) + len(life.output)))
+            num_tokens = len(life.request.prompt) + len(life.running[0].output)
+            life.handovers.append(placed.decode_as_source(num_tokens))
         elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
             raise error
         life.failed_keys.add(placed.key)
@@ -187,11 +195,11 @@ class Dispatcher:
         self._metrics.attempts.labels(error.cause).inc()
 
     async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:
-        """Submit once and pass tokens on until the sequence is over; raises where this pod cannot finish it."""
+        """Submit once and pass tokens on until all sequences are over; raises where this pod cannot finish them."""
         attempt_id = f"{life.internal_id}.{life.attempt}"
         submit = self._submit(life, placed, attempt_id)
         inbox = Inbox(
-            position=len(life.output),
+            positions={each.index: len(each.output) for each in life.running},
             limit=life.request.sampling.max_tokens,
             has_logprobs=life.request.sampling.logprobs is not None,
             num_scores=life.num_scores,
@@ -202,17 +210,17 @@ class Dispatcher:
         try:
             placed.decode.submit(submit, inbox)
             life.watch.stamp(Phase.SUBMITTED, self._clock.now())
-            while life.finish_reason is None:
+            while life.running:
                 arrived = await self._take(inbox, life)
-                if is_waiting and arrived.tokens:
+                if is_waiting and arrived.news:
                     is_waiting = False
                     placed.prefill_is_over(len(life.request.prompt))
-                chunk = life.digest(arrived, self._clock.now())
-                if chunk is not None:
+                chunks = life.digest(arrived, self._clock.now())
+                for chunk in chunks:
+                    if chunk.ending is not None and chunk.ending.stop_text is not None:
+                        placed.decode.stop(attempt_id, chunk.index)  # pods see no text
+                for chunk in chunks:
                     yield chunk
-            if not life.pod_ended_it:
-                reason = "stop"
-                placed.decode.cancel(attempt_id, reason)
             life.ended = await self._report(inbox)
         except DeadlineExceeded:
             reason = "deadline"
@@ -220,18 +228,21 @@ class Dispatcher:
         finally:
             if is_waiting:
                 placed.prefill_is_over(len(life.request.prompt))
-            if not inbox.is_settled and reason != "stop":
+            if not inbox.is_settled:
                 placed.decode.cancel(attempt_id, reason)
             placed.decode.close_inbox(attempt_id)
 
     def _submit(self, life: Life, placed: Placed, attempt_id: str) -> Submit:
+        first, *others = life.running
         spec = SequenceSpec(
             request_id=attempt_id,
             tokens=life.request.prompt,
             sampling=life.begin_attempt(),
             root=life.prefix.root,
-            output=tuple(life.output),
+            output=tuple(first.output),
+            index=first.index,
             priority=life.request.priority,
+            branches=tuple(Branch(index=each.index, output=tuple(each.output)) for each in others),
         )
         return Submit(
             spec=spec,
@@ -247,7 +258,7 @@ class Dispatcher:
             async with asyncio.timeout(max(0.0, left_s)):
                 return await inbox.take()
         except TimeoutError:
-            phase = f"after {len(life.output)} tokens" if life.output else "before the first token"
+            phase = f"after {life.num_output} tokens" if life.num_output else "before the first token"
             raise DeadlineExceeded(f"the deadline of {life.request.timeout_s} s passed {phase}") from None
 
     async def _report(self, inbox: Inbox) -> Ended | None:

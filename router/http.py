@@ -209,12 +209,17 @@ async def _sse(answer: Answer, first: Event, events: AsyncGenerator[Event, None]
     try:
         for part in answer.opening():
             yield _event(part)
-        event = first
+        chunk, event = None, first
         while isinstance(event, Chunk):
-            for part in answer.chunk(event):
+            chunk = event
+            for part in answer.chunk(chunk):
                 yield _event(part)
             event = await anext(events)
-        for part in answer.closing(event):
+            if chunk.ending is not None and isinstance(event, Chunk):
+                yield _event(answer.end(chunk))
+        if chunk is None:
+            raise EngineFailed("the request ended without an answer")
+        for part in answer.closing(chunk, event):
             yield _event(part)
     except PagewireError as error:
         yield _event(error_body(error))

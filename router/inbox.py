@@ -1,14 +1,15 @@
 """What came from a pod for one attempt of one request, until its consumer takes it.
 
 Knows positions, nothing of text or pods. Its memory is bounded by the tokens that the request may produce: a pod that
-sends more is refused. Invariant: what is taken is gapless from the first position on, without repeats, and nothing
-follows the end.
+sends more is refused. Invariants: of each sequence, what is taken is gapless from its first position on, without
+repeats, and nothing follows its end; sequences of one request begin all together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pagewire.core.errors import EngineFailed, PagewireError
 from pagewire.core.messages import Ended
@@ -17,32 +18,68 @@ from pagewire.core.token_record import TokenLogprobs, TokenRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
-    """Everything new: tokens, how likely they were, why the sequence ended if it did, and the pod's last frame."""
+class News:
+    """Everything new of one sequence: tokens, how likely they were, why it ended if it did."""
 
+    index: int
     tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """Everything new: of sequences by their index, of the prompt, and the pod's last frame."""
+
+    news: tuple[News, ...]
     prompt_logprobs: tuple[TokenLogprobs, ...]
-    finish_reason: FinishReason | None
     ended: Ended | None
 
 
+@dataclass(slots=True)
+class _Stream:
+    """One sequence; `position` is its next token's."""
+
+    position: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    has_untold_end: bool = False
+
+    def put(self, record: TokenRecord) -> None:
+        self.tokens.extend(record.tokens)
+        self.logprobs.extend(record.logprobs)
+        self.position += len(record.tokens)
+        self.finish_reason = record.finish_reason
+        self.has_untold_end = record.finish_reason is not None
+
+    def take(self, index: int) -> News | None:
+        if not (self.tokens or self.has_untold_end):
+            return None
+        news = News(
+            index=index,
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            finish_reason=self.finish_reason,
+        )
+        self.tokens, self.logprobs, self.has_untold_end = [], [], False
+        return news
+
+
 class Inbox:
-    """One attempt's tokens. `position` is the next one's, `limit` the length that the output may reach.
+    """One attempt's tokens. `positions` are the next ones' by sequence, `limit` the length that an output may reach.
 
     Each token comes with its log probability if `has_logprobs`; of the prompt's, `num_scores` may come.
     """
 
-    def __init__(self, *, position: int, limit: int, has_logprobs: bool = False, num_scores: int = 0) -> None:
-        self._position = position
+    def __init__(
+        self, *, positions: Mapping[int, int], limit: int, has_logprobs: bool = False, num_scores: int = 0
+    ) -> None:
+        self._streams = {index: _Stream(position) for index, position in positions.items()}
         self._limit = limit
         self._has_logprobs = has_logprobs
         self._num_scores = num_scores
-        self._tokens: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._finish_reason: FinishReason | None = None
-        self._has_untold_end = False
         self._ended: Ended | None = None
         self._error: PagewireError | None = None
         self._is_lost = False
@@ -53,29 +90,21 @@ class Inbox:
         """True when the pod has said its last word, or can say no more: there is nothing to cancel."""
         return self._ended is not None or self._is_lost
 
-    def put(self, record: TokenRecord) -> None:
-        """Take a record; one that repeats, skips, or goes on after the end fails the attempt."""
+    def put(self, records: Sequence[TokenRecord]) -> None:
+        """Take a frame's records, one of a sequence at most.
+
+        One that repeats, skips, or goes on after the end fails the attempt, and nothing of its frame is taken.
+        """
         if self._error is not None:
             return
-        if record.position != self._position or record.index != 0 or self._finish_reason is not None:
-            self._fail(EngineFailed(f"tokens at position {record.position} came where {self._position} is next"))
-        elif self._position + len(record.tokens) > self._limit:
-            self._fail(EngineFailed(f"more than {self._limit} tokens came"))
-        elif len(record.logprobs) != (len(record.tokens) if self._has_logprobs else 0):
-            self._fail(EngineFailed(f"{len(record.logprobs)} log probabilities came with {len(record.tokens)} tokens"))
-        elif len(record.prompt_logprobs) > self._num_scores or (
-            record.tokens and len(record.prompt_logprobs) < self._num_scores
-        ):
-            self._fail(EngineFailed(f"{len(record.prompt_logprobs)} of {self._num_scores} of the prompt's came"))
-        else:
-            self._tokens.extend(record.tokens)
-            self._logprobs.extend(record.logprobs)
+        if reason := self._breach(records):
+            self._fail(EngineFailed(reason))
+            return
+        for record in records:
+            self._streams[record.index].put(record)
             self._prompt_logprobs.extend(record.prompt_logprobs)
             self._num_scores -= len(record.prompt_logprobs)
-            self._position += len(record.tokens)
-            self._finish_reason = record.finish_reason
-            self._has_untold_end = record.finish_reason is not None
-            self._changed.set()
+        self._changed.set()
 
     def end(self, ended: Ended) -> None:
         """Take the pod's last frame."""
@@ -90,26 +119,38 @@ class Inbox:
     async def take(self) -> Arrived:
         """Wait for news and return all of it; raises what failed the attempt once everything else is taken."""
         while True:
-            if self._tokens or self._prompt_logprobs or self._has_untold_end or self._ended is not None:
-                return self._take()
+            taken = (stream.take(index) for index, stream in self._streams.items())
+            news = tuple(each for each in taken if each is not None)
+            if news or self._prompt_logprobs or self._ended is not None:
+                scores, self._prompt_logprobs = tuple(self._prompt_logprobs), []
+                return Arrived(news=news, prompt_logprobs=scores, ended=self._ended)
             if self._error is not None:
                 raise self._error
             self._changed.clear()
             await self._changed.wait()
 
+    def _breach(self, records: Sequence[TokenRecord]) -> str:
+        """Return what is wrong with a frame, "" for nothing."""
+        positions = {index: stream.position for index, stream in self._streams.items()}
+        for record in records:
+            stream = self._streams.get(record.index)
+            if stream is None or stream.finish_reason is not None:
+                return f"tokens came of sequence {record.index}, which does not run"
+            if record.position != positions[record.index]:
+                return f"tokens at position {record.position} came where {positions[record.index]} is next"
+            positions[record.index] += len(record.tokens)
+            if positions[record.index] > self._limit:
+                return f"more than {self._limit} tokens came"
+            if len(record.logprobs) != (len(record.tokens) if self._has_logprobs else 0):
+                return f"{len(record.logprobs)} log probabilities came with {len(record.tokens)} tokens"
+        scores = sum(len(record.prompt_logprobs) for record in records)
+        if scores > self._num_scores or (scores < self._num_scores and any(record.tokens for record in records)):
+            return f"{scores} of {self._num_scores} of the prompt's came"
+        if len({position > 0 for position in positions.values()}) > 1:
+            return f"some sequences began before the others: {positions}"
+        return ""
+
     def _fail(self, error: PagewireError) -> None:
         if self._error is None:
             self._error = error
             self._changed.set()
-
-    def _take(self) -> Arrived:
-        arrived = Arrived(
-            tokens=tuple(self._tokens),
-            logprobs=tuple(self._logprobs),
-            prompt_logprobs=tuple(self._prompt_logprobs),
-            finish_reason=self._finish_reason,
-            ended=self._ended,
-        )
-        self._tokens, self._logprobs, self._prompt_logprobs = [], [], []
-        self._has_untold_end = False
-        return arrived

@@ -57,8 +57,8 @@ class RouterMetrics:
         if ttft_s is not None and rest_s is not None:
             self.ttft_s.observe(ttft_s)
             self.e2e_s.observe(ttft_s + rest_s)
-            if usage.completion_tokens > 1:
-                self.tpot_s.observe(rest_s / (usage.completion_tokens - 1))
+            if event.longest > 1:
+                self.tpot_s.observe(rest_s / (event.longest - 1))
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

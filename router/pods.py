@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,7 +20,8 @@ from redis.exceptions import RedisError
 from pagewire.core.errors import PodLost, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
-from pagewire.core.messages import Cancel, Ended, Heartbeat, LinkMessage, Role, Submit, Tokens
+from pagewire.core.messages import Cancel, Ended, Heartbeat, LinkMessage, Role, Stop, Submit, Tokens
+from pagewire.core.token_record import TokenRecord
 from pagewire.router.inbox import Inbox
 from pagewire.router.policy import PodView
 from pagewire.serving.handshake import Identity
@@ -93,13 +95,11 @@ class Pod:
 
     def cancel(self, request_id: str, reason: str) -> None:
         """Ask for a request's end; without a link there is nobody to ask, and nothing that runs."""
-        if self.link is None or not self.link.is_up:
-            return
-        try:
-            self.link.send(Cancel(request_id=request_id, reason=reason))
-        except Unavailable as error:
-            # The link ends over this, and with it everything that we have on the pod.
-            log.warning("request %s not cancelled by frame: %s", request_id, error.message)
+        self._tell(Cancel(request_id=request_id, reason=reason))
+
+    def stop(self, request_id: str, index: int) -> None:
+        """Ask for no more tokens of one sequence of a request."""
+        self._tell(Stop(request_id=request_id, index=index))
 
     def close_inbox(self, request_id: str) -> None:
         """Take no more frames for a request; late ones are ignored."""
@@ -109,10 +109,13 @@ class Pod:
         """Hand a frame to whom it concerns; False when a pod has no business sending it."""
         match message:
             case Tokens(records=records):
+                by_request: defaultdict[str, list[TokenRecord]] = defaultdict(list)
                 for record in records:
-                    inbox = self._inboxes.get(record.request_id)
+                    by_request[record.request_id].append(record)
+                for request_id, own in by_request.items():
+                    inbox = self._inboxes.get(request_id)
                     if inbox is not None:
-                        inbox.put(record)
+                        inbox.put(own)
             case Ended(request_id=request_id):
                 inbox = self._inboxes.get(request_id)
                 if inbox is not None:
@@ -122,6 +125,15 @@ class Pod:
             case _:
                 return False
         return True
+
+    def _tell(self, message: Stop | Cancel) -> None:
+        if self.link is None or not self.link.is_up:
+            return
+        try:
+            self.link.send(message)
+        except Unavailable as error:
+            # The link ends over this, and with it everything that we have on the pod.
+            log.warning("%s of %s not sent: %s", type(message).__name__, message.request_id, error.message)
 
     def lost(self, reason: str) -> None:
         """The link is down: fail what waits for it."""

@@ -68,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of a finished request; `completion_tokens` is what was streamed."""
+    """Token counts of a finished request; `completion_tokens` is what was streamed, of all its sequences."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -99,7 +99,7 @@ class Chunk:
     """New output of the sequence `index`. The text of a token may come later than its id, since it may still change.
 
     `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
-    before, each read by itself.
+    before, each read by itself. The last chunk of a sequence has its `ending`.
     """
 
     text: str
@@ -107,6 +107,7 @@ class Chunk:
     logprobs: tuple[ScoredToken, ...] = ()
     offset: int = 0
     index: int = 0
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class Ending:
 class Finished:
     """The last event of a request that did not fail; `report` is None when its pod went away after the last token.
 
-    `endings` are those of its sequences, by index.
+    `endings` are those of its sequences, by index; `longest` counts the tokens of the longest one.
     """
 
     endings: tuple[Ending, ...]
@@ -137,6 +138,7 @@ class Finished:
     predicted_cached_tokens: int
     timelines: tuple[Timeline, ...]
     report: Report | None
+    longest: int = 0
     echo: str | None = None
     prompt_logprobs: tuple[ScoredToken, ...] = ()
 

@@ -22,7 +22,7 @@ from pagewire.router.dispatch import Dispatcher
 from pagewire.router.guided import ANY_OBJECT
 from pagewire.router.intake import Intake
 from pagewire.router.pods import PodPool
-from pagewire.router.request import Ask, Chunk, Event, Finished, ScoredToken
+from pagewire.router.request import Ask, Chunk, Ending, Event, Finished, ScoredToken
 from pagewire.serving.grpc_server import abort
 
 SERVICE = "pagewire.v1.Inference"
@@ -82,6 +82,7 @@ def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) 
         text=request.text if form == "text" else None,
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         messages=messages if form == "chat" else None,
+        n=given("n"),
         max_tokens=given("max_tokens"),
         temperature=given("temperature"),
         top_k=given("top_k"),
@@ -134,16 +135,26 @@ def _scored(tokens: tuple[ScoredToken, ...]) -> list[pb.TokenLogprob]:
 
 def _response(request_id: str, event: Event) -> pb.GenerateResponse:
     if isinstance(event, Chunk):
-        chunk = pb.Chunk(index=0, text=event.text, token_ids=event.token_ids, logprobs=_scored(event.logprobs))
+        chunk = pb.Chunk(
+            index=event.index,
+            text=event.text,
+            token_ids=event.token_ids,
+            logprobs=_scored(event.logprobs),
+            ending=_ending(event.ending) if event.ending is not None else None,
+        )
         return pb.GenerateResponse(request_id=request_id, chunk=chunk)
     return pb.GenerateResponse(request_id=request_id, complete=_complete(event))
 
 
+def _ending(ending: Ending) -> pb.Ending:
+    return pb.Ending(
+        finish_reason=ending.finish_reason.value, stop_text=ending.stop_text, stop_token_id=ending.stop_token_id
+    )
+
+
 def _complete(event: Finished) -> pb.Complete:
-    (ending,) = event.endings
     complete = pb.Complete(
-        index=0,
-        finish_reason=ending.finish_reason.value,
+        endings=[_ending(ending) for ending in event.endings],
         usage=pb.Usage(
             prompt_tokens=event.usage.prompt_tokens,
             completion_tokens=event.usage.completion_tokens,
@@ -159,10 +170,6 @@ def _complete(event: Finished) -> pb.Complete:
         prompt_token_ids=event.prompt,
         prompt_logprobs=_scored(event.prompt_logprobs),
     )
-    if ending.stop_text is not None:
-        complete.stop_text = ending.stop_text
-    elif ending.stop_token_id is not None:
-        complete.stop_token_id = ending.stop_token_id
     if event.report is not None:
         names = (field.name for field in pb.Transfer.DESCRIPTOR.fields)
         complete.transfer.CopyFrom(pb.Transfer(**{name: getattr(event.report, name) for name in names}))

@@ -116,11 +116,12 @@ def finish(
     room = limits.max_model_len - len(prompt)
     if room < 1:
         raise too_long(len(prompt), limits, field)
-    num_scores = 0 if ask.prompt_logprobs is None else len(prompt) * (1 + ask.prompt_logprobs)
+    num_choices = ask.n or 1  # each reports the prompt's
+    num_scores = 0 if ask.prompt_logprobs is None else len(prompt) * (1 + ask.prompt_logprobs) * num_choices
     if num_scores > MAX_PROMPT_SCORES:
         raise InvalidRequest(
             f"{len(prompt)} prompt tokens with {ask.prompt_logprobs} alternatives each are {num_scores} log "
-            f"probabilities, at most {MAX_PROMPT_SCORES} are reported",
+            f"probabilities in {num_choices} answers, at most {MAX_PROMPT_SCORES} are reported",
             field="prompt_logprobs",
         )
     if ask.max_tokens is not None:

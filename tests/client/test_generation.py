@@ -50,8 +50,7 @@ def complete(reason: str = "stop") -> inference_pb2.GenerateResponse:
     return inference_pb2.GenerateResponse(
         request_id="r1",
         complete=inference_pb2.Complete(
-            finish_reason=reason,
-            stop_text="END",
+            endings=[inference_pb2.Ending(finish_reason=reason, stop_text="END")],
             usage=inference_pb2.Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=4),
             timelines=[
                 inference_pb2.Timeline(

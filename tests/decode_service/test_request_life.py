@@ -255,7 +255,10 @@ async def let_go(cluster: Pods) -> None:
 async def test_cancelled_in_every_phase(model: Path, colocated: Colocated, phase: str, reason: str, cause: str) -> None:
     async with pods(model, d=SMALL) as cluster:
         asked, other = await reach(cluster, phase)
-        await cluster.cancel(asked, reason)
+        if reason == "stop":
+            await cluster.stop(asked)
+        else:
+            await cluster.cancel(asked, reason)
         assert (await cluster.end(asked)).cause == cause
         if cause == "deadline_exceeded":
             assert PHASES[phase] in asked.ended.error.message

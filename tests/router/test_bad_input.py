@@ -74,7 +74,7 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"temperature": True}, "temperature", "number"),
     ("completions", {"seed": 2**63}, "seed", "between"),
     ("completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream"),
-    ("completions", {"n": 2}, "n", "not supported"),
+    ("completions", {"n": 129}, "n", "between 1 and 128"),
     ("completions", {"n": 0}, "n", "between 1 and 128"),
     ("completions", {"n": 2, "best_of": 1}, "best_of", "less than n"),
     ("completions", {"best_of": 2}, "best_of", "not supported"),

@@ -13,7 +13,7 @@ from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
 from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
-from pagewire.router.inbox import Inbox
+from pagewire.router.inbox import Inbox, News
 from pagewire.router.request import Ask
 from pagewire.router.validation import Limits, check, finish
 from pagewire.text.detokenizer import Detokenizer
@@ -29,11 +29,12 @@ def record(position: int, *tokens: int, reason: FinishReason | None = None, inde
 
 
 async def test_what_came_is_taken_at_once_and_in_order() -> None:
-    inbox = Inbox(position=3, limit=10)
-    inbox.put(record(3, 7))
-    inbox.put(record(4, 8, 9, reason=FinishReason.STOP))
+    inbox = Inbox(positions={0: 3}, limit=10)
+    inbox.put([record(3, 7)])
+    inbox.put([record(4, 8, 9, reason=FinishReason.STOP)])
     arrived = await inbox.take()
-    assert (arrived.tokens, arrived.finish_reason, arrived.ended) == ((7, 8, 9), FinishReason.STOP, None)
+    assert arrived.news == (News(index=0, tokens=(7, 8, 9), finish_reason=FinishReason.STOP),)
+    assert arrived.ended is None
     assert not inbox.is_settled
     waiting = asyncio.create_task(inbox.take())
     await asyncio.sleep(0)
@@ -53,33 +54,33 @@ async def test_what_came_is_taken_at_once_and_in_order() -> None:
     ],
 )
 async def test_a_breach_fails_the_attempt_after_what_came_before(bad: TokenRecord) -> None:
-    inbox = Inbox(position=0, limit=4)
-    inbox.put(record(0, 1, 2))
+    inbox = Inbox(positions={0: 0}, limit=4)
+    inbox.put([record(0, 1, 2)])
     if bad.finish_reason is not None:
-        inbox.put(bad)
+        inbox.put([bad])
         bad = record(3, 6)  # nothing may follow the end
-    inbox.put(bad)
-    inbox.put(record(2, 5))
-    assert (await inbox.take()).tokens[:2] == (1, 2)
+    inbox.put([bad])
+    inbox.put([record(2, 5)])
+    assert (await inbox.take()).news[0].tokens[:2] == (1, 2)
     with pytest.raises(EngineFailed):
         await inbox.take()
     assert not inbox.is_settled  # the pod still runs it, so it is to be cancelled
 
 
 async def test_a_lost_pod_is_raised_after_its_last_tokens() -> None:
-    inbox = Inbox(position=0, limit=4)
-    inbox.put(record(0, 1))
+    inbox = Inbox(positions={0: 0}, limit=4)
+    inbox.put([record(0, 1)])
     inbox.lose(PodLost("gone"))
-    assert (await inbox.take()).tokens == (1,)
+    assert (await inbox.take()).news[0].tokens == (1,)
     with pytest.raises(PodLost):
         await inbox.take()
     assert inbox.is_settled
 
 
 async def test_an_end_without_tokens_is_news() -> None:
-    inbox = Inbox(position=4, limit=4)
-    inbox.put(record(4, reason=FinishReason.LENGTH))
-    assert (await inbox.take()).finish_reason is FinishReason.LENGTH
+    inbox = Inbox(positions={0: 4}, limit=4)
+    inbox.put([record(4, reason=FinishReason.LENGTH)])
+    assert (await inbox.take()).news[0].finish_reason is FinishReason.LENGTH
 
 
 @given(
@@ -169,7 +170,7 @@ def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
     ids=["a token without", "more of the prompt's", "a token before all of the prompt's", "more than tokens"],
 )
 async def test_log_probabilities_that_do_not_fit_fail_the_attempt(bad: TokenRecord) -> None:
-    inbox = Inbox(position=0, limit=5, has_logprobs=True, num_scores=2)
-    inbox.put(bad)
+    inbox = Inbox(positions={0: 0}, limit=5, has_logprobs=True, num_scores=2)
+    inbox.put([bad])
     with pytest.raises(EngineFailed):
         await inbox.take()

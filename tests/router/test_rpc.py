@@ -43,12 +43,12 @@ async def test_text_tokens_and_chats_generate(start: StartRouter) -> None:
             assert [token for chunk in chunks for token in chunk.chunk.token_ids] == want
             assert "".join(chunk.chunk.text for chunk in chunks) == TOKENIZER.decode(want)
             assert all(chunk.request_id == "mine" for chunk in chunks)
-            assert complete.finish_reason == "length"
+            assert [ending.finish_reason for ending in complete.endings] == ["length"]
             assert list(complete.prompt_token_ids) == ids
             assert complete.usage == pb.Usage(prompt_tokens=len(ids), completion_tokens=40, cached_tokens=1)
             assert complete.transfer.decode_pod == "c0"
             assert [timeline.process for timeline in complete.timelines] == ["router", "c0"]
-            assert complete.WhichOneof("matched_stop") is None
+            assert complete.endings[0].WhichOneof("matched_stop") is None
 
 
 async def test_unset_sampling_takes_openais_defaults(start: StartRouter) -> None:
@@ -68,11 +68,11 @@ async def test_what_stopped_it_is_named(start: StartRouter) -> None:
         sampling = pb.Sampling(max_tokens=400, stop=["wor"])
         chunks, complete = await generate(router, pb.GenerateRequest(text="hello world", sampling=sampling))
         assert "".join(chunk.chunk.text for chunk in chunks) == "hello "
-        assert (complete.finish_reason, complete.stop_text) == ("stop", "wor")
+        assert (complete.endings[0].finish_reason, complete.endings[0].stop_text) == ("stop", "wor")
         stop_id = TOKENIZER.encode("c").ids[0]
         sampling = pb.Sampling(max_tokens=400, stop_token_ids=[stop_id])
         _, complete = await generate(router, pb.GenerateRequest(text="abc", sampling=sampling))
-        assert (complete.finish_reason, complete.stop_token_id) == ("stop", stop_id)
+        assert (complete.endings[0].finish_reason, complete.endings[0].stop_token_id) == ("stop", stop_id)
 
 
 async def test_ending_the_call_cancels_the_request(start: StartRouter) -> None:

@@ -1,7 +1,8 @@
 """A decode or colocated pod without an engine: a real gRPC server with real links, whose tokens follow from the prompt.
 
-The answer repeats the prompt: output token k is `prompt[k % len(prompt)]`, ended by max_tokens, a stop token, or the
-end-of-sequence id. So any pod continues any request, as the contract demands, and tests know every token beforehand.
+The answer repeats the prompt: output token k of sequence i is `prompt[(k + i) % len(prompt)]`, ended by max_tokens, a
+stop token, or the end-of-sequence id. So any pod continues any request, as the contract demands, and tests know every
+token beforehand.
 
 It can prove what a router does with frames: placement, streaming, order, stop strings, cancellation, continuation,
 and what happens when a pod refuses, dies, or breaks the contract. It cannot prove anything about engines, caches,
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator
 
 import byte_tokenizer
@@ -21,7 +21,7 @@ import grpc
 from pagewire.core.errors import ErrorInfo, PagewireError
 from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
 from pagewire.core.load import Load
-from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Submit, Tokens
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Stop, Submit, Tokens
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
@@ -70,6 +70,7 @@ class FakePod:
         self.incarnation = "1"
         self.submits: list[Submit] = []
         self.cancels: list[Cancel] = []
+        self.stops: list[Stop] = []
         self.load = Load()
         self.notes: tuple[str, ...] = ()  # of every report
         self.refusal: PagewireError | None = None  # what every Submit is answered with
@@ -84,6 +85,7 @@ class FakePod:
         self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load)
         self._server: grpc.aio.Server | None = None
         self._runs: dict[str, asyncio.Task[None]] = {}
+        self._positions: dict[str, dict[int, int]] = {}  # by request and sequence
         self.port = 0
 
     @property
@@ -163,6 +165,9 @@ class FakePod:
                 task = asyncio.create_task(self._run(link, message))
                 self._runs[message.spec.request_id] = task
                 task.add_done_callback(lambda _: self._over(message.spec.request_id))
+        elif isinstance(message, Stop):
+            self.stops.append(message)
+            self._positions.get(message.request_id, {}).pop(message.index, None)
         elif isinstance(message, Cancel):
             self.cancels.append(message)
             if message.request_id in self._runs:
@@ -172,6 +177,7 @@ class FakePod:
 
     def _over(self, request_id: str) -> None:
         self._runs.pop(request_id, None)
+        self._positions.pop(request_id, None)
         self.changed.set()
 
     async def _run(self, link: Link, submit: Submit) -> None:
@@ -182,26 +188,38 @@ class FakePod:
                 scored = (logprobs(token, num_top),)
                 record = TokenRecord(request_id=spec.request_id, index=0, position=0, tokens=(), prompt_logprobs=scored)
                 link.send(Tokens(records=(record,)))
-        for position in itertools.count(len(spec.output)):
+        outputs = (spec.output, *(branch.output for branch in spec.branches))
+        indices = (spec.index, *(branch.index for branch in spec.branches))
+        running = self._positions[spec.request_id] = {
+            index: len(output) for index, output in zip(indices, outputs, strict=True)
+        }
+        while running:
+            position = min(running.values())
             if self.fail_at is not None and position >= self.fail_at[0]:
                 return self._end(link, spec.request_id, self.fail_at[1])
             if self.hold_at is not None and position >= self.hold_at:
                 await self._released.wait()
-            token = spec.tokens[position % len(spec.tokens)]
-            reason = self._reason(submit, position, token)
-            shown = position + (self.shift if position else 0)
-            record = TokenRecord(
-                request_id=spec.request_id,
-                index=0,
-                position=shown,
-                tokens=(token,),
-                finish_reason=reason,
-                logprobs=() if spec.sampling.logprobs is None else (logprobs(token, spec.sampling.logprobs),),
-            )
-            link.send(Tokens(records=(record,)))
-            if reason is not None:
-                return self._end(link, spec.request_id, None)
-            await asyncio.sleep(0)
+            records = tuple(self._record(submit, index, at) for index, at in running.items())
+            link.send(Tokens(records=records))
+            for record in records:
+                running[record.index] += 1
+                if record.finish_reason is not None:
+                    del running[record.index]
+            if running:
+                await asyncio.sleep(0)
+        return self._end(link, spec.request_id, None)
+
+    def _record(self, submit: Submit, index: int, position: int) -> TokenRecord:
+        spec = submit.spec
+        token = spec.tokens[(position + index) % len(spec.tokens)]
+        return TokenRecord(
+            request_id=spec.request_id,
+            index=index,
+            position=position + (self.shift if position else 0),
+            tokens=(token,),
+            finish_reason=self._reason(submit, position, token),
+            logprobs=() if spec.sampling.logprobs is None else (logprobs(token, spec.sampling.logprobs),),
+        )
 
     def _reason(self, submit: Submit, position: int, token: int) -> FinishReason | None:
         sampling = submit.spec.sampling

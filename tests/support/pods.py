@@ -22,10 +22,10 @@ from threaded_engine import ThreadedEngine
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Cancel, Candidate, Ended, LinkMessage, Role, Source, Submit, Tokens
+from pagewire.core.messages import Cancel, Candidate, Ended, LinkMessage, Role, Source, Stop, Submit, Tokens
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
-from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.sequence_spec import Branch, SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.decode_service.service import DecodeService
 from pagewire.engine.exchange.peers import open_bulk_channel
@@ -61,25 +61,48 @@ class Asked:
     """One submitted request, and what its router was told of it; fails on a gap, a repeat, or a word after `Ended`."""
 
     spec: SequenceSpec
-    tokens: list[int] = field(default_factory=list)
+    streams: dict[int, list[int]] = field(default_factory=dict)  # the new tokens of each sequence
+    reasons: dict[int, FinishReason] = field(default_factory=dict)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    reason: FinishReason | None = None
     ended: Ended | None = None
+
+    def __post_init__(self) -> None:
+        self.streams = {index: [] for index in self.outputs}
+
+    @property
+    def outputs(self) -> dict[int, tuple[int, ...]]:
+        """What each sequence came with."""
+        return {self.spec.index: self.spec.output} | {each.index: each.output for each in self.spec.branches}
+
+    @property
+    def tokens(self) -> list[int]:
+        """The new tokens of the first sequence."""
+        return self.streams[self.spec.index]
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why the first sequence ended."""
+        return self.reasons.get(self.spec.index)
 
     def hear(self, record: TokenRecord) -> None:
         """Take a record."""
         self.logprobs.extend(record.logprobs)
         self.prompt_logprobs.extend(record.prompt_logprobs)
-        self.hear_tokens(record.position, record.tokens, record.finish_reason)
+        self.hear_tokens(record.position, record.tokens, record.finish_reason, record.index)
 
-    def hear_tokens(self, position: int, tokens: tuple[int, ...], reason: FinishReason | None) -> None:
-        """Take new tokens."""
-        assert self.ended is None, f"{tokens} after the end of {self.spec.request_id}"
-        assert self.reason is None, f"{tokens} after the last token of {self.spec.request_id}"
-        assert position == len(self.spec.output) + len(self.tokens), f"a gap or a repeat in {self.spec.request_id}"
-        self.tokens.extend(tokens)
-        self.reason = reason
+    def hear_tokens(
+        self, position: int, tokens: tuple[int, ...], reason: FinishReason | None, index: int | None = None
+    ) -> None:
+        """Take new tokens of a sequence, the first one unless said otherwise."""
+        index = self.spec.index if index is None else index
+        name, said = f"{self.spec.request_id}, sequence {index}", self.streams[index]
+        assert self.ended is None, f"{tokens} after the end of {name}"
+        assert index not in self.reasons, f"{tokens} after the last token of {name}"
+        assert position == len(self.outputs[index]) + len(said), f"a gap or a repeat in {name}"
+        said.extend(tokens)
+        if reason is not None:
+            self.reasons[index] = reason
 
     def hear_end(self, ended: Ended) -> None:
         """Take the end."""
@@ -300,11 +323,14 @@ class Pods:
         deadline_s: float = 60.0,
         output: tuple[int, ...] = (),
         sources: Sequence[Source] = (),
+        index: int = 0,
+        others: tuple[Branch, ...] = (),
         **sampling: Any,
     ) -> Asked:
         """Submit a request to a decode pod, with all prefill pods as candidates unless told otherwise."""
         link = await self.router.link(on or self.d)
-        asked = Asked(spec(name, tokens, greedy(max_tokens, **sampling), output=output))
+        params = greedy(max_tokens, **sampling)
+        asked = Asked(spec(name, tokens, params, output=output, index=index, branches=others or branches(params.n)))
         self.router.asked[name] = asked
         chosen = tuple(pod.candidate for pod in self.prefill) if candidates is None else tuple(candidates)
         link.send(
@@ -320,6 +346,10 @@ class Pods:
         """Wait for the end of a request."""
         await until(lambda: asked.ended is not None)
         return asked
+
+    async def stop(self, asked: Asked, index: int = 0, on: Pod | None = None) -> None:
+        """Stop one sequence of a request, as over a stop string."""
+        (await self.router.link(on or self.d)).send(Stop(request_id=asked.spec.request_id, index=index))
 
     async def cancel(self, asked: Asked, reason: str = "client", on: Pod | None = None) -> None:
         """Cancel a request."""

@@ -17,7 +17,7 @@ from wired_pods import Conversation, Fleet, WiredPod
 
 from pagewire.core.engine_messages import Reserve
 from pagewire.core.errors import EngineFailed
-from pagewire.core.messages import Cancel, Role, Source
+from pagewire.core.messages import Cancel, Role, Source, Stop
 
 TIMEOUT_S = 31.0  # beyond leases, transfers and fences
 PATIENCE_S = 0.3  # until a request that waits for what never comes sees its clock move
@@ -466,12 +466,12 @@ def decode_refuses(case: Case) -> None:
 _LOST = ("pod_lost", "unavailable", "draining", "handed_over", "overloaded")  # where it is not tried again
 
 
-def _cancel(case: Case, reason: str) -> None:
+def _end(case: Case, message: Callable[[str], Stop | Cancel]) -> None:
     async def cancel() -> None:
         attempt = case.asked.attempt
         assert attempt is not None
         link = await case.fleet.router.link(case.taker)
-        link.send(Cancel(request_id=attempt.spec.request_id, reason=reason))
+        link.send(message(attempt.spec.request_id))
 
     case.at(cancel, "submit", "message", "token")
     case.asked.may_retry = False
@@ -479,13 +479,13 @@ def _cancel(case: Case, reason: str) -> None:
 
 @fault
 def client_goes_away(case: Case) -> None:
-    _cancel(case, "client")
+    _end(case, lambda request_id: Cancel(request_id=request_id, reason="client"))
     case.may_end = frozenset({"cancelled", *_LOST})
 
 
 @fault
 def stop_string(case: Case) -> None:
-    _cancel(case, "stop")
+    _end(case, lambda request_id: Stop(request_id=request_id, index=0))
     case.may_be_short = True
     case.may_end = frozenset(_LOST)
 

@@ -73,7 +73,7 @@ def echo(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
     for word in words:
         yield one(word)
     usage = inference_pb2.Usage(prompt_tokens=len(words), completion_tokens=len(words))
-    last = inference_pb2.Complete(finish_reason="length", usage=usage)
+    last = inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="length")], usage=usage)
     yield inference_pb2.GenerateResponse(request_id="r1", complete=last)
 
 

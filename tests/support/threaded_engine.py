@@ -29,6 +29,7 @@ from pagewire.core.engine_messages import (
     Reserve,
     Reserved,
     StepDone,
+    Stop,
 )
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
@@ -129,6 +130,10 @@ class ThreadedEngine:
     def join(self, command: Join) -> None:
         self._alive()
         self.loop.join(command)
+
+    def stop(self, command: Stop) -> None:
+        self._alive()
+        self.loop.stop(command)
 
     async def abort(self, request_id: str) -> None:
         self._alive()

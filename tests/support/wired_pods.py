@@ -97,8 +97,10 @@ class Hearing(Asked):
 
     on_token: Callable[[int], None] = lambda num_tokens: None
 
-    def hear_tokens(self, position: int, tokens: tuple[int, ...], reason: FinishReason | None) -> None:
-        Asked.hear_tokens(self, position, tokens, reason)
+    def hear_tokens(
+        self, position: int, tokens: tuple[int, ...], reason: FinishReason | None, index: int | None = None
+    ) -> None:
+        Asked.hear_tokens(self, position, tokens, reason, index)
         self.on_token(len(self.spec.output) + len(self.tokens))
 
 
