@@ -224,3 +224,35 @@ def test_an_option_that_is_unknown_or_of_the_wrong_type() -> None:
         request_to_wire("hi", {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(InvalidRequest, match="does not fit its type"):
         request_to_wire("hi", {"max_tokens": 2**70})
+
+
+def test_answers_are_told_apart_by_their_index() -> None:
+    life = generation()
+    life.attempt(100.0)
+    ending = inference_pb2.Ending(finish_reason="stop", stop_token_id=4)
+    for index, text, end in ((1, "Ro", None), (0, "Par", None), (1, "me", ending), (0, "is", None)):
+        said = inference_pb2.Chunk(index=index, text=text, token_ids=[len(text)], ending=end)
+        part = life.on_response(inference_pb2.GenerateResponse(request_id="r1", chunk=said))
+        assert part is not None
+        assert (part.index, part.finish_reason, part.stop) == (index, *((None, None) if end is None else ("stop", 4)))
+    last = inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="length"), ending])
+    life.on_response(inference_pb2.GenerateResponse(request_id="r1", complete=last))
+    result = life.result()
+    assert [output.text for output in result.outputs] == ["Paris", "Rome"]
+    assert [output.token_ids for output in result.outputs] == [(3, 2), (2, 2)]
+    assert [(output.finish_reason, output.stop) for output in result.outputs] == [("length", None), ("stop", 4)]
+    assert (result.text, result.token_ids, result.finish_reason, result.stop) == ("Paris", (3, 2), "length", None)
+    assert request_to_wire("hi", {"n": 2}).sampling.n == 2
+    assert not request_to_wire("hi", {}).sampling.HasField("n")
+
+
+@pytest.mark.parametrize("endings", [0, 1])
+def test_an_answer_that_was_not_ended_is_an_error(endings: int) -> None:
+    life = generation()
+    life.attempt(100.0)
+    said = inference_pb2.Chunk(index=1, text="x", token_ids=[1])
+    life.on_response(inference_pb2.GenerateResponse(request_id="r1", chunk=said))
+    last = inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="length")] * endings)
+    life.on_response(inference_pb2.GenerateResponse(request_id="r1", complete=last))
+    with pytest.raises(EngineFailed):
+        life.result()

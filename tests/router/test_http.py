@@ -10,7 +10,7 @@ import byte_tokenizer
 import openai
 import pytest
 from fake_pod import FakePod
-from router_rig import RunningRouter, StartRouter, eventually
+from router_rig import RunningRouter, StartRouter, events, eventually
 
 from pagewire.client.codec import request_to_wire
 from pagewire.core.errors import EngineFailed, Overloaded
@@ -26,12 +26,6 @@ def ids(text: str) -> list[int]:
 
 def repeated(prompt: list[int], count: int) -> list[int]:
     return [prompt[i % len(prompt)] for i in range(count)]
-
-
-def events(text: str) -> list[Any]:
-    parts = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-    assert parts[-1] == "[DONE]"
-    return [json.loads(part) for part in parts[:-1]]
 
 
 async def test_a_completion_in_all_its_forms(start: StartRouter) -> None:

@@ -174,3 +174,35 @@ async def test_log_probabilities_that_do_not_fit_fail_the_attempt(bad: TokenReco
     inbox.put([bad])
     with pytest.raises(EngineFailed):
         await inbox.take()
+
+
+async def test_sequences_are_told_apart_and_taken_together() -> None:
+    inbox = Inbox(positions={0: 2, 3: 5}, limit=10)
+    inbox.put([record(2, 7), record(5, 8, index=3)])
+    inbox.put([record(6, 9, reason=FinishReason.LENGTH, index=3)])
+    arrived = await inbox.take()
+    assert arrived.news == (
+        News(index=0, tokens=(7,)),
+        News(index=3, tokens=(8, 9), finish_reason=FinishReason.LENGTH),
+    )
+    inbox.put([record(3, 1)])
+    assert (await inbox.take()).news == (News(index=0, tokens=(1,)),)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        [record(0, 1), record(1, 2, index=1)],
+        [record(0, 1), record(0, 2, index=1), record(0, 3, index=2)],
+        [record(0, 1), record(0, 2)],
+        [record(0, 1)],
+        [record(0, 1), record(0, 1, 2, 3, 4, 5, index=1)],
+    ],
+    ids=["a gap", "another's", "twice in a frame", "one begins before the others", "more than it may have"],
+)
+async def test_of_a_frame_that_breaks_the_contract_nothing_is_taken(frame: list[TokenRecord]) -> None:
+    """So that a request always goes on from where all of its sequences are, or begins anew."""
+    inbox = Inbox(positions={0: 0, 1: 0}, limit=4)
+    inbox.put(frame)
+    with pytest.raises(EngineFailed):
+        await inbox.take()

@@ -324,13 +324,22 @@ class Pods:
         output: tuple[int, ...] = (),
         sources: Sequence[Source] = (),
         index: int = 0,
-        others: tuple[Branch, ...] = (),
+        others: tuple[Branch, ...] | None = None,
         **sampling: Any,
     ) -> Asked:
         """Submit a request to a decode pod, with all prefill pods as candidates unless told otherwise."""
         link = await self.router.link(on or self.d)
         params = greedy(max_tokens, **sampling)
-        asked = Asked(spec(name, tokens, params, output=output, index=index, branches=others or branches(params.n)))
+        asked = Asked(
+            spec(
+                name,
+                tokens,
+                params,
+                output=output,
+                index=index,
+                branches=branches(params.n) if others is None else others,
+            )
+        )
         self.router.asked[name] = asked
         chosen = tuple(pod.candidate for pod in self.prefill) if candidates is None else tuple(candidates)
         link.send(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,13 @@ class RunningRouter:
 
     async def _has(self, pods: int) -> bool:
         return await self.metric("pagewire_router_pods") == pods
+
+
+def events(text: str) -> list[Any]:
+    """Return what a stream of server-sent events says; the last one must be the end."""
+    parts = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert parts[-1] == "[DONE]"
+    return [json.loads(part) for part in parts[:-1]]
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
