@@ -123,7 +123,11 @@ class Placer:
         if self._mode is not PrefillMode.LOCAL:
             prefill = {pod.pod_id: pod for pod in self._fitting(prefix, Role.PREFILL)}
         placement = self._policy.place(
-            Demand(num_tokens=len(request.prompt), block_size=prefix.fingerprint.block_size),
+            Demand(
+                num_tokens=len(request.prompt),
+                block_size=prefix.fingerprint.block_size,
+                num_sequences=request.sampling.n,
+            ),
             [_view(pod, prefix) for pod in decode.values()],
             [_view(pod, prefix) for pod in prefill.values()],
         )

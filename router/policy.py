@@ -61,9 +61,9 @@ class PodView:
         shipped = max(0, num_tokens - self.cached_tokens) * SHIP_SHARE
         return crowd_s + (shipped + self._to_bring_up) * self._token_s
 
-    def has_room(self, num_tokens: int, block_size: int) -> bool:
-        """False when the prompt's KV surely does not fit now."""
-        needed = -(-max(0, num_tokens - self.cached_tokens) // block_size) + 1
+    def has_room(self, demand: Demand) -> bool:
+        """False when the prompt's KV, and a block for each sequence behind it, surely do not fit now."""
+        needed = -(-max(0, demand.num_tokens - self.cached_tokens) // demand.block_size) + demand.num_sequences
         spare = self.load.blocks_free + self.load.blocks_cached - self.load.blocks_reserved
         return self.load.blocks_total == 0 or spare >= needed
 
@@ -83,6 +83,7 @@ class Demand:
 
     num_tokens: int
     block_size: int
+    num_sequences: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class PrefixAffinity:
 
         def cost(pod: PodView) -> tuple[bool, float, int, str]:
             seconds = pod.decode_s(demand.num_tokens, is_local=not prefill)
-            return not pod.has_room(demand.num_tokens, demand.block_size), seconds, pod.busy, pod.pod_id
+            return not pod.has_room(demand), seconds, pod.busy, pod.pod_id
 
         return _placement(
             min(decode, key=cost), sorted(prefill, key=lambda pod: (pod.prefill_s(demand.num_tokens), pod.pod_id))
@@ -124,7 +125,7 @@ class LeastLoaded:
         """Return the decode pod with the fewest requests that has room, and the prefill pods by their queues."""
 
         def crowd(pod: PodView) -> tuple[bool, int, float, str]:
-            return not pod.has_room(demand.num_tokens, demand.block_size), pod.busy, pod.queue_s, pod.pod_id
+            return not pod.has_room(demand), pod.busy, pod.queue_s, pod.pod_id
 
         return _placement(min(decode, key=crowd), sorted(prefill, key=lambda pod: (pod.queue_s, pod.busy, pod.pod_id)))
 

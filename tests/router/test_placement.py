@@ -80,6 +80,15 @@ def test_a_pod_without_room_comes_last() -> None:
         assert policy.place(demand(), [full, roomy], []).decode == "d1"
 
 
+def test_room_is_for_all_sequences() -> None:
+    roomy = pod("d1", in_flight=30, load=Load(blocks_total=100, blocks_free=20))
+    for num_sequences, decode in ((4, "d0"), (5, "d1")):
+        tight = pod("d0", load=Load(blocks_total=100, blocks_free=8))
+        asked = Demand(num_tokens=4 * B, block_size=B, num_sequences=num_sequences)
+        for policy in (PrefixAffinity(), LeastLoaded()):
+            assert policy.place(asked, [tight, roomy], []).decode == decode
+
+
 def test_least_loaded_believes_the_higher_of_two_counts() -> None:
     theirs, ours = pod("d0", load=Load(num_running=5)), pod("d1", in_flight=4, cached=960)
     assert LeastLoaded().place(demand(), [theirs, ours], []).decode == "d1"
