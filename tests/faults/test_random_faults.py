@@ -13,8 +13,10 @@ import os
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from engine_runs import greedy
 from pods import Colocated, prompt
 from request_faults import FAULTS, Case
 from wired_pods import Conversation, Fleet, fleet
@@ -27,18 +29,24 @@ NUM_REQUESTS = 200
 PARTS = 10
 AT_ONCE = 4
 MAX_TOKENS = 32
+N = 3  # sequences of some requests, which are sampled so that they differ
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3}
+Answers = dict[tuple[int, ...], dict[int, list[list[int]]]]
+"""By prompt and number of sequences."""
 LENGTHS = (1, 15, 16, 17, 33, 48, 60, 64, 81, 97, 100, 112, 130, 150, 177, 200)
 
 
 @pytest.fixture(scope="module")
-def answers(colocated: Colocated) -> dict[tuple[int, ...], list[int]]:
-    """Return prompts of many lengths, none with a near-tie, and their answers."""
-    found: dict[tuple[int, ...], list[int]] = {}
+def answers(colocated: Colocated) -> Answers:
+    """Return prompts of many lengths, none with a near-tie, and their answers: the greedy one, and the sampled ones."""
+    found: Answers = {}
     for number, length in enumerate(LENGTHS):
         for seed in range(100 * number, 100 * number + 100):
             tokens = prompt(seed, length)
             try:
-                found[tuple(tokens)] = colocated.answer(tokens, MAX_TOKENS)
+                greedy_one = colocated.answer(tokens, MAX_TOKENS)
+                sampled = [colocated.answer(tokens, MAX_TOKENS, index=index, **SAMPLED) for index in range(N)]
+                found[tuple(tokens)] = {1: [greedy_one], N: sampled}
                 break
             except AssertionError:
                 continue  # a near-tie
@@ -53,9 +61,7 @@ def struck() -> Counter[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_every_fault_comes_right(
-    model: Path, answers: dict[tuple[int, ...], list[int]], struck: Counter[str], part: int
-) -> None:
+async def test_every_fault_comes_right(model: Path, answers: Answers, struck: Counter[str], part: int) -> None:
     deck = [name for _ in range(NUM_REQUESTS) for name in FAULTS][:NUM_REQUESTS]
     random.Random(SEED).shuffle(deck)
     numbers = range(part * NUM_REQUESTS // PARTS, (part + 1) * NUM_REQUESTS // PARTS)
@@ -80,9 +86,7 @@ def test_the_faults_did_strike(struck: Counter[str]) -> None:
     assert sum(struck.values()) > NUM_REQUESTS // 2
 
 
-async def run(
-    number: int, fault: str, pods: Fleet, answers: dict[tuple[int, ...], list[int]], struck: Counter[str]
-) -> None:
+async def run(number: int, fault: str, pods: Fleet, answers: Answers, struck: Counter[str]) -> None:
     """Ask one request, with its fault, and judge how it ended."""
     draw = random.Random(f"{SEED}/{number}")
     case = await begin(number, draw, pods, answers)
@@ -95,22 +99,23 @@ async def run(
         await pods.converse(asked)
         await case.finish()
         struck[fault] += case.has_struck
-        right = answers[tuple(asked.prompt)][: asked.max_tokens]
-        assert asked.tokens == right[: len(asked.tokens)], f"wrong tokens, right: {right}"
         assert asked.cause in case.may_end | {""}, f"an error that does not fit: {asked.cause}"
-        if not (asked.cause or case.may_be_short):
-            assert asked.tokens == right
+        for index, whole in enumerate(answers[tuple(asked.prompt)][asked.sampling.n]):
+            tokens, right = asked.streams[index], whole[: asked.sampling.max_tokens]
+            assert tokens == right[: len(tokens)], f"wrong tokens of {index}, right: {right}"
+            if not (asked.cause or (case.may_be_short and index == 0)):
+                assert tokens == right
     except BaseException as error:
         asked.is_over = True
         error.add_note(f"FAULT_SEED={SEED}, request {number}: {fault} at {case.moment}, struck: {case.has_struck}")
-        error.add_note(f"{len(asked.prompt)} in, {asked.max_tokens} out, {asked.prefill}, {asked.history}")
+        error.add_note(f"{len(asked.prompt)} in, {asked.sampling}, {asked.prefill}, {asked.history}")
         raise
     finally:
         logging.getLogger(__name__).info("%s: %s, struck: %s: %s", number, fault, case.has_struck, asked.history)
         del pods.spoilers[asked.name]
 
 
-async def begin(number: int, draw: random.Random, pods: Fleet, answers: dict[tuple[int, ...], list[int]]) -> Case:
+async def begin(number: int, draw: random.Random, pods: Fleet, answers: Answers) -> Case:
     """Draw a request; for some, have another pod hold a beginning of its prompt."""
     tokens = draw.choice(list(answers))
     decode, prefill = pods.of(Role.DECODE), pods.of(Role.PREFILL)
@@ -118,7 +123,7 @@ async def begin(number: int, draw: random.Random, pods: Fleet, answers: dict[tup
     asked = Conversation(
         name=f"r{number}",
         prompt=tokens,
-        max_tokens=draw.randint(1, MAX_TOKENS),
+        sampling=greedy(draw.randint(1, MAX_TOKENS), **draw.choice(({}, {"n": N, **SAMPLED}))),
         root=new_root(number),
         on=draw.choice(decode),
         candidates=[pod.candidate for pod in prefill[: draw.randint(1, 2)]],
@@ -137,7 +142,9 @@ async def hold(number: int, tokens: tuple[int, ...], case: Case, pods: Fleet) ->
     """Have the case's holder compute these tokens."""
     holder, root = case.holder, case.asked.root
     assert holder is not None
-    warm = Conversation(name=f"w{number}", prompt=tokens, max_tokens=1, root=root, prefill="local", candidates=())
+    warm = Conversation(
+        name=f"w{number}", prompt=tokens, sampling=greedy(1), root=root, prefill="local", candidates=()
+    )  # fmt: skip
     if holder.role is Role.DECODE:
         warm.on = holder
     else:

@@ -406,15 +406,15 @@ class Colocated:
         self._margins: dict[tuple[tuple[int, ...], int], float] = {}
         self._num_asked = 0
 
-    def answer(self, tokens: Sequence[int], max_tokens: int = 8, **sampling: Any) -> list[int]:
-        """Return the answer to a prompt."""
+    def answer(self, tokens: Sequence[int], max_tokens: int = 8, *, index: int = 0, **sampling: Any) -> list[int]:
+        """Return what the sequence `index` of a request says."""
         key = (tuple(tokens), max_tokens)
         if key not in self._margins:
             self._margins[key] = min(self._reference.greedy([list(tokens)], max_tokens)[0].margins)
         assert self._margins[key] > NEAR_TIE, f"take another prompt: a near-tie of {self._margins[key]}"
         self._num_asked += 1
         name = str(self._num_asked)
-        return run_all(self._loop, [spec(name, tokens, greedy(max_tokens, **sampling))]).tokens[name]
+        return run_all(self._loop, [spec(name, tokens, greedy(max_tokens, **sampling), index=index)]).tokens[name]
 
 
 class Wire:

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_runs import greedy, spec
+from engine_runs import spec
 from faulty_channel import FaultyChannel
 from pods import FREE, Asked, Pod, RouterEnd, Wire
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.errors import HandedOver, Overloaded, PagewireError, PodLost, Unavailable, status_of
 from pagewire.core.messages import Candidate, Role, Source, Submit
-from pagewire.core.sampling import FinishReason
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sequence_spec import Branch
 from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.kvtransfer import wire as blocks_wire
 from pagewire.serving.link import Link
@@ -101,7 +102,8 @@ class Hearing(Asked):
         self, position: int, tokens: tuple[int, ...], reason: FinishReason | None, index: int | None = None
     ) -> None:
         Asked.hear_tokens(self, position, tokens, reason, index)
-        self.on_token(len(self.spec.output) + len(self.tokens))
+        if index in (None, self.spec.index):
+            self.on_token(len(self.spec.output) + len(self.tokens))
 
 
 @dataclass(slots=True)
@@ -110,7 +112,7 @@ class Conversation:
 
     name: str
     prompt: Sequence[int]
-    max_tokens: int
+    sampling: SamplingParams
     root: BlockHash
     on: WiredPod | None = None  # the first attempt's decode pod
     candidates: Sequence[Candidate] | None = None  # all prefill pods of the moment, when None
@@ -120,12 +122,22 @@ class Conversation:
     may_retry: bool = True
     on_submit: Callable[[], None] = lambda: None
     on_token: Callable[[int], None] = lambda num_tokens: None
-    tokens: list[int] = field(default_factory=list)
+    streams: dict[int, list[int]] = field(default_factory=dict)  # of all sequences
+    ended: set[int] = field(default_factory=set)
     pod: WiredPod | None = None  # where the latest attempt runs
     attempt: Hearing | None = None
     history: list[str] = field(default_factory=list)
     cause: str = ""
     is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self.streams = {index: [] for index in range(self.sampling.n)}
+
+    @property
+    def running(self) -> list[Branch]:
+        """The sequences that have not ended, with what they have said."""
+        running = [index for index in self.streams if index not in self.ended]
+        return [Branch(index=index, output=tuple(self.streams[index])) for index in running]
 
 
 class Fleet:
@@ -171,11 +183,12 @@ class Fleet:
                 break
             error = await self._attempt(asked, pod, link, f"{asked.name}.{number}")
             asked.cause = error.cause if error is not None else ""
-            asked.history.append(f"{pod.pod_id}: {asked.cause or 'finished'} after {len(asked.tokens)} tokens")
+            counts = [len(tokens) for tokens in asked.streams.values()]
+            asked.history.append(f"{pod.pod_id}: {asked.cause or 'finished'} after {counts} tokens")
             if error is None or not asked.may_retry:
                 break
             if isinstance(error, HandedOver):
-                known = len(asked.prompt) + len(asked.tokens)
+                known = len(asked.prompt) + len(asked.running[0].output)
                 asked.sources = (pod.source(known), *asked.sources)
             elif not status_of(error).retryable:
                 break
@@ -198,7 +211,10 @@ class Fleet:
                 await asyncio.sleep(0.02)
 
     async def _attempt(self, asked: Conversation, pod: WiredPod, link: Link, name: str) -> PagewireError | None:
-        begun = spec(name, asked.prompt, greedy(asked.max_tokens), output=tuple(asked.tokens))
+        first, *others = asked.running
+        begun = spec(
+            name, asked.prompt, asked.sampling, output=first.output, index=first.index, branches=tuple(others)
+        )  # fmt: skip
         # The root is the request's own: what others left in caches is not its.
         attempt = Hearing(dataclasses.replace(begun, root=asked.root), on_token=asked.on_token)
         asked.pod, asked.attempt = pod, attempt
@@ -222,8 +238,10 @@ class Fleet:
             for each in self.pods:
                 error.add_note(f"{each.pod_id}: {held_by(each)}")
             raise
-        asked.tokens.extend(attempt.tokens)
-        if attempt.reason is not None:
+        for index, tokens in attempt.streams.items():
+            asked.streams[index].extend(tokens)
+        asked.ended.update(attempt.reasons)
+        if not asked.running:
             return None  # whatever was said later, the answer is complete
         if attempt.ended is None:
             return PodLost(f"the link to {pod.pod_id} is down")
