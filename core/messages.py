@@ -31,8 +31,8 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
 from pagewire.core.token_record import TokenRecord
 
-WIRE_VERSION = 4
-OLDEST_WIRE_VERSION = 4  # one that knows no `Stop` would run a sequence on that has ended
+WIRE_VERSION = 5
+OLDEST_WIRE_VERSION = 5  # one that knows no beams would send a `length_penalty` of 0, and no `early_stopping`
 
 
 class Role(StrEnum):

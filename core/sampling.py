@@ -23,7 +23,22 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_TOKENS = 64
 MAX_GRAMMAR_CHARS = 1 << 16
 MAX_N = 128
+MAX_LENGTH_PENALTY = 10.0
 _MAX_INT = 2**31 - 1
+
+# What draws tokens, or has no meaning for several beams at once, and what of it asks for nothing.
+_NOT_WITH_BEAMS: dict[str, tuple[object, ...]] = {
+    "temperature": (1.0, 0.0),
+    "top_k": (0,),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "grammar": (None,),
+    "logprobs": (None,),
+    "stop": ((),),
+}
 
 
 class FinishReason(StrEnum):
@@ -32,6 +47,19 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+
+
+class EarlyStopping(StrEnum):
+    """When a beam search is over, in transformers' words: True, False and "never" stand for these.
+
+    FALSE: it has `beam_width` hypotheses, and the best live beam would score below all of them if it ended now. TRUE:
+    it has `beam_width` hypotheses. NEVER: as FALSE, but with a positive `length_penalty` the live beam is taken to go
+    on to `max_tokens` without loss, so that nothing better can be missed.
+    """
+
+    FALSE = "false"
+    TRUE = "true"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +105,16 @@ class SamplingParams:
     before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
     `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by the router alone, on text; pods see
     tokens only. `n` sequences answer the prompt, each drawn with its own index.
+
+    With `use_beam_search` nothing is drawn: the `n` best of the hypotheses that `beam_width` beams find (0: `n` beams)
+    answer it, the best first, by log probability over length**`length_penalty`.
     """
 
     n: int = 1
+    use_beam_search: bool = False
+    beam_width: int = 0
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = EarlyStopping.FALSE
     max_tokens: int = 16
     min_tokens: int = 0
     temperature: float = 1.0
@@ -100,6 +135,20 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Take transformers' True, False and "never" for `early_stopping`; raises InvalidRequest for anything else."""
+        asked = str(self.early_stopping).lower()
+        if asked not in set(EarlyStopping):
+            raise InvalidRequest(
+                f'early_stopping is true, false or "never", not {self.early_stopping!r}', field="early_stopping"
+            )
+        object.__setattr__(self, "early_stopping", EarlyStopping(asked))
+
+    @property
+    def num_beams(self) -> int:
+        """Beams that search for the answers, 0 where tokens are drawn."""
+        return (self.beam_width or self.n) if self.use_beam_search else 0
 
     @property
     def is_greedy(self) -> bool:
@@ -141,6 +190,20 @@ class SamplingParams:
         self._validate_token_lists(_MAX_INT if vocab_size is None else vocab_size - 1)
         self._validate_stops()
         self._validate_grammar()
+        self._validate_beams()
+
+    def _validate_beams(self) -> None:
+        _bound("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        if not self.use_beam_search:
+            for name, unset in (("beam_width", 0), ("length_penalty", 1.0), ("early_stopping", EarlyStopping.FALSE)):
+                if getattr(self, name) != unset:
+                    raise InvalidRequest(f"{name} needs use_beam_search", field=name)
+            return
+        if self.beam_width:
+            _bound("beam_width", self.beam_width, self.n, MAX_N)
+        for name, allowed in _NOT_WITH_BEAMS.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidRequest(f"{name} does not go with use_beam_search: leave it out", field=name)
 
     def _validate_token_lists(self, largest_id: int) -> None:
         _count("logit_bias", len(self.logit_bias), MAX_LOGIT_BIAS)

@@ -27,6 +27,9 @@ class TokenRecord:
 
     `logprobs` is empty or has an entry for each token. `prompt_logprobs` are those of the prompt's tokens from the
     second on, in order, as far as they are known now; a record may have them alone.
+
+    A beam search says each answer in one record when it is over, the best as index 0: `cumulative_logprob` is the sum
+    of its tokens' log probabilities, `score` that over its length**length_penalty.
     """
 
     request_id: str
@@ -36,3 +39,5 @@ class TokenRecord:
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cumulative_logprob: float | None = None
+    score: float | None = None

@@ -1,5 +1,7 @@
 """The sequences of one request: they begin as one, fork behind the prompt, and end one by one.
 
+Those of a beam search are its beams: they fork and are dropped with every token, and end together.
+
 Knows its members and what was counted for all of them; who runs is the scheduler's to say. Invariant: a request's group
 lives until its last member is gone, and members differ in their index.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from pagewire.engine.beam_search import BeamSearch
 
 if TYPE_CHECKING:
     from pagewire.engine.sequence import Sequence
@@ -19,7 +23,7 @@ class Group:
 
     Of the tokens that the request came with, `cached_tokens` came from the prefix cache when it was first admitted,
     `fetched_tokens` from another pod when it joined, and `computed_tokens` were computed here, those of a recompute
-    after preemption included.
+    after preemption included. `search` chooses among the members where these are beams.
     """
 
     request_id: str
@@ -27,6 +31,7 @@ class Group:
     cached_tokens: int | None = None
     fetched_tokens: int = 0
     computed_tokens: int = 0
+    search: BeamSearch | None = None
 
     def member(self, index: int) -> Sequence | None:
         """Return the member with that index, None when it has ended."""

@@ -43,7 +43,8 @@ class Output:
     """A finished sequence. `token_ids` holds the token that ended it too, which `text` leaves out.
 
     `stop_reason` is the stop string or the stop token that ended it, None for the model's own end and for length.
-    `logprobs` has an entry for each of `token_ids` where they were asked for.
+    `logprobs` has an entry for each of `token_ids` where they were asked for. Of a beam search, `cumulative_logprob` is
+    the sum over `token_ids`, and `score` what the outputs are ordered by: that over their number**length_penalty.
     """
 
     text: str
@@ -51,11 +52,15 @@ class Output:
     finish_reason: FinishReason
     stop_reason: str | int | None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A prompt's answer: `n` outputs in the order of their index, and what the first one has by its short names.
+
+    Those of a beam search are the best first, and fewer than `n` where what is allowed makes no more.
 
     Of the prompt's tokens, `cached_tokens` came from the prefix cache when it first ran. `prompt_logprobs` has an entry
     for each of them but the first where they were asked for.
@@ -103,6 +108,8 @@ class _Stream:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_text: str | None = None
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
     def hear(self, record: TokenRecord) -> None:
         piece = self.stream.push(record.tokens, record.finish_reason)
@@ -110,6 +117,7 @@ class _Stream:
         self.tokens.extend(piece.tokens)
         self.logprobs.extend(record.logprobs[: len(piece.tokens)])
         self.stop_text = piece.stop_text
+        self.cumulative_logprob, self.score = record.cumulative_logprob, record.score
         self.finish_reason = FinishReason.STOP if piece.stop_text is not None else record.finish_reason
 
     def output(self) -> Output:
@@ -121,6 +129,8 @@ class _Stream:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_text if self.stop_text is not None else self._stop_token(),
             logprobs=tuple(self.logprobs),
+            cumulative_logprob=self.cumulative_logprob,
+            score=self.score,
         )
 
     def _stop_token(self) -> int | None:
@@ -138,9 +148,12 @@ class _Answer:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def completion(self, end: SequenceEnd) -> Completion:
+        streams = self.streams
+        if self.job.sampling.use_beam_search:
+            streams = [stream for stream in streams if stream.finish_reason is not None]
         return Completion(
             prompt_token_ids=self.job.prompt,
-            outputs=tuple(stream.output() for stream in self.streams),
+            outputs=tuple(stream.output() for stream in streams),
             cached_tokens=end.cached_tokens,
             prompt_logprobs=tuple(self.prompt_logprobs),
         )
@@ -170,8 +183,9 @@ class InPlaceEngine:
         """Raise InvalidRequest where no sequence can be sampled so; a grammar is compiled, and remembered."""
         sampling.validate(self.engine.ready.vocab_size)
         most = self.engine.scheduler.limits.max_num_seqs
-        if sampling.n > most:
-            raise InvalidRequest(f"n is {sampling.n}; {most} sequences run at once (max_num_seqs)", field="n")
+        field, asked = ("beam_width", sampling.num_beams) if sampling.beam_width else ("n", sampling.n)
+        if asked > most:
+            raise InvalidRequest(f"{field} is {asked}; {most} sequences run at once (max_num_seqs)", field=field)
         if sampling.grammar is not None:
             self.engine.grammars.compile(sampling.grammar)
 
@@ -211,7 +225,11 @@ class InPlaceEngine:
         ]
         self._running[request_id] = _Answer(number=number, job=job, streams=streams)
         spec = SequenceSpec(
-            request_id=request_id, tokens=job.prompt, sampling=sampling, root=root, branches=branches(sampling.n)
+            request_id=request_id,
+            tokens=job.prompt,
+            sampling=sampling,
+            root=root,
+            branches=branches(sampling.num_beams or sampling.n),
         )
         self.engine.loop.add(Add(spec=spec))
 

@@ -30,10 +30,14 @@ class Limits:
         """Return how many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def num_forked_blocks(self, num_tokens: int, num_sequences: int) -> int:
-        """Return how many blocks sequences need that have `num_tokens` in common, to write one token each behind them.
+    def most_output(self, num_prompt: int, max_tokens: int) -> int:
+        """Return how many tokens of output may follow a prompt."""
+        return min(max_tokens, self.max_model_len - num_prompt)
 
-        Full blocks are held together, the rest by each for itself: F + n (ceil((T + 1) / B) - F), F = floor(T / B).
+    def num_forked_blocks(self, num_tokens: int, num_sequences: int, num_own: int = 1) -> int:
+        """Return how many blocks sequences need that have `num_tokens` in common, to write `num_own` each behind them.
+
+        Full blocks are held together, the rest by each for itself: F + n (ceil((T + own) / B) - F), F = floor(T / B).
         """
         full = num_tokens // self.block_size
-        return full + num_sequences * (self.num_blocks(num_tokens + 1) - full)
+        return full + num_sequences * (self.num_blocks(num_tokens + num_own) - full)

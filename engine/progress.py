@@ -6,14 +6,15 @@ registered; the partial tail block stays private.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
-from pagewire.core.errors import ErrorInfo
+from pagewire.core.errors import ErrorInfo, InvalidRequest
 from pagewire.core.sampling import FinishReason
-from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.token_record import TokenRecord
+from pagewire.engine.beam_search import BeamSearch, Extension, Hypothesis
 from pagewire.engine.group import Group
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
@@ -36,8 +37,11 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
 
     `computed` is by the names of the sequences; what is not in it was not asked for.
     """
-    own = computed.get(sequence.name, _NOTHING)
+    own, search = computed.get(sequence.name, _NOTHING), sequence.group.search
     _advance(scheduler, sequence, grant, own)
+    if search is not None and own.candidates is not None:
+        search.hear(sequence.index, own.candidates)
+        return _advance_beams(scheduler, sequence, search, own)
     if own.token is None:
         scores = _record(sequence.spec, sequence.index, len(sequence.output), own)
         chunk = _chunk(scheduler, sequence, is_last=False, ships=True) if scheduler.policy.hands_off else None
@@ -55,6 +59,54 @@ def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: C
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
+
+
+def _advance_beams(scheduler: Scheduler, sequence: Sequence, search: BeamSearch, computed: Computed) -> Progress:
+    """Continue all beams once the last of them is heard, or end them and say what they found."""
+    group = sequence.group
+    scores = _record(sequence.spec, sequence.index, 0, computed)
+    records = (scores,) if scores.prompt_logprobs else ()
+    if any(each.num_computed < each.num_tokens for each in group.members):
+        return Progress(records=records)
+    beams = {each.index: each for each in group.members}
+    extensions = search.advance({index: each.output for index, each in beams.items()})
+    if extensions:
+        _extend(scheduler, beams, extensions, search.width)
+        return Progress(records=records)
+    scheduler.remove_request(group.request_id)
+    found = tuple(_found(sequence.spec, index, each) for index, each in enumerate(search.results()))
+    error = None if found else ErrorInfo.of(InvalidRequest("no beam has a token that is not banned", field="sampling"))
+    return Progress(records=records + found, end=end_of(group, error))
+
+
+def _extend(scheduler: Scheduler, beams: Mapping[int, Sequence], extensions: Iterable[Extension], width: int) -> None:
+    """Let beams go on: those without a continuation are dropped, those with several fork."""
+    going = {each.index: each for each in extensions}
+    parents = {each.parent for each in extensions}
+    for index, beam in beams.items():
+        if index not in parents:
+            scheduler.remove(beam)
+    for index, each in going.items():
+        if index != each.parent:
+            parent = beams[each.parent]
+            scheduler.fork_off(parent, Branch(index=index, output=(*parent.output, each.token)))
+    for index in parents:
+        beams[index].output.append(going[index].token)
+        beams[index].unforked = ()
+    # Where fewer tokens are possible than there are beams, the others may yet come, and keep their places.
+    beams[min(parents)].unforked = tuple(Branch(index=index) for index in range(width) if index not in going)
+
+
+def _found(spec: SequenceSpec, index: int, hypothesis: Hypothesis) -> TokenRecord:
+    return TokenRecord(
+        request_id=spec.request_id,
+        index=index,
+        position=0,
+        tokens=hypothesis.tokens,
+        finish_reason=hypothesis.finish_reason,
+        cumulative_logprob=hypothesis.total,
+        score=hypothesis.score,
+    )
 
 
 def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) -> TokenRecord:

@@ -24,6 +24,8 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
     """
     pool, limits = scheduler.pool, scheduler.limits
+    if spec.sampling.use_beam_search:
+        raise InvalidRequest("beams run where their prompt is computed", field="use_beam_search")
     total = _num_blocks(scheduler, spec)
     if total > pool.num_blocks:
         field = "n" if spec.branches else "prompt"

@@ -1,23 +1,29 @@
 """From a batch's logits to a token per drawing sequence, and what was asked about how likely tokens were.
 
-Stateless: see `kernels/sampling.py`. Log probabilities are those of the model, before anything is done to its logits.
+A beam has no token drawn: what may follow it is found, for the search to choose from. Stateless: see
+`kernels/sampling.py`. Log probabilities are those of the model, before anything is done to its logits; of beams it is
+the log probabilities that are edited, not the logits, as transformers does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 
 import torch
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.batch import Batch
+from pagewire.engine.beam_search import Candidates
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.logit_edits import edit
-from pagewire.kernels.logprobs import logprobs
+from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
 from pagewire.kernels.sampling_rows import SamplingRows
+
+NO_TOKEN = "what is allowed and what is banned leave no token to choose"
 
 
 class Sampler:
@@ -32,25 +38,54 @@ class Sampler:
 
         Raises ValueError for a row without a distribution, InvalidRequest where a sequence may choose no token at all.
         """
-        draws, num_draws = list(batch.draws.values()), len(batch.draws)
-        tokens = self._tokens(logits[:num_draws], batch.draws) if draws else []
-        reports = _reports(logits, draws, tokens)
-        scores = _scores(logits[num_draws:], batch)
-        computed = {
-            request_id: Computed(token=token, logprobs=reports.get(row), prompt_logprobs=scores.pop(request_id, ()))
-            for row, (request_id, token) in enumerate(zip(batch.draws, tokens, strict=True))
-        }
-        return computed | {request_id: Computed(prompt_logprobs=rows) for request_id, rows in scores.items()}
+        num_draws = len(batch.draws)
+        beams = {name: draw for name, draw in batch.draws.items() if draw.num_candidates}
+        if not beams:
+            computed = self._drawn(logits[:num_draws], batch.draws)
+        else:
+            others = {name: draw for name, draw in batch.draws.items() if name not in beams}
+            computed = self._followed(logits[_places(batch, beams)], beams)
+            computed |= self._drawn(logits[_places(batch, others)], others)
+        for name, rows in _scores(logits[num_draws:], batch).items():
+            computed[name] = replace(computed.get(name, Computed()), prompt_logprobs=rows)
+        return computed
 
-    def _tokens(self, logits: torch.Tensor, draws: dict[str, Draw]) -> list[int]:
-        edits = self._edits.build(draws, logits.shape[1])
-        if edits is not None:
-            edited = edit(logits, edits)
+    def _drawn(self, logits: torch.Tensor, draws: dict[str, Draw]) -> dict[str, Computed]:
+        if not draws:
+            return {}
+        edited = self._edited(logits, draws)
+        if edited is not logits:
             barred = (edited.amax(dim=-1) == -torch.inf) & (logits.amax(dim=-1) > -torch.inf)  # [n]
             if bool(barred.any()):
-                raise InvalidRequest("what is allowed and what is banned leave no token to choose", field="sampling")
-            logits = edited
-        return self._backend.sample(logits, _rows(list(draws.values())))
+                raise InvalidRequest(NO_TOKEN, field="sampling")
+        tokens = self._backend.sample(edited, _rows(list(draws.values())))
+        reports = _reports(logits, list(draws.values()), tokens)
+        return {
+            name: Computed(token=token, logprobs=reports.get(row))
+            for row, (name, token) in enumerate(zip(draws, tokens, strict=True))
+        }
+
+    def _followed(self, logits: torch.Tensor, beams: dict[str, Draw]) -> dict[str, Computed]:
+        """Return what may follow each beam."""
+        every = self._edited(log_softmax(logits), beams)  # [n, V]
+        if bool(every.isnan().any()):
+            raise ValueError("a row of logits has no distribution")
+        ids, values = likeliest(every, max(draw.num_candidates for draw in beams.values()))  # [n, K]
+        counts = torch.isfinite(values).sum(dim=-1).tolist()  # what is banned comes last
+        return {
+            name: Computed(candidates=Candidates(tokens=tuple(tokens[:count]), logprobs=tuple(logprobs[:count])))
+            for name, tokens, logprobs, count in zip(beams, ids.tolist(), values.tolist(), counts, strict=True)
+        }
+
+    def _edited(self, logits: torch.Tensor, draws: dict[str, Draw]) -> torch.Tensor:
+        edits = self._edits.build(draws, logits.shape[1])
+        return logits if edits is None else edit(logits, edits)
+
+
+def _places(batch: Batch, chosen: Container[str]) -> torch.Tensor:
+    """Return the rows of the chosen draws among those of all draws."""
+    places = [place for place, name in enumerate(batch.draws) if name in chosen]
+    return torch.tensor(places, dtype=torch.int64, device=batch.logit_rows.device)  # [n]
 
 
 def _rows(draws: Sequence[Draw]) -> SamplingRows:

@@ -20,6 +20,7 @@ from collections import deque
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine import spec_check
+from pagewire.engine.beam_search import BeamSearch
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
 from pagewire.engine.limits import Limits
@@ -76,7 +77,7 @@ class Scheduler:
         spec_check.check(spec, self.limits, self.pool.num_blocks, begins_only=self.policy.hands_off)
         sequence = Sequence(
             spec=spec,
-            group=Group(request_id=spec.request_id),
+            group=Group(request_id=spec.request_id, search=self._search(spec)),
             name=spec.request_id,
             index=spec.index,
             num_given=len(spec.tokens) + len(spec.output),
@@ -90,6 +91,12 @@ class Scheduler:
         self._know(sequence)
         return sequence
 
+    def _search(self, spec: SequenceSpec) -> BeamSearch | None:
+        if not spec.sampling.use_beam_search:
+            return None
+        limit = self.limits.most_output(len(spec.tokens), spec.sampling.max_tokens)
+        return BeamSearch.of(spec.sampling, limit, self.limits.eos_token_ids)
+
     def branch(self, first: Sequence, branches: tuple[Branch, ...]) -> None:
         """Account for the other sequences of a request, which differ from the first from the end of its prompt on.
 
@@ -101,7 +108,7 @@ class Scheduler:
             return
         for branch in branches:
             if first.num_computed >= first.num_prompt:
-                self.enqueue_joined(self._fork(first, branch))
+                self.enqueue_joined(self._fork(first, branch, first.num_prompt))
                 continue
             sequence = first.sibling(branch)
             sequence.num_given += len(branch.output)
@@ -110,15 +117,18 @@ class Scheduler:
 
     def fork(self, sequence: Sequence) -> list[Sequence]:
         """Let the sequences fork off that one whose prompt is computed has before it; return them, which run."""
-        forked = [self._fork(sequence, branch) for branch in sequence.unforked]
-        sequence.unforked = ()
-        for each in forked:
-            each.state = State.RUNNING
-            insort(self.running, each, key=self.rank)
+        branches, sequence.unforked = sequence.unforked, ()
+        return [self.fork_off(sequence, branch) for branch in branches]
+
+    def fork_off(self, sequence: Sequence, branch: Branch) -> Sequence:
+        """Let another sequence fork off one that runs, with all that is computed of it; return it, which runs."""
+        forked = self._fork(sequence, branch, sequence.num_computed)
+        forked.state = State.RUNNING
+        insort(self.running, forked, key=self.rank)
         return forked
 
-    def _fork(self, sequence: Sequence, branch: Branch) -> Sequence:
-        forked = sequence.forked(branch)
+    def _fork(self, sequence: Sequence, branch: Branch, num_common: int) -> Sequence:
+        forked = sequence.forked(branch, num_common)
         self.pool.share(forked.block_table)
         self._know(forked)
         return forked
@@ -216,6 +226,7 @@ class Scheduler:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
             if sum(each.num_seats for each in self.running) + sequence.num_seats > self.limits.max_num_seqs:
+                self._part(sequence, budget)
                 return
             if queue is joined:
                 if sequence.state is State.JOINED and budget.room(sequence) > 0:
@@ -226,15 +237,26 @@ class Scheduler:
                 self._start(sequence, self.waiting, budget)
             else:
                 waiting.clear()
+                if sequence is self._short:
+                    self._part(sequence, budget)
             if self.num_preemptions != preempted_before:
                 waiting.clear()
 
+    def _part(self, first: Sequence, budget: StepBudget) -> None:
+        """Preempt the beams that wait for others which `first`, who lacks a place or blocks, goes before.
+
+        Beams advance together, so these would keep what they have for as long as `first` waits.
+        """
+        behind = [each for each in self.waiting if self.rank(each) > self.rank(first)]
+        parted = {each.group for each in behind if each.group.search is not None} - {first.group}
+        for beam in [each for each in self.running if each.group in parted]:
+            budget.take_back(beam)
+            self._preempt(beam)
+
     def _follows(self, sequence: Sequence) -> bool:
-        """Return whether another sequence of its request is computing full blocks of their prompt for it."""
-        shared = sequence.num_prompt // self.limits.block_size * self.limits.block_size
-        return any(
-            each is not sequence and each.block_table and each.num_computed < shared for each in sequence.group.members
-        )
+        """Return whether another sequence of its request is computing full blocks for it that both begin with."""
+        others = (each for each in sequence.group.members if each is not sequence and each.block_table)
+        return any(each.num_computed < sequence.num_common_with(each) for each in others)
 
     def _start(self, sequence: Sequence, queue: list[Sequence], budget: StepBudget) -> None:
         queue.remove(sequence)
@@ -354,6 +376,7 @@ class Scheduler:
     def _freeze(self, sequence: Sequence, count: int) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
         draw = sequence.draw() if stop == sequence.num_tokens else None
+        forks = sequence.unforked if sequence.group.search is None else ()  # beams come of their parents' candidates
         return Grant(
             request_id=sequence.name,
             tokens=sequence.tokens(start, stop),
@@ -362,5 +385,5 @@ class Scheduler:
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
-            forks=tuple(sequence.draw(each.index) for each in sequence.unforked) if draw is not None else (),
+            forks=tuple(sequence.draw(each.index) for each in forks) if draw is not None else (),
         )

@@ -5,8 +5,9 @@
     reserved -> joined -> running -> ...        a shipment's: joined waits for a place in the batch, then as above
     running | joined                            one that forks off another: as it stands, in that one's blocks
 
-Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run; the KV of its
-first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`, which others may hold too.
+Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run, but for a beam
+that waits for the other beams; the KV of its first `num_computed` tokens is in the first ceil(num_computed / B) blocks
+of `block_table`, which others may hold too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 
 from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
@@ -37,11 +39,11 @@ class Sequence:
     """A sequence; only the scheduler changes it.
 
     `name` is what the engine calls it, `index` what its request does. `num_given` tokens it came with: the prompt, and
-    the output that was out before. `unforked` are the sequences that fork off it when its prompt is computed. `arrival`
-    numbers requests as they come, `arrived_s` says when. `promised` blocks are reserved in the pool for it. The KV of
-    its first `num_saved` tokens was left to the host tier when it was preempted. `reported_blocks` of the chain were
-    announced in `ChunkDone`. `num_scored` tokens of the prompt, from the second on, had their log probabilities
-    reported, where those were asked for.
+    the output that was out before. `unforked` are the sequences that fork off it when its prompt is computed, of beams
+    those that may. `arrival` numbers requests as they come, `arrived_s` says when. `promised` blocks are reserved in
+    the pool for it. The KV of its first `num_saved` tokens was left to the host tier when it was preempted.
+    `reported_blocks` of the chain were announced in `ChunkDone`. `num_scored` tokens of the prompt, from the second on,
+    had their log probabilities reported, where those were asked for.
     """
 
     spec: SequenceSpec
@@ -144,24 +146,31 @@ class Sequence:
             num_scored=self.num_prompt - 1,  # the first says what there is to say of the prompt
         )
 
-    def forked(self, branch: Branch) -> Sequence:
-        """Return another sequence of its request, which has all of the prompt, computed, in the same blocks."""
-        sibling, num_full = self.sibling(branch), self.num_prompt // self.block_size
-        sibling.num_computed = self.num_prompt
-        sibling.block_table = self.block_table[: -(-self.num_prompt // self.block_size)]
+    def forked(self, branch: Branch, num_common: int) -> Sequence:
+        """Return another sequence of its request, which has the first `num_common` tokens, computed, in its blocks."""
+        sibling, num_full = self.sibling(branch), num_common // self.block_size
+        sibling.num_computed = num_common
+        sibling.block_table = self.block_table[: -(-num_common // self.block_size)]
         sibling.hashes = self.hashes[:num_full]
         sibling.num_registered = min(num_full, self.num_registered)
         return sibling
 
+    def num_common_with(self, other: Sequence) -> int:
+        """Return how many tokens that a cache may serve begin another one's full blocks as well."""
+        theirs = other.chain(other.num_tokens // self.block_size)
+        pairs = zip(self.hit_chain(), theirs, strict=False)
+        return self.block_size * sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
     def draw(self, index: int | None = None) -> Draw:
         """Return the drawing of the next token; `index` is another's that forks off with it."""
-        sampling = self.spec.sampling
+        sampling, search = self.spec.sampling, self.group.search
         return Draw(
             sampling=sampling,
             index=self.index if index is None else index,
             position=len(self.output),
             prompt=self.spec.tokens if sampling.reads_tokens else (),
             output=tuple(self.output) if sampling.reads_tokens else (),
+            num_candidates=0 if search is None else search.num_candidates,
         )
 
     def scoring(self, start: int, stop: int) -> Scoring | None:

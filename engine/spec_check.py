@@ -9,6 +9,8 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec
 from pagewire.engine.limits import Limits
 
+_BEAMS = "use_beam_search"
+
 
 def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
     """Raise InvalidRequest naming what is wrong with a request, for an engine whose pool has `num_blocks`.
@@ -24,6 +26,8 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: b
             f"the prompt has {length} tokens; at most {limits.max_model_len - 1} leave room for an answer",
             field="prompt",
         )
+    if spec.sampling.use_beam_search:
+        _check_beams(spec, limits, num_blocks, begins_only=begins_only)
     if spec.num_sequences > 1:
         _check_branches(spec, limits, num_blocks, begins_only=begins_only)
     if limits.num_blocks(length + 1) > num_blocks:
@@ -40,6 +44,24 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: b
     if len(spec.output) >= spec.sampling.max_tokens:
         raise InvalidRequest(
             f"max_tokens {spec.sampling.max_tokens} is used up by {len(spec.output)} tokens of output",
+            field="max_tokens",
+        )
+
+
+def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
+    if begins_only:
+        raise InvalidRequest("beams run where their prompt is computed, and nothing decodes here", field=_BEAMS)
+    if spec.output:
+        raise InvalidRequest("a beam search cannot go on from the output of another", field=_BEAMS)
+    width = spec.sampling.num_beams
+    if sorted((spec.index, *(each.index for each in spec.branches))) != list(range(width)):
+        raise InvalidRequest(f"{width} beams have the indices 0 .. {width - 1}", field=_BEAMS)
+    # A beam that waits for others keeps its blocks, so all must fit at their longest, with one block each to spare.
+    longest = limits.most_output(len(spec.tokens), spec.sampling.max_tokens)
+    needed = limits.num_forked_blocks(len(spec.tokens), width, longest) + width
+    if needed > num_blocks:
+        raise InvalidRequest(
+            f"{width} beams of up to {longest} tokens may need {needed} blocks; the KV pool has {num_blocks}",
             field="max_tokens",
         )
 

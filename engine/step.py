@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.token_record import TokenLogprobs
+from pagewire.engine.beam_search import Candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
     """Sample one token after the grant: `index` of the sequence, `position` of the token in its output.
 
-    `prompt` and `output` are the sequence's tokens where its parameters fold over them, else empty.
+    `prompt` and `output` are the sequence's tokens where its parameters fold over them, else empty. For a beam nothing
+    is sampled: so many candidates as `num_candidates` are found.
     """
 
     sampling: SamplingParams
@@ -20,6 +22,7 @@ class Draw:
     position: int
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
+    num_candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a step found out for one grant: the token of a draw, with its log probabilities where asked; the scores."""
+    """What a step found out for one grant: the token of a draw, with its log probabilities where asked; the scores.
+
+    Of a beam's draw, `candidates` in place of a token.
+    """
 
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    candidates: Candidates | None = None

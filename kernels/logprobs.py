@@ -37,17 +37,33 @@ def logprobs(logits: torch.Tensor, tokens: torch.Tensor, num_top: int) -> Logpro
     )
 
 
-def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, num_top: int) -> Logprobs:
+def log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return the log probabilities `[n, V]` of all tokens, fp32."""
+    starts = range(0, len(logits), _ROWS_AT_ONCE)
+    return torch.cat([_log_softmax(logits[start : start + _ROWS_AT_ONCE]).float() for start in starts])
+
+
+def likeliest(every: torch.Tensor, num_top: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids and values `[n, K]` of each row's `num_top` largest, falling; K is V where that is fewer."""
+    ids = _top_ids(every, min(num_top, every.shape[1]))
+    return ids, every.gather(1, ids)
+
+
+def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
     wide = logits.double()
     shifted = wide - wide.amax(dim=-1, keepdim=True)
-    every = shifted - shifted.exp().cumsum(dim=-1)[:, -1:].log()  # [n, V]; one after another, as in sampling.py
+    return shifted - shifted.exp().cumsum(dim=-1)[:, -1:].log()  # [n, V]; one after another, as in sampling.py
+
+
+def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, num_top: int) -> Logprobs:
+    every = _log_softmax(logits)  # [n, V]
     chosen = every.gather(1, tokens[:, None])  # [n, 1]
-    top_ids = _top_ids(every, min(num_top, every.shape[1]))
+    top_ids, top_logprobs = likeliest(every, num_top)
     return Logprobs(
         logprob=chosen[:, 0],
         rank=(every > chosen).sum(dim=-1) + 1,
         top_ids=top_ids,
-        top_logprobs=every.gather(1, top_ids),
+        top_logprobs=top_logprobs,
     )
 
 
