@@ -27,6 +27,7 @@ from pagewire.core.errors import (
     Overloaded,
     PagewireError,
     Unavailable,
+    UnsupportedField,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
@@ -105,6 +106,10 @@ class Dispatcher:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
             limits = self._intake.check(ask)
+            if ask.use_beam_search:
+                raise UnsupportedField(
+                    "use_beam_search is not supported by servers: leave it out", field="use_beam_search"
+                )
             fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)

@@ -29,7 +29,6 @@ IGNORED = frozenset(
 # Known and not honoured: refused by name, but for the values that ask for nothing.
 REFUSED: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
-    "length_penalty": (1,),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -40,7 +39,6 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "use_beam_search": (False,),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -83,6 +81,10 @@ class _Body(_Schema):
 
     model: str | None = None
     n: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -207,6 +209,10 @@ def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": body.model or "",
         "n": body.n,
+        "use_beam_search": bool(body.use_beam_search),
+        "beam_width": body.beam_width,
+        "length_penalty": body.length_penalty,
+        "early_stopping": body.early_stopping,
         "temperature": body.temperature,
         "top_p": body.top_p,
         # -1 is vLLM's way to say off

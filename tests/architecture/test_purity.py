@@ -37,6 +37,7 @@ PURE_FILES = (
     "engine/group.py",
     "engine/hold.py",
     "engine/host_tier.py",
+    "engine/beam_search.py",
     "engine/limits.py",
     "engine/moves.py",
     "engine/pin.py",

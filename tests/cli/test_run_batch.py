@@ -101,6 +101,36 @@ def test_n_choices_are_those_of_n_outputs(model: Path, tmp_path: Path) -> None:
     assert len({choice["text"] for choice in body["choices"]}) == 3
 
 
+def test_beams_are_those_of_llm(model: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"use_beam_search": True, "n": 3, "max_tokens": 7, "ignore_eos": True}
+    more: dict[str, Any] = {"beam_width": 4, "length_penalty": 0.5, "early_stopping": "never"}
+    prompt = "Three answers, the best first"
+    lines = [
+        request("beams", TEXT, prompt=prompt, return_token_ids=True, **asked, **more),
+        request("chat", CHAT, messages=[{"role": "user", "content": "x"}], early_stopping=True, **asked),
+        request("warm", TEXT, prompt=prompt, **{**asked, "temperature": 0.5}),
+        request("streamed", TEXT, prompt=prompt, stream=True, **asked),
+        request("scored", TEXT, prompt=prompt, logprobs=1, **asked),
+        request("wide", TEXT, prompt=prompt, beam_width=100, **asked),
+        request("penalty alone", TEXT, prompt=prompt, length_penalty=0.5),
+    ]
+    done = run_batch(model, tmp_path, lines, "--json", "--max-num-seqs", "16")
+    assert done.returncode == 0, done.stderr
+    found = {name: line["response"]["body"] for name, line in answers(tmp_path).items()}
+    with LLM(model, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256) as llm:
+        (told,) = llm.generate(prompt, SamplingParams(**asked, **more))
+    Completion.model_validate(found["beams"], strict=False)
+    assert [(choice["index"], choice["text"], choice["token_ids"]) for choice in found["beams"]["choices"]] == [
+        (index, output.text, list(output.token_ids)) for index, output in enumerate(told.outputs)
+    ]
+    assert found["beams"]["usage"]["completion_tokens"] == 3 * 7
+    assert len(found["chat"]["choices"]) == 3
+    assert {name: body["error"]["param"] for name, body in found.items() if "error" in body} == {
+        "warm": "temperature", "streamed": "stream", "scored": "logprobs", "wide": "beam_width",
+        "penalty alone": "length_penalty",
+    }  # fmt: skip
+
+
 def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> None:
     good = request("good", TEXT, prompt="x", max_tokens=2, stop=["\n"])
     lines = [

@@ -105,6 +105,27 @@ def test_n_outputs_are_those_of_n_indices_and_each_has_its_own_end(llm: LLM) -> 
     assert any(output.finish_reason is FinishReason.LENGTH for output in cut)
 
 
+def test_beams_come_best_first_with_their_scores(llm: LLM) -> None:
+    params = SamplingParams(n=3, use_beam_search=True, beam_width=6, max_tokens=9, length_penalty=0.5, ignore_eos=True)
+    answers = llm.generate(TEXTS, params)
+    for answer in answers:
+        assert len({output.token_ids for output in answer.outputs}) == 3
+        scores = [output.score for output in answer.outputs if output.score is not None]
+        assert scores == sorted(scores, reverse=True)
+        for output, score in zip(answer.outputs, scores, strict=True):
+            assert output.cumulative_logprob == pytest.approx(score * len(output.token_ids) ** 0.5)
+    # The log probability of a hypothesis is what the model says of its tokens, as a prompt.
+    prompt, best = answers[1].prompt_token_ids, answers[1].outputs[0]
+    scored = llm.generate([[*prompt, *best.token_ids]], greedy(1, prompt_logprobs=0))[0].prompt_logprobs[
+        len(prompt) - 1 :
+    ]
+    assert sum(each.logprob for each in scored) == pytest.approx(best.cumulative_logprob, abs=1e-4)
+    alone = llm.generate(TEXTS[2], replace(params, n=1, prompt_logprobs=1))[0]
+    assert alone.outputs == answers[2].outputs[:1]
+    assert len(alone.prompt_logprobs) == len(alone.prompt_token_ids) - 1
+    assert llm.generate(TEXTS[2], greedy(9))[0].outputs[0].score is None
+
+
 def test_more_sequences_than_run_at_once_are_refused_before_anything_runs(tiny: TinyModel) -> None:
     with LLM(tiny("llama"), **SMALL, max_num_seqs=2) as llm:
         for n, message in ((3, "2 sequences run at once"), (0, "n must be"), (129, "n must be")):
