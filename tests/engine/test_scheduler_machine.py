@@ -13,6 +13,7 @@ from engine_runs import ROOT, spec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pretended_memory import B, Memory
 
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.engine_messages import Join, Keep
@@ -23,7 +24,6 @@ from pagewire.core.sequence_spec import MAX_PRIORITY, Branch
 from pagewire.engine import hold, progress, reservation
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
-from pagewire.engine.moves import Way
 from pagewire.engine.preemption import Preemption, PreemptionMode
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
@@ -31,30 +31,9 @@ from pagewire.engine.scheduling_policy import PolicyName, policy_named
 from pagewire.engine.sequence import Sequence, State
 from pagewire.engine.step import Computed, Step, fork_name
 
-B = 16
 BUDGET, CHUNK, SEQS, LONGEST = 24, 16, 4, 110
 LENGTHS, MAX_TOKENS = st.integers(1, 50), st.integers(1, 59)
 PRIORITIES = st.sampled_from([-MAX_PRIORITY, -1, 0, 1, MAX_PRIORITY])
-
-
-class Memory:
-    """What lies in each slot of the pool and of host memory: the token, or -1 for rubbish."""
-
-    def __init__(self, num_blocks: int, num_slots: int) -> None:
-        self.pool = [[-1] * B for _ in range(num_blocks)]
-        self.host = [[-1] * B for _ in range(num_slots)]
-
-    def move(self, scheduler: Scheduler) -> None:
-        for source, target, way in scheduler.pool.take_moves():
-            places = self.host if way is Way.IN else self.pool
-            (self.host if way is Way.OUT else self.pool)[target] = list(places[source])
-
-    def write(self, block_ids: list[int], start: int, tokens: tuple[int, ...]) -> None:
-        for position, token in enumerate(tokens, start):
-            self.pool[block_ids[position // B]][position % B] = token
-
-    def read(self, block_ids: list[int], count: int) -> list[int]:
-        return [self.pool[block_ids[position // B]][position % B] for position in range(count)]
 
 
 class SchedulerMachine(RuleBasedStateMachine):

@@ -1,0 +1,288 @@
+"""Beam search without tensors: the search against every output there is, and beams under a scheduler in any load.
+
+What follows a beam is made up from its tokens, so a request has one right answer however it is scheduled; the memory is
+pretended, and every read is checked. Random loads show that nothing of preemption, seats, policies and shared blocks
+changes an answer, and that nobody waits forever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from engine_runs import spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pretended_memory import B, Memory
+
+from pagewire.core.messages import Role
+from pagewire.core.sampling import EarlyStopping, SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec, branches
+from pagewire.engine import progress
+from pagewire.engine.beam_search import BeamSearch, Candidates, Hypothesis
+from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.limits import Limits
+from pagewire.engine.preemption import Preemption, PreemptionMode
+from pagewire.engine.role_policy import policy_of
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.scheduling_policy import PolicyName, policy_named
+from pagewire.engine.step import Computed, Grant, Step
+
+VOCAB, END = 7, 6
+Squeeze = tuple[int, int, int]  # from that step on somebody else has so many blocks for so many steps
+LIMITS = Limits(
+    max_num_batched_tokens=32, max_num_seqs=24, chunk_size=16, block_size=B, max_model_len=110, vocab_size=VOCAB
+)  # fmt: skip
+
+
+def following(tokens: tuple[int, ...], count: int) -> Candidates:
+    """Return what may follow `tokens`: one distribution for each, the same in every run.
+
+    Flat ones, so that beams stay apart for long, and an end that is rare.
+    """
+    chance = random.Random(repr(tokens))
+    weights = [1 + 0.2 * chance.random() for _ in range(VOCAB)]
+    weights[END] *= chance.choice([0.01, 1.0])
+    found = sorted(((math.log(weight / sum(weights)), -token) for token, weight in enumerate(weights)), reverse=True)
+    return Candidates(
+        tokens=tuple(-token for _, token in found[:count]), logprobs=tuple(logprob for logprob, _ in found[:count])
+    )
+
+
+def searched(prompt: tuple[int, ...], sampling: SamplingParams) -> list[Hypothesis]:
+    """Return the answer of a search that nobody schedules."""
+    search = BeamSearch.of(sampling, sampling.max_tokens, frozenset())
+    outputs: dict[int, tuple[int, ...]] = {0: ()}
+    while outputs:
+        for index, output in outputs.items():
+            search.hear(index, following(prompt + output, search.num_candidates))
+        extensions = search.advance(outputs)
+        outputs = {each.index: (*outputs[each.parent], each.token) for each in extensions}
+        assert len(set(outputs.values())) == len(outputs), "two beams are one"
+    return search.results()
+
+
+def every_output(limit: int) -> Iterator[tuple[int, ...]]:
+    """Yield all outputs: those that end, and those of `limit` tokens that do not."""
+    for length in range(limit):
+        for begun in itertools.product(range(END), repeat=length):
+            yield (*begun, END)
+    yield from itertools.product(range(END), repeat=limit)
+
+
+@pytest.mark.parametrize("stopping", EarlyStopping)
+@pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 3.0])
+@pytest.mark.parametrize("prompt", [(1,), (2, 3)])
+def test_a_search_that_is_wide_enough_finds_the_best_of_all(
+    stopping: EarlyStopping, penalty: float, prompt: tuple[int, ...]
+) -> None:
+    limit = 3
+    scores = {}
+    for output in every_output(limit):
+        total = 0.0
+        for place, token in enumerate(output):
+            found = following(prompt + output[:place], VOCAB)
+            total += dict(zip(found.tokens, found.logprobs, strict=True))[token]
+        scores[output] = total / len(output) ** penalty
+    asked = SamplingParams(
+        n=20, use_beam_search=True, beam_width=len(scores), length_penalty=penalty, early_stopping=stopping,
+        max_tokens=limit, stop_token_ids=(END,),
+    )  # fmt: skip
+    found = searched(prompt, asked)
+    best = sorted(scores, key=lambda output: -scores[output])[:20]
+    assert [each.tokens for each in found] == best
+    assert [each.score for each in found] == pytest.approx([scores[output] for output in best])
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A request: so many steps after the one before it."""
+
+    steps: int
+    length: int
+    width: int  # 0: an ordinary one
+    max_tokens: int
+    penalty: float
+    stopping: EarlyStopping
+    priority: int
+    is_aborted: bool
+
+    def spec(self, number: int) -> SequenceSpec:
+        """Return it, with a prompt of its own."""
+        chance = random.Random(number)
+        prompt = [chance.randrange(END) for _ in range(self.length)]
+        if not self.width:
+            plain = SamplingParams(max_tokens=self.max_tokens, temperature=0.0)
+            return spec(str(number), prompt, plain, priority=self.priority)
+        sampling = SamplingParams(
+            n=self.width, use_beam_search=True, length_penalty=self.penalty, early_stopping=self.stopping,
+            max_tokens=self.max_tokens, stop_token_ids=(END,),
+        )  # fmt: skip
+        return spec(str(number), prompt, sampling, priority=self.priority, branches=branches(self.width))
+
+
+REQUESTS = st.lists(
+    st.builds(
+        Coming,
+        steps=st.integers(0, 4),
+        length=st.integers(1, 20),
+        width=st.sampled_from([0, 1, 2, 3, 4]),
+        max_tokens=st.integers(1, 34),
+        penalty=st.sampled_from([0.0, 1.0, 2.5]),
+        stopping=st.sampled_from(EarlyStopping),
+        priority=st.sampled_from([-3, 0, 3]),
+        is_aborted=st.sampled_from([False, False, False, True]),
+    ),
+    min_size=4,
+    max_size=12,
+)
+
+
+class Run:
+    """A load on a scheduler, from its first request to its end."""
+
+    def __init__(self, scheduler: Scheduler, memory: Memory, squeezes: Sequence[Squeeze]) -> None:
+        self.scheduler, self.memory, self.squeezes = scheduler, memory, squeezes
+        self.steps = 0
+        self.taken: dict[int, list[int]] = {}  # until which step
+        self.specs: dict[str, SequenceSpec] = {}
+        self.said: dict[str, list[tuple[int, ...]]] = {}
+        self.ended: set[str] = set()
+        self.now_s = 0.0
+
+    def add(self, one: SequenceSpec) -> None:
+        self.specs[one.request_id] = one
+        self.said[one.request_id] = []
+        self.scheduler.add(one, now_s=self.now_s)
+
+    def step(self) -> bool:
+        """Make a step; False when nothing advances."""
+        self._squeeze()
+        step = self.scheduler.schedule()
+        self.memory.move(self.scheduler)
+        if step is None:
+            return False
+        self.now_s += 0.01
+        self._compute(step)
+        for grant in step.grants:
+            sequence = self.scheduler.sequences.get(grant.request_id)
+            if sequence is None:
+                continue
+            done = progress.commit(self.scheduler, sequence, grant, self._found(grant))
+            for record in done.records:
+                self.said[record.request_id].append(record.tokens)
+            if done.end is not None:
+                assert done.end.error is None
+                self.ended.add(done.end.request_id)
+        self.scheduler.pool.check()
+        assert self.scheduler.pool.num_orphaned([*self.scheduler.tables(), *self.taken.values()]) == 0
+        assert sum(each.num_seats for each in self.scheduler.running) <= LIMITS.max_num_seqs
+        return True
+
+    def _squeeze(self) -> None:
+        self.steps += 1
+        for until in [until for until in self.taken if until <= self.steps]:
+            self.scheduler.pool.release(self.taken.pop(until))
+        for start, num_blocks, steps in self.squeezes:
+            if start == self.steps and start + steps not in self.taken:
+                count = min(num_blocks, self.scheduler.pool.num_available)
+                self.taken[start + steps] = self.scheduler.pool.allocate(count)
+                self.memory.move(self.scheduler)
+
+    def give_back(self) -> None:
+        """End what squeezes the pool."""
+        for block_ids in self.taken.values():
+            self.scheduler.pool.release(block_ids)
+        self.taken.clear()
+
+    def _compute(self, step: Step) -> None:
+        for grant in step.grants:
+            before = self.scheduler.sequences[grant.request_id].tokens(0, grant.start)
+            assert self.memory.read(list(grant.block_ids), grant.start) == list(before), "wrong KV is read"
+            self.memory.write(list(grant.block_ids), grant.start, grant.tokens)
+        for grant in step.grants:  # after all wrote: nobody wrote where another reads
+            stop = grant.start + len(grant.tokens)
+            tokens = self.scheduler.sequences[grant.request_id].tokens(0, stop)
+            assert self.memory.read(list(grant.block_ids), stop) == list(tokens), "KV was spoilt"
+
+    def _found(self, grant: Grant) -> dict[str, Computed]:
+        tokens = self.scheduler.sequences[grant.request_id].tokens(0, grant.start + len(grant.tokens))
+        return {
+            name: Computed(candidates=following(tokens, draw.num_candidates))
+            if draw.num_candidates
+            else Computed(token=1)
+            for name, draw in grant.draws().items()
+        }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=REQUESTS,
+    policy=st.sampled_from(PolicyName),
+    mode=st.sampled_from(PreemptionMode),
+    num_blocks=st.integers(20, 24),
+    num_slots=st.sampled_from([0, 3, 40]),
+    squeezes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(5, 40)), max_size=6),
+)
+def test_any_load_of_beams_has_the_answers_of_each_alone(
+    requests: list[Coming],
+    policy: PolicyName,
+    mode: PreemptionMode,
+    num_blocks: int,
+    num_slots: int,
+    squeezes: list[Squeeze],
+) -> None:
+    run(requests, policy, mode, num_blocks, num_slots, squeezes)
+
+
+def run(
+    requests: list[Coming],
+    policy: PolicyName,
+    mode: PreemptionMode,
+    num_blocks: int,
+    num_slots: int,
+    squeezes: Sequence[Squeeze] = (),
+) -> Scheduler:
+    pool = BlockPool(num_blocks, num_slots)
+    scheduler = Scheduler(pool, LIMITS, policy_of(Role.COLOCATED), policy_named(policy), Preemption(mode))
+    load = Run(scheduler, Memory(num_blocks, num_slots), squeezes)
+    for number, request in enumerate(requests):
+        for _ in range(request.steps):
+            load.step()
+        load.add(request.spec(number))
+        if request.is_aborted and number:
+            scheduler.remove_request(str(number - 1))
+            load.specs.pop(str(number - 1))
+    for _ in range(3000):
+        if not scheduler.sequences:
+            break
+        assert load.step() or load.taken, "nobody advances"
+    load.give_back()
+    assert not scheduler.sequences, "somebody starves"
+    assert (pool.num_held, pool.num_reserved) == (0, 0)
+    for name, one in load.specs.items():
+        assert name in load.ended
+        if one.sampling.use_beam_search:
+            assert load.said[name] == [each.tokens for each in searched(one.tokens, one.sampling)]
+        else:
+            assert sum(load.said[name], ()) == (1,) * one.sampling.max_tokens
+    return scheduler
+
+
+@pytest.mark.parametrize(("mode", "num_slots"), [(PreemptionMode.RECOMPUTE, 0), (PreemptionMode.SWAP, 40)])
+def test_such_loads_do_preempt_beams(mode: PreemptionMode, num_slots: int) -> None:
+    """What the loads are for does happen in them: one fixed load."""
+    requests = [
+        Coming(
+            steps=0, length=20 + number, width=4, max_tokens=34, penalty=2.5, stopping=EarlyStopping.NEVER,
+            priority=0, is_aborted=False,
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    scheduler = run(requests, PolicyName.FCFS, mode, 20, num_slots)
+    assert scheduler.num_preemptions > 1
+    assert (scheduler.num_swaps > 0) == (mode is PreemptionMode.SWAP)
