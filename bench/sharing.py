@@ -1,7 +1,10 @@
-"""How much KV memory is saved because the sequences of a request hold their prompt's blocks together.
+"""How much KV memory is saved because the sequences of a request hold the blocks of what they begin with together.
 
-The engine's own scheduler and block pool run a load to its end; no model computes, because what is held depends on
-lengths alone. Lengths are drawn from exponential distributions with the means of two published workloads. The share is
+The engine's own scheduler and block pool run a load to its end; no model computes. What sampled answers hold depends on
+lengths alone. What beams hold depends on how soon they come of one another as well: their next tokens have the softmax
+of normal logits of deviation `--spread`, drawn anew for each beam and step (a larger one makes surer models, whose
+beams stay apart for longer). Lengths are drawn from exponential distributions with the means of two published
+workloads. The share is
 that of the counters `block_steps_shared` and `block_steps`: blocks saved over blocks that sequences would hold each for
 itself, summed over all steps. Prompts differ, so nothing of it comes from the prefix cache. Counts, no times.
 """
@@ -19,12 +22,15 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from machine import command, machine, versions
 
+import torch
+
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Add
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec, branches
+from pagewire.engine.beam_search import Candidates
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits
@@ -40,14 +46,27 @@ WORKLOADS = {"alpaca": (19.31, 58.45), "sharegpt": (161.31, 337.99)}
 WIDTHS = (2, 4, 6)
 LONGEST = 2048
 VOCAB = 1 << 16
+TOKENS = 1024  # that a beam's next one is drawn from
 
 
 class NoModel:
-    """Says 0 for everybody."""
+    """Says 0 for everybody, and to beams what normal logits make likely."""
+
+    def __init__(self, spread: float, seed: int) -> None:
+        self._spread = spread
+        self._chance = torch.Generator().manual_seed(seed)
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
-        """Return a token for each that draws one."""
-        return {name: Computed(token=0) for grant in step.grants for name in grant.draws()}
+        """Return a token for each that draws one, candidates for each beam."""
+        draws = {name: draw for grant in step.grants for name, draw in grant.draws().items()}
+        beams = {name: draw.num_candidates for name, draw in draws.items() if draw.num_candidates}
+        found = {name: Computed(token=0) for name in draws}
+        if beams:
+            logits = self._spread * torch.randn((len(beams), TOKENS), generator=self._chance)  # [n, V]
+            best = logits.log_softmax(dim=-1).topk(max(beams.values()), dim=-1)  # [n, K]
+            for name, tokens, logprobs in zip(beams, best.indices.tolist(), best.values.tolist(), strict=True):
+                found[name] = Computed(candidates=Candidates(tokens=tuple(tokens), logprobs=tuple(logprobs)))
+        return found
 
 
 class NoMover:
@@ -57,21 +76,23 @@ class NoMover:
         """Do nothing."""
 
 
-def share(means: tuple[float, float], n: int, num_requests: int, block_size: int, seed: int) -> float:
-    """Return the share of blocks that is saved over a whole run of requests for `n` answers."""
+def share(
+    means: tuple[float, float], n: int, num_requests: int, block_size: int, seed: int, spread: float | None = None
+) -> float:
+    """Return the share of blocks that is saved over a whole run of requests for `n` answers, by beams with `spread`."""
     limits = Limits(
         max_num_batched_tokens=2048, max_num_seqs=256, chunk_size=512, block_size=block_size, max_model_len=LONGEST,
         vocab_size=VOCAB,
     )  # fmt: skip
     scheduler = Scheduler(BlockPool(256 * LONGEST // block_size), limits, policy_of(Role.COLOCATED))
-    loop = EngineLoop(scheduler, NoModel(), ManualClock(), NoMover())
+    loop = EngineLoop(scheduler, NoModel(spread or 0.0, seed), ManualClock(), NoMover())
     chance, root = random.Random(seed), root_hash(model_digest="none", kv_fingerprint="none")
     for number in range(num_requests):
         prompt, answer = (min(LONGEST // 2, 1 + int(chance.expovariate(1 / mean))) for mean in means)
         spec = SequenceSpec(
             request_id=str(number),
             tokens=tuple(chance.randrange(VOCAB) for _ in range(prompt)),
-            sampling=SamplingParams(max_tokens=answer, n=n, ignore_eos=True),
+            sampling=SamplingParams(max_tokens=answer, n=n, ignore_eos=True, use_beam_search=spread is not None),
             root=root,
             branches=branches(n),
         )
@@ -88,16 +109,21 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=500, help="requests of each run")
     parser.add_argument("--block-size", type=int, default=16, help="tokens")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--spread", type=float, default=3.0, help="standard deviation of the logits that beams see")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     args = parser.parse_args()
+    ways = {"": None, "-beams": args.spread}
     figures = {
-        f"kv-saved-{name}-n{n}": share(means, n, args.requests, args.block_size, args.seed)
+        f"kv-saved-{name}{way}-n{n}": share(means, n, args.requests, args.block_size, args.seed, spread)
+        for way, spread in ways.items()
         for name, means in WORKLOADS.items()
         for n in WIDTHS
     }
     print(f"{'KV blocks saved':<24}" + "".join(f"{f'n = {n}':>10}" for n in WIDTHS))
-    for name in WORKLOADS:
-        print(f"{name:<24}" + "".join(f"{figures[f'kv-saved-{name}-n{n}']:>10.1%}" for n in WIDTHS))
+    for way in ways:
+        for name in WORKLOADS:
+            row = (figures[f"kv-saved-{name}{way}-n{n}"] for n in WIDTHS)
+            print(f"{(name + way).replace('-', ', '):<24}" + "".join(f"{figure:>10.1%}" for figure in row))
     if args.json is not None:
         whole = {"figures": figures, "machine": machine(), "versions": versions(), "command": command(sys.argv)}
         args.json.write_text(json.dumps(whole, indent=1) + "\n")

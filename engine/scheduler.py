@@ -225,33 +225,38 @@ class Scheduler:
         while (joined or waiting) and not budget.is_spent:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
-            if sum(each.num_seats for each in self.running) + sequence.num_seats > self.limits.max_num_seqs:
-                self._part(sequence, budget)
+            if not self._has_seats(sequence) and not (self._part(sequence, budget) and self._has_seats(sequence)):
                 return
             if queue is joined:
                 if sequence.state is State.JOINED and budget.room(sequence) > 0:
                     self._start(sequence, self.joined, budget)
             elif self._follows(sequence):
                 continue
-            elif budget.room(sequence) > 0 and self._take_blocks(sequence):
+            elif budget.room(sequence) > 0 and (
+                self._take_blocks(sequence) or (self._part(sequence, budget) and self._take_blocks(sequence))
+            ):
                 self._start(sequence, self.waiting, budget)
             else:
                 waiting.clear()
-                if sequence is self._short:
-                    self._part(sequence, budget)
             if self.num_preemptions != preempted_before:
                 waiting.clear()
 
-    def _part(self, first: Sequence, budget: StepBudget) -> None:
+    def _has_seats(self, sequence: Sequence) -> bool:
+        return sum(each.num_seats for each in self.running) + sequence.num_seats <= self.limits.max_num_seqs
+
+    def _part(self, first: Sequence, budget: StepBudget) -> bool:
         """Preempt the beams that wait for others which `first`, who lacks a place or blocks, goes before.
 
-        Beams advance together, so these would keep what they have for as long as `first` waits.
+        Beams advance together, so these would keep what they have for as long as `first` waits. Returns whether there
+        were any.
         """
         behind = [each for each in self.waiting if self.rank(each) > self.rank(first)]
         parted = {each.group for each in behind if each.group.search is not None} - {first.group}
-        for beam in [each for each in self.running if each.group in parted]:
+        beams = [each for each in self.running if each.group in parted]
+        for beam in beams:
             budget.take_back(beam)
             self._preempt(beam)
+        return bool(beams)
 
     def _follows(self, sequence: Sequence) -> bool:
         """Return whether another sequence of its request is computing full blocks for it that both begin with."""

@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from engine_runs import spec
@@ -286,3 +286,30 @@ def test_such_loads_do_preempt_beams(mode: PreemptionMode, num_slots: int) -> No
     scheduler = run(requests, PolicyName.FCFS, mode, 20, num_slots)
     assert scheduler.num_preemptions > 1
     assert (scheduler.num_swaps > 0) == (mode is PreemptionMode.SWAP)
+
+
+def test_beams_that_wait_for_others_give_way_to_who_goes_before_them() -> None:
+    """One beam has its blocks and waits for another, which has none: a request that goes before both needs them all."""
+    pool, limits = BlockPool(24), replace(LIMITS, max_model_len=400)
+    scheduler = Scheduler(pool, limits, policy_of(Role.COLOCATED), policy_named("priority"), Preemption())
+    load = Run(scheduler, Memory(24, 0), ())
+    coming = Coming(
+        steps=0, length=60, width=2, max_tokens=30, penalty=2.5, stopping=EarlyStopping.NEVER, priority=3,
+        is_aborted=False,
+    )  # fmt: skip
+    load.add(coming.spec(1))
+    while len(scheduler.running) < 2:
+        assert load.step()
+    load.taken[999] = pool.allocate(pool.num_available)
+    while not scheduler.waiting:
+        assert load.step()
+    assert len(scheduler.running) == 1, "a beam went alone"
+    while load.step():
+        pass
+    load.add(replace(coming, length=330, width=0, priority=-3).spec(2))
+    load.give_back()
+    while scheduler.sequences:
+        assert load.step(), "nobody advances"
+    one = load.specs["1"]
+    assert load.said["1"] == [each.tokens for each in searched(one.tokens, one.sampling)]
+    assert len(load.said["2"]) == 30
