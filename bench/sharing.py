@@ -20,9 +20,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from machine import command, machine, versions
-
 import torch
+from machine import command, machine, versions
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import ManualClock

@@ -8,7 +8,8 @@ Who goes first is the scheduling policy's, which ranks sequences. Knows no tenso
 Invariants: a step never exceeds its budget; no grant writes into a block that another sequence holds; where blocks run
 short the last in rank gives its own back, with all sequences of its request unless the first in rank is one of them;
 while the first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as
-everybody comes to be the first (`scheduling_policy`), nobody starves. A sequence that hands off is never preempted,
+everybody comes to be the first (`scheduling_policy`), nobody starves; beams advance together, so those that run while
+others of their search wait give way to whoever goes before these. A sequence that hands off is never preempted,
 because it owns all its blocks from its admission on.
 """
 

@@ -92,10 +92,10 @@ def test_a_search_that_is_wide_enough_finds_the_best_of_all(
         n=20, use_beam_search=True, beam_width=len(scores), length_penalty=penalty, early_stopping=stopping,
         max_tokens=limit, stop_token_ids=(END,),
     )  # fmt: skip
-    found = searched(prompt, asked)
+    answers = searched(prompt, asked)
     best = sorted(scores, key=lambda output: -scores[output])[:20]
-    assert [each.tokens for each in found] == best
-    assert [each.score for each in found] == pytest.approx([scores[output] for output in best])
+    assert [each.tokens for each in answers] == best
+    assert [each.score for each in answers] == pytest.approx([scores[output] for output in best])
 
 
 @dataclass(frozen=True)
