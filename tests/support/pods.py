@@ -463,8 +463,14 @@ class Wire:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
+        except OSError:  # the pod is gone
+            writer.transport.abort()
+            return
         self._connections.append((writer, far_writer))
+        if self._server is None or not self._server.is_serving():  # it was cut meanwhile
+            self.drop()
         for source, target in ((reader, far_writer), (far_reader, writer)):
             task = asyncio.create_task(self._copy(source, target))
             self._tasks.add(task)
