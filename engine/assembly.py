@@ -78,7 +78,8 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
-    max_model_len = _max_model_len(config, architecture, cache)
+    window = _window(config, architecture, cache)
+    max_model_len = _max_model_len(config, architecture, cache, window)
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
@@ -92,6 +93,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         max_model_len=max_model_len,
         vocab_size=architecture.vocab_size,
         eos_token_ids=frozenset(folder.eos_token_ids),
+        window=window,
     )
     layer_groups = config.layer_groups or _layer_groups(layout, device)
     grammars = Grammars(folder.path / "tokenizer.json", limits.vocab_size, limits.eos_token_ids)
@@ -135,11 +137,19 @@ def warm_up(engine: Engine) -> None:
     engine.cache.pool[0].zero_()
 
 
-def _max_model_len(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
+def _window(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
+    """Return the window that frees the blocks it has left: the model's, where sequences stay here and it fits."""
+    needed = cache.layout.num_blocks(architecture.window + config.chunk_size) + 1
+    is_used = not policy_of(config.role).hands_off and needed < cache.num_blocks
+    return architecture.window if is_used else 0
+
+
+def _max_model_len(config: EngineConfig, architecture: Architecture, cache: KVCache, window: int) -> int:
     longest = config.max_model_len or architecture.max_positions
     if longest > architecture.max_positions:
         raise ValueError(f"max_model_len {longest} is above the model's {architecture.max_positions} positions")
-    cache.sizing.require(longest)
+    held = window + config.chunk_size + config.block_size if window else longest
+    cache.sizing.require(min(longest, held))
     return longest
 
 

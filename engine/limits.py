@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a step and of a sequence; tokens, sequences, ids."""
+    """Bounds of a step and of a sequence; tokens, sequences, ids.
+
+    `window` is how many tokens a token sees at most, itself included, in whatever layer; 0: all before it.
+    """
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -16,6 +19,7 @@ class Limits:
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
+    window: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -30,10 +34,26 @@ class Limits:
         """Return how many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
+    def num_passed(self, num_computed: int) -> int:
+        """Return how many blocks from the first on are seen by no token behind `num_computed` ones.
+
+        The next token sees none before C - W + 1, those behind it none before a later one: floor((C - W + 1) / B).
+        """
+        return max(0, num_computed - self.window + 1) // self.block_size if self.window else 0
+
+    def most_held(self, num_tokens: int) -> int:
+        """Return how many blocks a sequence of `num_tokens` holds at most at a time.
+
+        The window and a chunk, from anywhere in a block to anywhere in another: ceil((W + chunk) / B) + 1.
+        """
+        total = self.num_blocks(num_tokens)
+        return min(total, self.num_blocks(self.window + self.chunk_size) + 1) if self.window else total
+
     def num_forked_blocks(self, num_tokens: int, num_sequences: int) -> int:
         """Return how many blocks sequences need that have `num_tokens` in common, to write one token each behind them.
 
-        Full blocks are held together, the rest by each for itself: F + n (ceil((T + 1) / B) - F), F = floor(T / B).
+        Full blocks that are seen are held together, the rest by each for itself: F - P + n (ceil((T + 1) / B) - F), of
+        F = floor(T / B) full blocks P passed.
         """
         full = num_tokens // self.block_size
-        return full + num_sequences * (self.num_blocks(num_tokens + 1) - full)
+        return full - self.num_passed(num_tokens) + num_sequences * (self.num_blocks(num_tokens + 1) - full)

@@ -54,7 +54,15 @@ def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: C
     sequence.group.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
+    _pass_blocks(scheduler, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
+
+
+def _pass_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
+    """Give back the blocks that no later token sees."""
+    passed = scheduler.limits.num_passed(sequence.num_computed) - sequence.num_gone
+    if passed > 0:
+        scheduler.pool.release(sequence.let_go(passed))
 
 
 def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) -> TokenRecord:
@@ -134,13 +142,14 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
     if num_full == sequence.num_registered:
         return
     if not _register(scheduler, sequence, sequence.num_registered, num_full):
-        # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it.
+        # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it,
+        # where we still have it.
         _register(scheduler, sequence, 0, num_full)
 
 
 def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
     hashes = sequence.chain(end)
-    for depth in range(first, end):
+    for depth in range(max(first, sequence.num_gone), end):
         parent = hashes[depth - 1] if depth else None
         if not scheduler.pool.register(sequence.block_table[depth], hashes[depth], parent, depth):
             return False

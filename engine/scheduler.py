@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from dataclasses import replace
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine import spec_check
+from pagewire.engine.block import NO_BLOCK
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
 from pagewire.engine.limits import Limits
@@ -44,7 +46,8 @@ class Scheduler:
         preemption: Preemption | None = None,
     ) -> None:
         self.pool = pool
-        self.limits = limits
+        # What leaves for another pod leaves whole.
+        self.limits = replace(limits, window=0) if policy.hands_off else limits
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
@@ -119,7 +122,7 @@ class Scheduler:
 
     def _fork(self, sequence: Sequence, branch: Branch) -> Sequence:
         forked = sequence.forked(branch)
-        self.pool.share(forked.block_table)
+        self.pool.share(forked.held)
         self._know(forked)
         return forked
 
@@ -155,9 +158,9 @@ class Scheduler:
         for queue in (self.running, self.joined, self.waiting):
             if sequence in queue:
                 queue.remove(sequence)
-        self.pool.release(sequence.block_table)
+        self.pool.release(sequence.held)
         self.pool.unreserve(sequence.promised)
-        sequence.block_table, sequence.promised = [], 0
+        sequence.block_table, sequence.num_gone, sequence.promised = [], 0, 0
         self._forget_saved(sequence)
         if sequence is self._short:
             self._short = None
@@ -177,7 +180,7 @@ class Scheduler:
 
     def tables(self) -> list[list[int]]:
         """Return the blocks that each sequence and each hold keeps."""
-        return [sequence.block_table for sequence in self.sequences.values()] + list(self.holds.values())
+        return [sequence.held for sequence in self.sequences.values()] + list(self.holds.values())
 
     def num_waiting_tokens(self) -> int:
         """Return the tokens that queued and running prompts have yet to compute."""
@@ -287,8 +290,8 @@ class Scheduler:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
         (self.running if victim.state is State.RUNNING else self.joined).remove(victim)
         swaps = self._save(victim)
-        self.pool.release(victim.block_table, parks=swaps)
-        victim.block_table, victim.num_computed, victim.num_registered = [], 0, 0
+        self.pool.release(victim.held, parks=swaps)
+        victim.block_table, victim.num_gone, victim.num_computed, victim.num_registered = [], 0, 0, 0
         victim.state = State.WAITING
         insort(self.waiting, victim, key=self.rank)
         self._short = self.waiting[0]
@@ -300,6 +303,8 @@ class Scheduler:
 
         Its full blocks go there as they are evicted, like everybody's; the unfilled one goes now.
         """
+        if self._comes_in_parts(victim):
+            return False  # it would not be asked for
         own = self.pool.num_unshared(victim.block_table[: self.limits.num_blocks(victim.num_computed)])
         size = self.limits.block_size
         if not own or not self.preemption.swaps(min(victim.num_computed, own * size), own, self.pool.host.capacity):
@@ -317,18 +322,31 @@ class Scheduler:
             self.pool.forget_tail(tail_hash)
         sequence.num_saved = 0
 
+    def _comes_in_parts(self, sequence: Sequence) -> bool:
+        """Return whether a sequence gives back its first blocks before it has its last."""
+        return self.limits.num_passed(sequence.num_tokens) > 0
+
     def _take_blocks(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short."""
+        """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short.
+
+        One that comes in parts gets what it holds at most at a time, and of the cache what the next token sees.
+        """
         hits = self.pool.match(sequence.hit_chain())
-        fresh = self.limits.num_blocks(sequence.num_tokens) - len(hits)
+        num_hits, end, gone = len(hits), self.limits.num_blocks(sequence.num_tokens), 0
+        if self._comes_in_parts(sequence):
+            gone = self.limits.num_passed(num_hits * self.limits.block_size)
+            hits, end = hits[gone:], min(end, gone + self.limits.most_held(sequence.num_tokens))
+        fresh = end - num_hits
         # One block to spare for each that runs, or its next block would preempt this one at once.
         beside = sum(each.num_seats for each in self.running) + len(self.joined)
         spare = 0 if self.policy.hands_off or not beside else beside + len(sequence.unforked)
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
             self._short = sequence
             return False
-        table = self._claim(sequence)  # and what the host tier has besides, in some of the fresh ones
-        sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
+        in_parts = self._comes_in_parts(sequence)
+        # Whole, what the host tier has besides comes into some of the fresh ones.
+        table = self._claim_part(sequence, hits, gone) if in_parts else self._claim(sequence)
+        sequence.block_table = table + self.pool.allocate(end - len(table))
         if sequence.group.cached_tokens is None:
             sequence.group.cached_tokens = sequence.num_computed
             self.count_hits(sequence, table)
@@ -348,6 +366,15 @@ class Scheduler:
             if tail is not None:
                 table.append(tail)
                 sequence.num_computed = sequence.num_saved
+        self._forget_saved(sequence)
+        return table
+
+    def _claim_part(self, sequence: Sequence, hits: list[int], num_gone: int) -> list[int]:
+        """Hold blocks that the cache has behind `num_gone` that nobody needs any more; return the block table."""
+        self.pool.share(hits)
+        table = [NO_BLOCK] * num_gone + hits
+        sequence.num_computed, sequence.num_registered = len(table) * self.limits.block_size, len(table)
+        sequence.num_gone = num_gone
         self._forget_saved(sequence)
         return table
 

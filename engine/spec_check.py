@@ -26,7 +26,7 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: b
         )
     if spec.num_sequences > 1:
         _check_branches(spec, limits, num_blocks, begins_only=begins_only)
-    if limits.num_blocks(length + 1) > num_blocks:
+    if limits.most_held(length + 1) > num_blocks:
         raise InvalidRequest(
             f"the prompt has {length} tokens; the KV pool holds {num_blocks * limits.block_size}",
             field="prompt",

@@ -38,7 +38,7 @@ def fork_name(request_id: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Compute `tokens`, which stand at `start` in their sequence; the block table covers them.
+    """Compute `tokens`, which stand at `start` in their sequence; the block table covers them and all that they see.
 
     `request_id` is the sequence's name: its request's id, and for those that forked off their index behind it. `draw`
     is None for a chunk that is not the last. `forks` are the draws, from the same logits, of the sequences that fork

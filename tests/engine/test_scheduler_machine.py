@@ -1,9 +1,9 @@
 """The scheduler under every command in any order, on a pretended memory that knows what each slot must hold.
 
 Each block is a list of the tokens whose KV lies in its slots; copies are made on these lists. A grant that would read a
-slot with anything else in it fails, and one that writes where somebody else reads, so this shows that preemption,
-swapping, forking and the cache bring back what was computed, for any order of commands; that tensors follow is for the
-tests with a model.
+slot that its window shows with anything else in it fails, and one that writes where somebody else reads, so this shows
+that preemption, swapping, forking and the cache bring back what was computed, for any order of commands; that tensors
+follow is for the tests with a model.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ class Memory:
         for position, token in enumerate(tokens, start):
             self.pool[block_ids[position // B]][position % B] = token
 
-    def read(self, block_ids: list[int], count: int) -> list[int]:
-        return [self.pool[block_ids[position // B]][position % B] for position in range(count)]
+    def read(self, block_ids: list[int], count: int, first: int = 0) -> list[int]:
+        places = [(block_ids[position // B], position % B) for position in range(first, count)]
+        assert all(block_id >= 0 for block_id, _ in places), "a block is read that is not there"
+        return [self.pool[block_id][slot] for block_id, slot in places]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -66,17 +68,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         mode=st.sampled_from(PreemptionMode),
         num_blocks=st.integers(8, 13),
         num_slots=st.sampled_from([0, 2, 4, 30]),
+        window=st.sampled_from([0, 0, 1, 20, 40]),
     )
-    def start(self, role: Role, policy: PolicyName, mode: PreemptionMode, num_blocks: int, num_slots: int) -> None:
+    def start(
+        self, role: Role, policy: PolicyName, mode: PreemptionMode, num_blocks: int, num_slots: int, window: int
+    ) -> None:
         limits = Limits(
-            max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B, max_model_len=LONGEST,
-            vocab_size=100,
+            max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B,
+            max_model_len=4 * LONGEST, vocab_size=100, window=window,
         )  # fmt: skip
         pool = BlockPool(num_blocks, num_slots)
         self.scheduler = Scheduler(pool, limits, policy_of(role), policy_named(policy), Preemption(mode))
         self.role = role
         self.memory = Memory(num_blocks, num_slots)
         self.holds: dict[str, list[int]] = {}
+        self.reserved: set[str] = set()
         self.now_s = 0.0
         self.number = 0
         self.asked: dict[str, int] = {}  # output tokens that are wanted
@@ -105,6 +111,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
         self._spec(length, family, priority, max_tokens, (0,) * count)
         self.scheduler.add(self.spec, now_s=self.now_s)
+
+    @precondition(lambda self: self.scheduler.limits.window and len(self.scheduler.sequences) < 6)
+    @rule(length=st.integers(B * 5, 3 * LONGEST), family=st.integers(0, 1), max_tokens=MAX_TOKENS)
+    def add_long(self, length: int, family: int, max_tokens: int) -> None:
+        """More than the pool holds, where no token sees all of it."""
+        self.add(length, family, 0, max_tokens, 1)
 
     @precondition(lambda self: self.role is Role.DECODE and len(self.scheduler.sequences) < 12)
     @rule(
@@ -138,6 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def reserve(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
         name = self._spec(length, family, priority, max_tokens, (0,) * count)
+        self.reserved.add(name)
         try:
             reservation.reserve(self.scheduler, self.spec, now_s=self.now_s)
         except (Overloaded, InvalidRequest):
@@ -244,13 +257,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _compute(self, step: Step) -> None:
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
-            table = list(grant.block_ids)
-            assert self.memory.read(table, grant.start) == list(sequence.tokens(0, grant.start)), "wrong KV is read"
+            table, first = list(grant.block_ids), self._first_seen(grant.start)
+            seen = self.memory.read(table, grant.start, first)
+            assert seen == list(sequence.tokens(first, grant.start)), "wrong KV is read"
             self.memory.write(table, grant.start, grant.tokens)
         for grant in step.grants:  # after all wrote: nobody wrote where another reads
             sequence = self.scheduler.sequences[grant.request_id]
-            stop = grant.start + len(grant.tokens)
-            assert self.memory.read(list(grant.block_ids), stop) == list(sequence.tokens(0, stop)), "KV was spoilt"
+            stop, first = grant.start + len(grant.tokens), self._first_seen(grant.start)
+            seen = self.memory.read(list(grant.block_ids), stop, first)
+            assert seen == list(sequence.tokens(first, stop)), "KV was spoilt"
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
             name, group = sequence.name, sequence.group
@@ -285,7 +300,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sorted(each.arrival for each in queue) == sorted(each.arrival for each in self._in(state))
             assert queue is scheduler.running or queue == sorted(queue, key=scheduler.rank)
         for each in self._in(State.WAITING):
-            assert (each.block_table, each.num_computed) == ([], 0)
+            assert (each.block_table, each.num_computed, each.num_gone) == ([], 0, 0)
+        for each in scheduler.sequences.values():
+            if each.request_id not in self.reserved:  # those were promised all their blocks
+                assert len(each.held) <= scheduler.limits.most_held(each.num_tokens)
 
     def teardown(self) -> None:
         """Whatever happened, once nothing new comes everybody ends and nothing is left."""
@@ -309,6 +327,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.sequences, "somebody starves"
         assert (self.scheduler.pool.num_held, self.scheduler.pool.num_reserved) == (0, 0)
         assert not any(parked.is_tail for parked in self.scheduler.pool.host.parked())
+
+    def _first_seen(self, position: int) -> int:
+        window: int = self.scheduler.limits.window
+        return max(0, position - window + 1) if window else 0
 
     def _in(self, state: State) -> list[Sequence]:
         return [each for each in self.scheduler.sequences.values() if each.state is state]
@@ -346,7 +368,7 @@ def test_the_machine_preempts_swaps_and_recalls(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(BlockPool, "recall_tail", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0)
     for family, length in enumerate((63, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=40, count=1)
     machine.teardown()
@@ -365,9 +387,19 @@ def test_the_machine_forks_copies_and_preempts_groups(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(BlockPool, "own", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0, 0)
     for family, length in enumerate((20, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=50, count=2)
     machine.teardown()
     assert len(copied) == 2, "of two sequences one copies the tail of their prompt"
     assert machine.scheduler.num_preemptions > 1
+
+
+def test_the_machine_passes_blocks_and_hits_behind_them() -> None:
+    """The same for windows: prompts larger than the pool end, and what follows one begins behind its cached blocks."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 0, 40)
+    for length in (300, 100, 100):
+        machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
+    machine.teardown()
+    assert machine.scheduler.num_cached_tokens > 0

@@ -144,6 +144,21 @@ def test_attention_of_a_chunk_longer_than_a_tile() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_never_looks_up_blocks_that_no_window_reaches(backend: Backend, dtype: torch.dtype) -> None:
+    query_lens, kv_lens, window = [1, 1, 40, 5], [700, 40, 600, 333], 50
+    pool, ragged, dense = paged(torch.Generator().manual_seed(0), query_lens, kv_lens, 16, dtype)
+    table = ragged.block_table.clone()
+    for row, (length, kv_len) in enumerate(zip(query_lens, kv_lens, strict=True)):
+        table[row, : max(0, kv_len - length - window + 1) // 16] = 1 << 40  # where no memory is
+    ragged = Ragged(query_lens=ragged.query_lens, kv_lens=ragged.kv_lens, block_table=table, block_size=16)
+    q = torch.randn(ragged.num_rows, 6, 16).to(dtype)
+    out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), 0.25)
+    for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
+        rows = q[start : start + length]
+        close(out[start : start + length], definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(0.7, False), (0.0, True), (0.7, True)])
 def test_attention_with_capped_scores_and_sinks(
