@@ -365,7 +365,7 @@ class EngineLoop:
             blocks_held=pool.num_held,
             blocks_pinned=pool.num_pinned,
             blocks_reserved=pool.num_reserved,
-            blocks_host=pool.host.num_parked,
+            blocks_host=pool.host.num_parked + pool.host.num_lent,
             blocks_shared=pool.num_shared,
             block_steps=self._block_steps,
             block_steps_shared=self._block_steps_shared,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """Bounds of a step and of a sequence; tokens, sequences, ids.
 
-    `window` is how many tokens a token sees at most, itself included, in whatever layer; 0: all before it.
+    `window` is how many tokens a token sees at most, itself included, in whatever layer; 0: all before it. A sequence
+    that `spills` may be larger than the pool: its first blocks go to host memory.
     """
 
     max_num_batched_tokens: int
@@ -20,6 +21,7 @@ class Limits:
     vocab_size: int
     eos_token_ids: frozenset[int] = frozenset()
     window: int = 0
+    spills: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -27,6 +29,8 @@ class Limits:
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}: "
                 "a full batch of decodes would leave nothing for a prompt"
             )
+        if self.spills and self.window:
+            raise ValueError("what leaves a window is given back, and nothing spills")
         if self.chunk_size < 1:
             raise ValueError(f"chunk_size must be positive, is {self.chunk_size}")
 
@@ -48,6 +52,11 @@ class Limits:
         """
         total = self.num_blocks(num_tokens)
         return min(total, self.num_blocks(self.window + self.chunk_size) + 1) if self.window else total
+
+    @property
+    def least_pool(self) -> int:
+        """Blocks that a pool must have for a sequence to spill: those of a chunk, from anywhere in a block."""
+        return self.num_blocks(self.chunk_size) + 1
 
     def num_forked_blocks(self, num_tokens: int, num_sequences: int) -> int:
         """Return how many blocks sequences need that have `num_tokens` in common, to write one token each behind them.

@@ -9,7 +9,8 @@ Invariants: a step never exceeds its budget; no grant writes into a block that a
 short the last in rank gives its own back, with all sequences of its request unless the first in rank is one of them;
 while the first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as
 everybody comes to be the first (`scheduling_policy`), nobody starves. A sequence that hands off is never preempted,
-because it owns all its blocks from its admission on.
+because it owns all its blocks from its admission on. One that is larger than the pool runs alone, and keeps its first
+blocks in host memory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         # What leaves for another pod leaves whole.
-        self.limits = replace(limits, window=0) if policy.hands_off else limits
+        self.limits = replace(limits, window=0, spills=False) if policy.hands_off else limits
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
@@ -64,6 +65,7 @@ class Scheduler:
         self.num_pinned_tokens = 0
         self._arrivals = 0
         self._short: Sequence | None = None  # waits for blocks that were not there
+        self._lone: Sequence | None = None  # larger than the pool: nobody runs beside it
 
     def add(self, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> None:
         """Queue a request that starts from its tokens; raises InvalidRequest."""
@@ -76,7 +78,8 @@ class Scheduler:
         """Return the first sequence of a request that the engine knows from now on; raises InvalidRequest."""
         if spec.request_id in self.groups or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
-        spec_check.check(spec, self.limits, self.pool.num_blocks, begins_only=self.policy.hands_off)
+        num_blocks, num_slots = self.pool.num_blocks, self.pool.host.num_slots
+        spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
         sequence = Sequence(
             spec=spec,
             group=Group(request_id=spec.request_id),
@@ -141,8 +144,8 @@ class Scheduler:
         return sequence.arrived_s + handicap_s, sequence.arrival, sequence.index
 
     def may_take_blocks(self, sequence: Sequence) -> bool:
-        """Return whether no sequence that ranks before this one lacks blocks."""
-        return self._short is None or self.rank(sequence) < self.rank(self._short)
+        """Return whether no sequence that ranks before this one lacks blocks, and none has them all."""
+        return self._lone is None and (self._short is None or self.rank(sequence) < self.rank(self._short))
 
     def hand_off(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch; its blocks stay held."""
@@ -158,9 +161,9 @@ class Scheduler:
         for queue in (self.running, self.joined, self.waiting):
             if sequence in queue:
                 queue.remove(sequence)
-        self.pool.release(sequence.held)
+        self._release(sequence)
         self.pool.unreserve(sequence.promised)
-        sequence.block_table, sequence.num_gone, sequence.promised = [], 0, 0
+        sequence.promised = 0
         self._forget_saved(sequence)
         if sequence is self._short:
             self._short = None
@@ -215,7 +218,7 @@ class Scheduler:
         """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
         preempted_before = self.num_preemptions
         joined, waiting = deque(self.joined), deque(self.waiting if with_waiting else ())
-        while (joined or waiting) and not budget.is_spent:
+        while (joined or waiting) and not budget.is_spent and self._lone is None:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
             if sum(each.num_seats for each in self.running) + sequence.num_seats > self.limits.max_num_seqs:
@@ -254,10 +257,15 @@ class Scheduler:
     def _grow(self, sequence: Sequence, count: int, budget: StepBudget) -> bool:
         """Make the block table cover `count` more tokens in blocks that nobody else holds.
 
-        Preempts the last in rank where that takes it; False when that was this one.
+        Preempts the last in rank where that takes it; False when that was this one. One that is alone and larger than
+        the pool spills; False when others are promised what it needs, or hold it.
         """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
-        while max(missing, 0) + self._needs_own(sequence) > self.pool.num_available:
+        while (short := max(missing, 0) + self._needs_own(sequence) - self.pool.num_available) > 0:
+            if self._is_too_large(sequence) and self.running + self.joined == [sequence]:
+                if not self._spill(sequence, short):
+                    return False
+                continue
             for victim in self._victims():
                 budget.take_back(victim)
                 self._preempt(victim)
@@ -269,6 +277,19 @@ class Scheduler:
         if missing > 0:
             sequence.block_table += self.pool.allocate(missing)
         return True
+
+    def _is_too_large(self, sequence: Sequence) -> bool:
+        if not self.limits.spills or sequence.unforked:
+            return False
+        return self.limits.num_blocks(sequence.num_tokens) > self.pool.num_blocks - self.pool.num_pinned
+
+    def _spill(self, sequence: Sequence, most: int) -> bool:
+        """Move up to `most` of a sequence's first blocks to host memory; False where none is computed and full."""
+        count = min(most, sequence.num_computed // self.limits.block_size - sequence.num_gone)
+        if count > 0:
+            sequence.spilled += self.pool.spill(sequence.let_go(count))
+            self._lone = sequence
+        return count > 0
 
     def _needs_own(self, sequence: Sequence) -> bool:
         """Return whether the block that the next token's KV goes to is not its own; those behind it are."""
@@ -290,13 +311,20 @@ class Scheduler:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
         (self.running if victim.state is State.RUNNING else self.joined).remove(victim)
         swaps = self._save(victim)
-        self.pool.release(victim.held, parks=swaps)
-        victim.block_table, victim.num_gone, victim.num_computed, victim.num_registered = [], 0, 0, 0
+        self._release(victim, parks=swaps)
+        victim.num_computed, victim.num_registered = 0, 0
         victim.state = State.WAITING
         insort(self.waiting, victim, key=self.rank)
         self._short = self.waiting[0]
         self.num_preemptions += 1
         self.num_swaps += swaps
+
+    def _release(self, sequence: Sequence, *, parks: bool = True) -> None:
+        self.pool.release(sequence.held, parks=parks)
+        self.pool.host.give_back(sequence.spilled)
+        sequence.block_table, sequence.num_gone, sequence.spilled = [], 0, []
+        if sequence is self._lone:
+            self._lone = None
 
     def _save(self, victim: Sequence) -> bool:
         """Leave the KV of a sequence to the host tier, where that is the cheaper way to have it again.
@@ -323,17 +351,23 @@ class Scheduler:
         sequence.num_saved = 0
 
     def _comes_in_parts(self, sequence: Sequence) -> bool:
-        """Return whether a sequence gives back its first blocks before it has its last."""
-        return self.limits.num_passed(sequence.num_tokens) > 0
+        """Return whether a sequence has its first blocks in the pool no more when it gets its last."""
+        return self.limits.num_passed(sequence.num_tokens) > 0 or self._is_too_large(sequence)
 
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short.
 
-        One that comes in parts gets what it holds at most at a time, and of the cache what the next token sees.
+        One that comes in parts gets what it holds at most at a time, and of the cache what the next token sees; one
+        that is larger than the pool gets the whole of it, bit by bit.
         """
         hits = self.pool.match(sequence.hit_chain())
         num_hits, end, gone = len(hits), self.limits.num_blocks(sequence.num_tokens), 0
-        if self._comes_in_parts(sequence):
+        if self._is_too_large(sequence):
+            if self.running or self.joined or self.pool.num_held or self.pool.num_reserved:
+                self._short = sequence
+                return False
+            self._lone, end = sequence, num_hits
+        elif self._comes_in_parts(sequence):
             gone = self.limits.num_passed(num_hits * self.limits.block_size)
             hits, end = hits[gone:], min(end, gone + self.limits.most_held(sequence.num_tokens))
         fresh = end - num_hits
@@ -389,5 +423,6 @@ class Scheduler:
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
+            spilled=tuple(sequence.spilled),
             forks=tuple(sequence.draw(each.index) for each in sequence.unforked) if draw is not None else (),
         )

@@ -7,7 +7,8 @@
 
 Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run; the KV of its
 first `num_computed` tokens is in the first ceil(num_computed / B) blocks of `block_table`, which others may hold too,
-but for the first `num_gone`, which it holds no more: NO_BLOCK stands for them.
+but for the first `num_gone`, which it holds no more: NO_BLOCK stands for them. Either nobody sees them any more, or
+they are copied to the slots of host memory in `spilled`, which are its own.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Sequence:
     num_saved: int = 0
     block_table: list[int] = field(default_factory=list)
     num_gone: int = 0
+    spilled: list[int] = field(default_factory=list)
     promised: int = 0
     hashes: list[BlockHash] = field(default_factory=list)
     num_registered: int = 0

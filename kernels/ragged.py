@@ -15,6 +15,14 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spilled:
+    """Where the first blocks of a sequence lie that its pool has no room for."""
+
+    memory: torch.Tensor  # [slots, L, 2, Hk, B, D], the host's, kept as the pool is
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
     """A ragged batch of S sequences and T query rows."""
 
@@ -22,6 +30,7 @@ class Ragged:
     kv_lens: tuple[int, ...]  # S, tokens in the cache once this batch's are appended
     block_table: torch.Tensor  # [S, M] int64, M blocks of the longest sequence, padded with any valid id
     block_size: int
+    spilled: Spilled | None = None  # the only sequence's, whose table says nothing of those blocks
 
     @property
     def query_starts(self) -> tuple[int, ...]:

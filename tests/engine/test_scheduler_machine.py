@@ -53,10 +53,11 @@ class Memory:
         for position, token in enumerate(tokens, start):
             self.pool[block_ids[position // B]][position % B] = token
 
-    def read(self, block_ids: list[int], count: int, first: int = 0) -> list[int]:
-        places = [(block_ids[position // B], position % B) for position in range(first, count)]
-        assert all(block_id >= 0 for block_id, _ in places), "a block is read that is not there"
-        return [self.pool[block_id][slot] for block_id, slot in places]
+    def read(self, block_ids: list[int], count: int, first: int = 0, spilled: tuple[int, ...] = ()) -> list[int]:
+        assert all(block_id < 0 for block_id in block_ids[: len(spilled)]), "a block is in the pool and spilled"
+        assert all(block_id >= 0 for block_id in block_ids[max(first // B, len(spilled)) :]), "a block is not there"
+        blocks = [self.host[slot] for slot in spilled] + [self.pool[block_id] for block_id in block_ids[len(spilled) :]]
+        return [blocks[position // B][position % B] for position in range(first, count)]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -69,13 +70,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(8, 13),
         num_slots=st.sampled_from([0, 2, 4, 30]),
         window=st.sampled_from([0, 0, 1, 20, 40]),
+        spills=st.booleans(),
     )
     def start(
-        self, role: Role, policy: PolicyName, mode: PreemptionMode, num_blocks: int, num_slots: int, window: int
+        self,
+        role: Role,
+        policy: PolicyName,
+        mode: PreemptionMode,
+        num_blocks: int,
+        num_slots: int,
+        window: int,
+        spills: bool,
     ) -> None:
         limits = Limits(
             max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B,
-            max_model_len=4 * LONGEST, vocab_size=100, window=window,
+            max_model_len=4 * LONGEST, vocab_size=100, window=window, spills=spills and not window,
         )  # fmt: skip
         pool = BlockPool(num_blocks, num_slots)
         self.scheduler = Scheduler(pool, limits, policy_of(role), policy_named(policy), Preemption(mode))
@@ -112,11 +121,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._spec(length, family, priority, max_tokens, (0,) * count)
         self.scheduler.add(self.spec, now_s=self.now_s)
 
-    @precondition(lambda self: self.scheduler.limits.window and len(self.scheduler.sequences) < 6)
+    @precondition(lambda self: self._takes_long() and len(self.scheduler.sequences) < 6)
     @rule(length=st.integers(B * 5, 3 * LONGEST), family=st.integers(0, 1), max_tokens=MAX_TOKENS)
     def add_long(self, length: int, family: int, max_tokens: int) -> None:
-        """More than the pool holds, where no token sees all of it."""
-        self.add(length, family, 0, max_tokens, 1)
+        """More than the pool holds, where no token sees all of it or host memory takes the rest."""
+        try:
+            self.add(length, family, 0, max_tokens, 1)
+        except InvalidRequest:
+            pool = self.scheduler.pool
+            assert length + max_tokens > (pool.num_blocks + pool.host.num_slots) * B
+            self._forget(str(self.number))
 
     @precondition(lambda self: self.role is Role.DECODE and len(self.scheduler.sequences) < 12)
     @rule(
@@ -258,13 +272,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
             table, first = list(grant.block_ids), self._first_seen(grant.start)
-            seen = self.memory.read(table, grant.start, first)
+            assert not grant.spilled or len(step.grants) == 1
+            seen = self.memory.read(table, grant.start, first, grant.spilled)
             assert seen == list(sequence.tokens(first, grant.start)), "wrong KV is read"
             self.memory.write(table, grant.start, grant.tokens)
         for grant in step.grants:  # after all wrote: nobody wrote where another reads
             sequence = self.scheduler.sequences[grant.request_id]
             stop, first = grant.start + len(grant.tokens), self._first_seen(grant.start)
-            seen = self.memory.read(list(grant.block_ids), stop, first)
+            seen = self.memory.read(list(grant.block_ids), stop, first, grant.spilled)
             assert seen == list(sequence.tokens(first, stop)), "KV was spoilt"
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
@@ -301,7 +316,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert queue is scheduler.running or queue == sorted(queue, key=scheduler.rank)
         for each in self._in(State.WAITING):
             assert (each.block_table, each.num_computed, each.num_gone) == ([], 0, 0)
+        assert scheduler.pool.host.num_lent == sum(len(each.spilled) for each in scheduler.sequences.values())
         for each in scheduler.sequences.values():
+            assert not each.spilled or (each.state, len(each.spilled)) == (State.RUNNING, each.num_gone)
             if each.request_id not in self.reserved:  # those were promised all their blocks
                 assert len(each.held) <= scheduler.limits.most_held(each.num_tokens)
 
@@ -327,6 +344,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.sequences, "somebody starves"
         assert (self.scheduler.pool.num_held, self.scheduler.pool.num_reserved) == (0, 0)
         assert not any(parked.is_tail for parked in self.scheduler.pool.host.parked())
+
+    def _takes_long(self) -> bool:
+        return bool(self.scheduler.limits.window or self.scheduler.limits.spills)
 
     def _first_seen(self, position: int) -> int:
         window: int = self.scheduler.limits.window
@@ -368,7 +388,7 @@ def test_the_machine_preempts_swaps_and_recalls(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(BlockPool, "recall_tail", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, False)
     for family, length in enumerate((63, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=40, count=1)
     machine.teardown()
@@ -387,7 +407,7 @@ def test_the_machine_forks_copies_and_preempts_groups(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(BlockPool, "own", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0, 0)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0, 0, False)
     for family, length in enumerate((20, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=50, count=2)
     machine.teardown()
@@ -398,8 +418,23 @@ def test_the_machine_forks_copies_and_preempts_groups(monkeypatch: pytest.Monkey
 def test_the_machine_passes_blocks_and_hits_behind_them() -> None:
     """The same for windows: prompts larger than the pool end, and what follows one begins behind its cached blocks."""
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 0, 40)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 0, 40, False)
     for length in (300, 100, 100):
         machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
     machine.teardown()
     assert machine.scheduler.num_cached_tokens > 0
+
+
+def test_the_machine_spills_and_goes_on_with_others() -> None:
+    """The same for what is larger than the pool: it runs alone, those before and behind it end as well."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, True)
+    most = 0
+    for length in (30, 300, 40):
+        machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
+    while machine.scheduler.sequences:
+        machine.step(1, None)
+        machine.nothing_is_lost()
+        most = max(most, machine.scheduler.pool.host.num_lent)
+    machine.teardown()
+    assert most >= 339 // B - 9
