@@ -138,10 +138,10 @@ def test_an_abort_in_the_middle_leaves_nothing_held(tiny: TinyModel) -> None:
 def test_one_that_is_larger_gives_way_and_starts_again(tiny: TinyModel) -> None:
     """It decodes beyond the pool beside another that came before it, so it is preempted, and comes back alone."""
     built = small(tiny("llama_long"), 8, 40, LONG_BYTES, preemption="swap")
-    prompts = [prompt(60), prompt(50, 1)]
-    heard = run_all(built.loop, [spec(str(i), each, greedy(60 * i + 30)) for i, each in enumerate(prompts)])
+    prompts = [prompt(40), prompt(30, 1)]
+    heard = run_all(built.loop, [spec(str(i), each, greedy(90 * i + 40)) for i, each in enumerate(prompts)])
     assert [heard.tokens[str(i)] for i in range(2)] == [
-        generate(tiny("llama_long"), [each], 60 * i + 30)[0] for i, each in enumerate(prompts)
+        generate(tiny("llama_long"), [each], 90 * i + 40)[0] for i, each in enumerate(prompts)
     ]
     assert built.scheduler.num_preemptions > 0
     nothing_is_left(built)
