@@ -117,7 +117,8 @@ class EngineLoop:
             except PagewireError as error:
                 return Reserved(request_id=request_id, error=ErrorInfo.of(error))
             self._wake()
-            return Reserved(request_id=request_id, hit_blocks=hit_blocks)
+            in_parts = reservation.comes_in_parts(self._scheduler.sequences[request_id])
+            return Reserved(request_id=request_id, hit_blocks=hit_blocks, in_parts=in_parts)
 
     def bind(self, command: Bind) -> Bound:
         """Turn promised blocks into ids."""

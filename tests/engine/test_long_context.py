@@ -22,6 +22,7 @@ from pagewire.core.sequence_spec import branches
 from pagewire.engine.assembly import Engine
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
+from pagewire.engine.llm import LLM
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
 from pagewire.kernels.torch_backend import TorchBackend
@@ -156,6 +157,17 @@ def test_what_a_long_sequence_evicts_and_hits(tiny: TinyModel) -> None:
         heard = run_all(built.loop, [spec(str(number), each, greedy(8))])
         assert heard.tokens[str(number)] == expected[each is tokens]
         nothing_is_left(built)
+
+
+def test_llm_answers_long_prompts_among_others(tiny: TinyModel) -> None:
+    prompts = [prompt(40), prompt(400, 1), prompt(50, 2)]
+    with LLM(
+        tiny("llama_long"), dtype="float32", kv_memory_bytes=10 * LONG_BYTES, host_kv_memory_bytes=40 * LONG_BYTES,
+        chunk_size=48, max_num_batched_tokens=96, max_model_len=480,
+    ) as llm:  # fmt: skip
+        answers = llm.generate(prompts, greedy(12), progress=False)
+        assert llm.load().blocks_held == 0
+    assert [list(answer.token_ids) for answer in answers] == generate(tiny("llama_long"), prompts, 12)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._forget(name)
         self.memory.move(self.scheduler)
 
+    @precondition(lambda self: self._takes_long() and len(self.scheduler.sequences) < 6)
+    @rule(length=st.integers(B * 5, 3 * LONGEST), family=st.integers(0, 1), max_tokens=MAX_TOKENS)
+    def reserve_long(self, length: int, family: int, max_tokens: int) -> None:
+        """Room for more than the pool holds: nothing is promised, and it waits once it has joined."""
+        self.reserve(length, family, 0, max_tokens, 1)
+
     @precondition(lambda self: self._in(State.RESERVED))
     @rule(data=st.data())
     def deliver(self, data: st.DataObject) -> None:
@@ -438,3 +444,22 @@ def test_the_machine_spills_and_goes_on_with_others() -> None:
         most = max(most, machine.scheduler.pool.host.num_lent)
     machine.teardown()
     assert most >= 339 // B - 9
+
+
+def test_nobody_runs_beside_one_that_spilled_though_there_is_room() -> None:
+    """Blocks that another pod held come free: they are for the one that runs alone, not for whoever waits."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, True)
+    scheduler = machine.scheduler
+    machine.add(length=300, family=0, priority=0, max_tokens=10, count=1)
+    machine.step(1, None)
+    scheduler.holds["other"] = machine.holds["other"] = scheduler.pool.allocate(4)
+    while not scheduler.pool.host.num_lent:
+        machine.step(1, None)
+    machine.add(length=20, family=1, priority=0, max_tokens=5, count=1)
+    machine.release()
+    assert scheduler.pool.num_available >= 4
+    while "1" in scheduler.sequences:
+        machine.step(1, None)
+        assert [each.name for each in scheduler.running] in (["1"], [])
+    machine.teardown()
