@@ -14,6 +14,7 @@ from pagewire.core.errors import ErrorInfo
 from pagewire.core.sampling import FinishReason
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.token_record import TokenRecord
+from pagewire.engine import departed
 from pagewire.engine.group import Group
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, finish_reason
@@ -54,15 +55,8 @@ def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: C
     sequence.group.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
-    _pass_blocks(scheduler, sequence)
+    departed.pass_blocks(scheduler.pool, scheduler.limits, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
-
-
-def _pass_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Give back the blocks that no later token sees."""
-    passed = scheduler.limits.num_passed(sequence.num_computed) - sequence.num_gone
-    if passed > 0:
-        scheduler.pool.release(sequence.let_go(passed))
 
 
 def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) -> TokenRecord:

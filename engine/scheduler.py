@@ -21,8 +21,7 @@ from dataclasses import replace
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, SequenceSpec
-from pagewire.engine import spec_check
-from pagewire.engine.block import NO_BLOCK
+from pagewire.engine import departed, spec_check
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
 from pagewire.engine.limits import Limits
@@ -262,9 +261,10 @@ class Scheduler:
         """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
         while (short := max(missing, 0) + self._needs_own(sequence) - self.pool.num_available) > 0:
-            if self._is_too_large(sequence) and self.running + self.joined == [sequence]:
-                if not self._spill(sequence, short):
+            if departed.is_too_large(self.pool, self.limits, sequence) and self.running + self.joined == [sequence]:
+                if not departed.spill(self.pool, self.limits, sequence, short):
                     return False
+                self._lone = sequence
                 continue
             for victim in self._victims():
                 budget.take_back(victim)
@@ -277,19 +277,6 @@ class Scheduler:
         if missing > 0:
             sequence.block_table += self.pool.allocate(missing)
         return True
-
-    def _is_too_large(self, sequence: Sequence) -> bool:
-        if not self.limits.spills or sequence.unforked:
-            return False
-        return self.limits.num_blocks(sequence.num_tokens) > self.pool.num_blocks - self.pool.num_pinned
-
-    def _spill(self, sequence: Sequence, most: int) -> bool:
-        """Move up to `most` of a sequence's first blocks to host memory; False where none is computed and full."""
-        count = min(most, sequence.num_computed // self.limits.block_size - sequence.num_gone)
-        if count > 0:
-            sequence.spilled += self.pool.spill(sequence.let_go(count))
-            self._lone = sequence
-        return count > 0
 
     def _needs_own(self, sequence: Sequence) -> bool:
         """Return whether the block that the next token's KV goes to is not its own; those behind it are."""
@@ -320,9 +307,7 @@ class Scheduler:
         self.num_swaps += swaps
 
     def _release(self, sequence: Sequence, *, parks: bool = True) -> None:
-        self.pool.release(sequence.held, parks=parks)
-        self.pool.host.give_back(sequence.spilled)
-        sequence.block_table, sequence.num_gone, sequence.spilled = [], 0, []
+        departed.release(self.pool, sequence, parks=parks)
         if sequence is self._lone:
             self._lone = None
 
@@ -331,7 +316,7 @@ class Scheduler:
 
         Its full blocks go there as they are evicted, like everybody's; the unfilled one goes now.
         """
-        if self._comes_in_parts(victim):
+        if departed.comes_in_parts(self.pool, self.limits, victim):
             return False  # it would not be asked for
         own = self.pool.num_unshared(victim.block_table[: self.limits.num_blocks(victim.num_computed)])
         size = self.limits.block_size
@@ -350,10 +335,6 @@ class Scheduler:
             self.pool.forget_tail(tail_hash)
         sequence.num_saved = 0
 
-    def _comes_in_parts(self, sequence: Sequence) -> bool:
-        """Return whether a sequence has its first blocks in the pool no more when it gets its last."""
-        return self.limits.num_passed(sequence.num_tokens) > 0 or self._is_too_large(sequence)
-
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short.
 
@@ -362,12 +343,14 @@ class Scheduler:
         """
         hits = self.pool.match(sequence.hit_chain())
         num_hits, end, gone = len(hits), self.limits.num_blocks(sequence.num_tokens), 0
-        if self._is_too_large(sequence):
+        is_too_large = departed.is_too_large(self.pool, self.limits, sequence)
+        in_parts = departed.comes_in_parts(self.pool, self.limits, sequence)
+        if is_too_large:
             if self.running or self.joined or self.pool.num_held or self.pool.num_reserved:
                 self._short = sequence
                 return False
-            self._lone, end = sequence, num_hits
-        elif self._comes_in_parts(sequence):
+            end = num_hits
+        elif in_parts:
             gone = self.limits.num_passed(num_hits * self.limits.block_size)
             hits, end = hits[gone:], min(end, gone + self.limits.most_held(sequence.num_tokens))
         fresh = end - num_hits
@@ -377,13 +360,17 @@ class Scheduler:
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
             self._short = sequence
             return False
-        in_parts = self._comes_in_parts(sequence)
-        # Whole, what the host tier has besides comes into some of the fresh ones.
-        table = self._claim_part(sequence, hits, gone) if in_parts else self._claim(sequence)
-        sequence.block_table = table + self.pool.allocate(end - len(table))
+        if in_parts:
+            departed.begin_behind(self.pool, self.limits, sequence, gone, hits)
+            self._forget_saved(sequence)
+        else:
+            sequence.block_table = self._claim(sequence)  # and what the host tier has, in some of the fresh ones
         if sequence.group.cached_tokens is None:
             sequence.group.cached_tokens = sequence.num_computed
-            self.count_hits(sequence, table)
+            self.count_hits(sequence, sequence.block_table)
+        sequence.block_table += self.pool.allocate(end - len(sequence.block_table))
+        if is_too_large:
+            self._lone = sequence
         if sequence is self._short:
             self._short = None
         return True
@@ -400,15 +387,6 @@ class Scheduler:
             if tail is not None:
                 table.append(tail)
                 sequence.num_computed = sequence.num_saved
-        self._forget_saved(sequence)
-        return table
-
-    def _claim_part(self, sequence: Sequence, hits: list[int], num_gone: int) -> list[int]:
-        """Hold blocks that the cache has behind `num_gone` that nobody needs any more; return the block table."""
-        self.pool.share(hits)
-        table = [NO_BLOCK] * num_gone + hits
-        sequence.num_computed, sequence.num_registered = len(table) * self.limits.block_size, len(table)
-        sequence.num_gone = num_gone
         self._forget_saved(sequence)
         return table
 

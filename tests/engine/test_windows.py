@@ -128,9 +128,18 @@ def test_a_shipment_lands_whole_and_passes_while_it_decodes(tiny: TinyModel) -> 
     assert_at_rest(second.loop)
 
 
-def test_a_request_whose_shipment_would_not_fit_is_refused_by_name(tiny: TinyModel) -> None:
+def test_what_does_not_fit_together_is_reserved_nothing_and_joins_to_be_computed(tiny: TinyModel) -> None:
+    tokens = prompt(400)
     built = windowed(tiny, 12, Role.DECODE)
-    refused = built.loop.reserve(Reserve(spec=spec("1", prompt(400), greedy(8)))).error
+    reserved = built.loop.reserve(Reserve(spec=spec("1", tokens, greedy(8))))
+    assert (reserved.error, reserved.hit_blocks, reserved.in_parts) == (None, 0, True)
+    assert built.loop.bind(Bind(request_id="1", num_blocks=5)).block_ids == ()
+    assert_at_rest(built.loop)
+    built.loop.join(Join(request_id="1", num_computed=0, output=()))
+    heard, most = run_held(built)
+    assert heard.tokens["1"] == generate(tiny("mistral_64"), [tokens], 8)[0]
+    assert most <= MOST
+    refused = built.loop.reserve(Reserve(spec=spec("2", tokens, greedy(8, n=2), branches=branches(2)))).error
     assert refused is not None
     assert "the KV pool has 12" in refused.message
     assert_at_rest(built.loop)
