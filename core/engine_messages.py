@@ -65,11 +65,16 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """The answer to `Reserve`: how many leading blocks are cached and pinned, or why not."""
+    """The answer to `Reserve`: how many leading blocks are cached and pinned, or why not.
+
+    One that comes `in_parts` is larger than the pool, or may be: no block is pinned or promised, none can be brought
+    here, and once it joins it waits for its blocks and computes all of its prompt.
+    """
 
     request_id: str
     hit_blocks: int = 0
     error: ErrorInfo | None = None
+    in_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

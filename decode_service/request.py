@@ -19,6 +19,7 @@ from pagewire.core.errors import (
     EngineFailed,
     ErrorInfo,
     HandedOver,
+    InvalidRequest,
     PagewireError,
     PodLost,
     Unavailable,
@@ -155,8 +156,18 @@ class Request:
     async def _build_prompt(self) -> int:
         """Reserve, and have the prompt's KV brought here; return how many of its tokens need no computing."""
         self._is_in_engine = True  # from the question on: a grant that nobody waits for any more is given back, too
-        self._hit_blocks = (await self._around.admission.reserve(self._spec)).hit_blocks
+        reserved = await self._around.admission.reserve(self._spec)
+        self._hit_blocks = reserved.hit_blocks
         self._watch.stamp(Phase.RESERVED, self._around.clock.now())
+        if reserved.in_parts:
+            if self._submit.prefill == "remote" and self._submit.candidates:
+                num_tokens = len(self._spec.tokens) + len(self._spec.output)
+                raise InvalidRequest(
+                    f"the prompt has {num_tokens} tokens, which do not fit the KV pool together; such a prompt is "
+                    "computed where it decodes, and prefill is remote",
+                    field="prompt",
+                )
+            return 0
         # For one token everybody who could was asked already.
         candidates = () if self._is_one_token else self._candidates(self._hit_blocks)
         num_blocks = self._hit_blocks

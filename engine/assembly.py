@@ -78,7 +78,10 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
-    max_model_len = _max_model_len(config, architecture, cache)
+    num_slots = config.host_kv_memory_bytes // layout.block_bytes
+    window = _window(config, architecture, cache)
+    spills = _spills(config, layout, cache, window, num_slots)
+    max_model_len = _max_model_len(config, architecture, cache, window, num_slots if spills else 0)
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
@@ -92,12 +95,14 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         max_model_len=max_model_len,
         vocab_size=architecture.vocab_size,
         eos_token_ids=frozenset(folder.eos_token_ids),
+        window=window,
+        spills=spills,
     )
     layer_groups = config.layer_groups or _layer_groups(layout, device)
     grammars = Grammars(folder.path / "tokenizer.json", limits.vocab_size, limits.eos_token_ids)
     sampler = Sampler(backend, EditBuilder(limits.eos_token_ids, device, grammars))
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups)
-    num_slots = config.host_kv_memory_bytes // layout.block_bytes
+    mover = BlockMover(cache.pool, num_slots, backend)
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
     scheduler = Scheduler(
         BlockPool(cache.num_blocks, num_slots),
         limits,
@@ -113,7 +118,6 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
     )
-    mover = BlockMover(cache.pool, num_slots, backend)
     # Where nothing decodes there is nobody to spare a long step.
     most = config.max_num_batched_tokens
     least = most if scheduler.policy.hands_off else min(config.block_size, most)
@@ -135,11 +139,27 @@ def warm_up(engine: Engine) -> None:
     engine.cache.pool[0].zero_()
 
 
-def _max_model_len(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
+def _window(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
+    """Return the window that frees the blocks it has left: the model's, where sequences stay here and it fits."""
+    needed = cache.layout.num_blocks(architecture.window + config.chunk_size) + 1
+    is_used = not policy_of(config.role).hands_off and needed < cache.num_blocks
+    return architecture.window if is_used else 0
+
+
+def _spills(config: EngineConfig, layout: KVLayout, cache: KVCache, window: int, num_slots: int) -> bool:
+    """Return whether a sequence may be larger than the pool: not where it is shipped, or its sums are promised."""
+    fits_a_chunk = layout.num_blocks(config.chunk_size) + 1 <= cache.num_blocks
+    return num_slots > 0 and not (window or policy_of(config.role).hands_off or config.deterministic) and fits_a_chunk
+
+
+def _max_model_len(
+    config: EngineConfig, architecture: Architecture, cache: KVCache, window: int, host_blocks: int
+) -> int:
     longest = config.max_model_len or architecture.max_positions
     if longest > architecture.max_positions:
         raise ValueError(f"max_model_len {longest} is above the model's {architecture.max_positions} positions")
-    cache.sizing.require(longest)
+    held = window + config.chunk_size + config.block_size if window else longest
+    cache.sizing.require(min(longest, held), host_blocks)
     return longest
 
 

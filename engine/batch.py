@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from pagewire.engine.step import Draw, Grant, Scoring, Step
-from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.ragged import Ragged, Spilled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class Batch:
     scorings: dict[str, Scoring]  # by the sequence's name
 
     @classmethod
-    def of(cls, step: Step, block_size: int, device: torch.device) -> Batch:
-        """Return the batch of a step."""
+    def of(cls, step: Step, block_size: int, device: torch.device, host: torch.Tensor | None = None) -> Batch:
+        """Return the batch of a step; what is spilled lies in `host` `[slots, L, 2, Hk, B, D]`."""
         grants = step.grants
         token_ids = [token for grant in grants for token in grant.tokens]
         ragged = Ragged(
@@ -35,6 +35,7 @@ class Batch:
             kv_lens=tuple(grant.start + len(grant.tokens) for grant in grants),
             block_table=_block_table(grants, device),
             block_size=block_size,
+            spilled=_spilled(grants, host),
         )
         positions, slots = [], []
         drawn: list[int] = []
@@ -60,6 +61,14 @@ class Batch:
             draws={name: draw for grant in grants for name, draw in grant.draws().items()},
             scorings={grant.request_id: grant.scoring for grant in grants if grant.scoring is not None},
         )
+
+
+def _spilled(grants: tuple[Grant, ...], host: torch.Tensor | None) -> Spilled | None:
+    if not any(grant.spilled for grant in grants):
+        return None
+    assert len(grants) == 1, "a sequence that spills is alone in its step"
+    assert host is not None, "there is no host memory that blocks could lie in"
+    return Spilled(memory=host, slots=grants[0].spilled)
 
 
 def _block_table(grants: tuple[Grant, ...], device: torch.device) -> torch.Tensor:

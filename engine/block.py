@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from pagewire.core.block_hash import BlockHash
 
+NO_BLOCK = -1  # stands in a block table for a block that is not in the pool
+
 
 @dataclass(slots=True)
 class Block:

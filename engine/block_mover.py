@@ -16,13 +16,13 @@ MAX_BLOCKS_AT_ONCE = 64  # bounds the temporary that a copy goes through
 
 
 class BlockMover:
-    """Host memory of `num_slots` blocks beside a pool `[N, L, 2, Hk, B, D]`."""
+    """Host memory of `num_slots` blocks, `host`, beside a pool `[N, L, 2, Hk, B, D]`."""
 
     def __init__(self, pool: torch.Tensor, num_slots: int, backend: Backend) -> None:
         self._pool = pool
         self._backend = backend
         # Pinned memory is what a device copies from and to at full rate.
-        self._host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype, pin_memory=pool.is_cuda)
+        self.host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype, pin_memory=pool.is_cuda)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all copies."""
@@ -30,9 +30,9 @@ class BlockMover:
             sources, targets = [move.source for move in group], [move.target for move in group]
             match group[0].way:
                 case Way.OUT:
-                    self._copy(self._pool, sources, self._host, targets)
+                    self._copy(self._pool, sources, self.host, targets)
                 case Way.IN:
-                    self._copy(self._host, sources, self._pool, targets)
+                    self._copy(self.host, sources, self._pool, targets)
                 case Way.WITHIN:
                     device = self._pool.device
                     self._backend.copy_blocks(

@@ -226,6 +226,19 @@ class BlockPool:
                 block.parks = parks
                 self._put_back(block)
 
+    def spill(self, block_ids: Sequence[int]) -> list[int]:
+        """Exchange holds of blocks for copies of them in host memory, nobody else's; return the slots.
+
+        They are to be given back (`host.give_back`). Raises OutOfSlots.
+        """
+        slots = []
+        for block_id in block_ids:
+            slot, lost = self.host.lend(block_id)
+            self._note_lost(lost)
+            slots.append(slot)
+        self.release(block_ids, parks=False)
+        return slots
+
     def save_tail(self, block_id: int, tail_hash: BlockHash, parent_hash: BlockHash | None, depth: int) -> bool:
         """Keep what is in a held, unfilled block in the host tier, behind `parent_hash`; False when it cannot be.
 

@@ -117,7 +117,8 @@ class EngineLoop:
             except PagewireError as error:
                 return Reserved(request_id=request_id, error=ErrorInfo.of(error))
             self._wake()
-            return Reserved(request_id=request_id, hit_blocks=hit_blocks)
+            in_parts = reservation.comes_in_parts(self._scheduler.sequences[request_id])
+            return Reserved(request_id=request_id, hit_blocks=hit_blocks, in_parts=in_parts)
 
     def bind(self, command: Bind) -> Bound:
         """Turn promised blocks into ids."""
@@ -365,7 +366,7 @@ class EngineLoop:
             blocks_held=pool.num_held,
             blocks_pinned=pool.num_pinned,
             blocks_reserved=pool.num_reserved,
-            blocks_host=pool.host.num_parked,
+            blocks_host=pool.host.num_parked + pool.host.num_lent,
             blocks_shared=pool.num_shared,
             block_steps=self._block_steps,
             block_steps_shared=self._block_steps_shared,

@@ -2,9 +2,10 @@
 
 Knows hashes, slots and the pool's block ids; knows no bytes and not what the pool caches. The unfilled last block of a
 preempted sequence lies here like any other, by the hash of what it holds; it is a leaf that no cache lookup asks for.
+Slots are lent to a sequence that spills: what lies there is its own, and known to it alone.
 Copies are asked for in an order that must be kept (`Moves`), so that a slot may be taken again at once.
-Invariants, with those of the pool: a slot is free or holds one block; a block's parent is in the pool or here, so what
-both hold of a chain is a prefix.
+Invariants, with those of the pool: a slot is free, lent or holds one block; a block's parent is in the pool or here, so
+what both hold of a chain is a prefix.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.engine.moves import Moves, Way
+
+
+class OutOfSlots(Exception):
+    """Host memory has no slot to lend; nothing was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,21 @@ class HostTier:
 
     def __init__(self, num_slots: int, moves: Moves) -> None:
         self.num_slots = num_slots
-        self.capacity = max(0, num_slots - 1)
+        self._lent: set[int] = set()
         self._free = list(range(num_slots - 1, -1, -1))
         self._parked: OrderedDict[BlockHash, Parked] = OrderedDict()  # least recently used first
         self._children: dict[BlockHash, set[BlockHash]] = {}  # of blocks here and of blocks in the pool
         self._moves = moves
+
+    @property
+    def capacity(self) -> int:
+        """Slots that blocks may be parked in."""
+        return max(0, self.num_slots - len(self._lent) - 1)
+
+    @property
+    def num_lent(self) -> int:
+        """Slots that a sequence spilled blocks to."""
+        return len(self._lent)
 
     @property
     def num_parked(self) -> int:
@@ -83,6 +98,27 @@ class HostTier:
         self._moves.ask(block_id, parked.slot, Way.OUT)
         return gone
 
+    def lend(self, block_id: int) -> tuple[int, tuple[Parked, ...]]:
+        """Copy a block of the pool to a slot that is its holder's until given back; return it, and what had to go.
+
+        Raises OutOfSlots when all are lent.
+        """
+        if len(self._lent) == self.num_slots:
+            raise OutOfSlots(f"all {self.num_slots} slots of host memory are lent")
+        slot = self._free.pop()
+        self._lent.add(slot)
+        gone: tuple[Parked, ...] = ()
+        while len(self._parked) > self.capacity:
+            gone += (self._drop(self._least_useful()),)
+        self._moves.ask(block_id, slot, Way.OUT)
+        return slot, gone
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        """End the loan of slots."""
+        for slot in slots:
+            self._lent.remove(slot)
+            self._free.append(slot)
+
     def copy(self, block_hash: BlockHash, block_id: int) -> bool:
         """Have a block copied into the pool's `block_id`, and keep it; False when it is not here (any more)."""
         parked = self._parked.get(block_hash)
@@ -116,7 +152,9 @@ class HostTier:
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         used = [parked.slot for parked in self._parked.values()]
-        assert sorted(used + self._free) == list(range(self.num_slots)), "a slot is lost, or in two places"
+        placed = sorted([*used, *self._free, *self._lent])
+        assert placed == list(range(self.num_slots)), "a slot is lost, or in two places"
+        assert len(used) <= self.capacity, "no slot is left for a block on its way up"
         for block_hash, parked in self._parked.items():
             assert parked.block_hash == block_hash
             assert (parked.parent_hash is None) == (parked.depth == 0)

@@ -21,10 +21,19 @@ from pagewire.kernels.backend import Backend
 class ModelRunner:
     """Step -> Batch -> forward -> sampled tokens. Layers are told of in `num_groups` groups; 1: not before the end.
 
-    Raises ValueError where a group of layers is not one span of a block.
+    Blocks are spilled to `host` `[slots, L, 2, Hk, B, D]`. Raises ValueError where a group of layers is not one span of
+    a block.
     """
 
-    def __init__(self, model: Model, cache: KVCache, backend: Backend, sampler: Sampler, num_groups: int = 1) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        backend: Backend,
+        sampler: Sampler,
+        num_groups: int = 1,
+        host: torch.Tensor | None = None,
+    ) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
             raise ValueError(
@@ -36,6 +45,7 @@ class ModelRunner:
         self._cache = cache
         self._backend = backend
         self._sampler = sampler
+        self._host = host
 
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
@@ -50,7 +60,7 @@ class ModelRunner:
                 if self._layers_per_group < self._cache.layout.num_layers:
                     on_group(step, group - 1)
 
-        batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device)
+        batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device, self._host)
         logits = self._model.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
         return self._sampler.draw(logits, batch) if batch.draws or batch.scorings else {}
 

@@ -14,6 +14,7 @@ from pagewire.core.errors import ErrorInfo, InvalidRequest
 from pagewire.core.sampling import FinishReason
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.token_record import TokenRecord
+from pagewire.engine import departed
 from pagewire.engine.beam_search import BeamSearch, Extension, Hypothesis
 from pagewire.engine.group import Group
 from pagewire.engine.scheduler import Scheduler
@@ -58,6 +59,7 @@ def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: C
     sequence.group.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
+    departed.pass_blocks(scheduler.pool, scheduler.limits, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
 
 
@@ -186,13 +188,14 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
     if num_full == sequence.num_registered:
         return
     if not _register(scheduler, sequence, sequence.num_registered, num_full):
-        # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it.
+        # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it,
+        # where we still have it.
         _register(scheduler, sequence, 0, num_full)
 
 
 def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
     hashes = sequence.chain(end)
-    for depth in range(first, end):
+    for depth in range(max(first, sequence.num_gone), end):
         parent = hashes[depth - 1] if depth else None
         if not scheduler.pool.register(sequence.block_table[depth], hashes[depth], parent, depth):
             return False

@@ -1,10 +1,13 @@
 """Room for a prompt whose KV comes from elsewhere: promised as a count, bound to ids bit by bit, then joined.
 
 Works on a scheduler's sequences; knows nothing of shipments. Invariant: a reserved sequence holds the cached blocks of
-its prompt, and what it was promised besides is in the pool's count until bound or given back.
+its prompt, and what it was promised besides is in the pool's count until bound or given back. One that does not fit the
+pool whole, and runs here in parts, holds nothing and is promised nothing: joined, it waits like any that was added.
 """
 
 from __future__ import annotations
+
+from bisect import insort
 
 from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
@@ -27,10 +30,14 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     if spec.sampling.use_beam_search:
         raise InvalidRequest("beams run where their prompt is computed", field="use_beam_search")
     total = _num_blocks(scheduler, spec)
-    if total > pool.num_blocks:
+    in_parts = total > pool.num_blocks and not spec.branches and bool(limits.window or limits.spills)
+    if total > pool.num_blocks and not in_parts:
         field = "n" if spec.branches else "prompt"
         raise InvalidRequest(f"the request needs {total} blocks; the KV pool has {pool.num_blocks}", field=field)
     sequence = scheduler.admit_spec(spec, now_s)
+    if in_parts:
+        sequence.state = State.RESERVED
+        return 0
     if not scheduler.may_take_blocks(sequence):
         scheduler.remove(sequence)
         raise Overloaded("a sequence that goes first waits for blocks", retry_after_s=RETRY_AFTER_S)
@@ -51,6 +58,11 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     sequence.num_registered = len(hits)
     sequence.num_computed = sequence.group.cached_tokens = len(hits) * limits.block_size
     return len(hits)
+
+
+def comes_in_parts(sequence: Sequence) -> bool:
+    """Return whether a reserved sequence is to have its blocks bit by bit, once it has joined."""
+    return sequence.state is State.RESERVED and not sequence.block_table and not sequence.promised
 
 
 def bind(scheduler: Scheduler, request_id: str, num_blocks: int) -> tuple[int, ...]:
@@ -89,8 +101,12 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
     if join.output[: len(known)] != known:
         scheduler.remove(sequence)
         raise EngineFailed(f"the output {join.output} does not begin with {known}, which was out at the reservation")
-    scheduler.count_hits(sequence, sequence.block_table[: cached // size])
     sequence.index, sequence.output = join.index, list(join.output)
+    if comes_in_parts(sequence):
+        sequence.state = State.WAITING
+        insort(scheduler.waiting, sequence, key=scheduler.rank)
+        return sequence
+    scheduler.count_hits(sequence, sequence.block_table[: cached // size])
     _bind(scheduler, sequence, scheduler.limits.num_blocks(sequence.num_tokens))
     scheduler.pool.unreserve(sequence.promised)
     sequence.promised = 0

@@ -10,17 +10,19 @@ short the last in rank gives its own back, with all sequences of its request unl
 while the first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as
 everybody comes to be the first (`scheduling_policy`), nobody starves; beams advance together, so those that run while
 others of their search wait give way to whoever goes before these. A sequence that hands off is never preempted,
-because it owns all its blocks from its admission on.
+because it owns all its blocks from its admission on. One that is larger than the pool runs alone, and keeps its first
+blocks in host memory.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from dataclasses import replace
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, SequenceSpec
-from pagewire.engine import spec_check
+from pagewire.engine import departed, spec_check
 from pagewire.engine.beam_search import BeamSearch
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
@@ -46,7 +48,8 @@ class Scheduler:
         preemption: Preemption | None = None,
     ) -> None:
         self.pool = pool
-        self.limits = limits
+        # What leaves for another pod leaves whole.
+        self.limits = replace(limits, window=0, spills=False) if policy.hands_off else limits
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
@@ -63,6 +66,7 @@ class Scheduler:
         self.num_pinned_tokens = 0
         self._arrivals = 0
         self._short: Sequence | None = None  # waits for blocks that were not there
+        self._lone: Sequence | None = None  # larger than the pool: nobody runs beside it
 
     def add(self, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> None:
         """Queue a request that starts from its tokens; raises InvalidRequest."""
@@ -75,7 +79,8 @@ class Scheduler:
         """Return the first sequence of a request that the engine knows from now on; raises InvalidRequest."""
         if spec.request_id in self.groups or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
-        spec_check.check(spec, self.limits, self.pool.num_blocks, begins_only=self.policy.hands_off)
+        num_blocks, num_slots = self.pool.num_blocks, self.pool.host.num_slots
+        spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
         sequence = Sequence(
             spec=spec,
             group=Group(request_id=spec.request_id, search=self._search(spec)),
@@ -130,7 +135,7 @@ class Scheduler:
 
     def _fork(self, sequence: Sequence, branch: Branch, num_common: int) -> Sequence:
         forked = sequence.forked(branch, num_common)
-        self.pool.share(forked.block_table)
+        self.pool.share(forked.held)
         self._know(forked)
         return forked
 
@@ -149,8 +154,8 @@ class Scheduler:
         return sequence.arrived_s + handicap_s, sequence.arrival, sequence.index
 
     def may_take_blocks(self, sequence: Sequence) -> bool:
-        """Return whether no sequence that ranks before this one lacks blocks."""
-        return self._short is None or self.rank(sequence) < self.rank(self._short)
+        """Return whether no sequence that ranks before this one lacks blocks, and none has them all."""
+        return self._lone is None and (self._short is None or self.rank(sequence) < self.rank(self._short))
 
     def hand_off(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch; its blocks stay held."""
@@ -166,9 +171,9 @@ class Scheduler:
         for queue in (self.running, self.joined, self.waiting):
             if sequence in queue:
                 queue.remove(sequence)
-        self.pool.release(sequence.block_table)
+        self._release(sequence)
         self.pool.unreserve(sequence.promised)
-        sequence.block_table, sequence.promised = [], 0
+        sequence.promised = 0
         self._forget_saved(sequence)
         if sequence is self._short:
             self._short = None
@@ -188,7 +193,7 @@ class Scheduler:
 
     def tables(self) -> list[list[int]]:
         """Return the blocks that each sequence and each hold keeps."""
-        return [sequence.block_table for sequence in self.sequences.values()] + list(self.holds.values())
+        return [sequence.held for sequence in self.sequences.values()] + list(self.holds.values())
 
     def num_waiting_tokens(self) -> int:
         """Return the tokens that queued and running prompts have yet to compute."""
@@ -223,7 +228,7 @@ class Scheduler:
         """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
         preempted_before = self.num_preemptions
         joined, waiting = deque(self.joined), deque(self.waiting if with_waiting else ())
-        while (joined or waiting) and not budget.is_spent:
+        while (joined or waiting) and not budget.is_spent and self._lone is None:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
             if not self._has_seats(sequence) and not (self._part(sequence, budget) and self._has_seats(sequence)):
@@ -279,10 +284,16 @@ class Scheduler:
     def _grow(self, sequence: Sequence, count: int, budget: StepBudget) -> bool:
         """Make the block table cover `count` more tokens in blocks that nobody else holds.
 
-        Preempts the last in rank where that takes it; False when that was this one.
+        Preempts the last in rank where that takes it; False when that was this one. One that is alone and larger than
+        the pool spills; False when others are promised what it needs, or hold it.
         """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
-        while max(missing, 0) + self._needs_own(sequence) > self.pool.num_available:
+        while (short := max(missing, 0) + self._needs_own(sequence) - self.pool.num_available) > 0:
+            if departed.is_too_large(self.pool, self.limits, sequence) and self.running + self.joined == [sequence]:
+                if not departed.spill(self.pool, self.limits, sequence, short):
+                    return False
+                self._lone = sequence
+                continue
             for victim in self._victims():
                 budget.take_back(victim)
                 self._preempt(victim)
@@ -315,19 +326,26 @@ class Scheduler:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
         (self.running if victim.state is State.RUNNING else self.joined).remove(victim)
         swaps = self._save(victim)
-        self.pool.release(victim.block_table, parks=swaps)
-        victim.block_table, victim.num_computed, victim.num_registered = [], 0, 0
+        self._release(victim, parks=swaps)
+        victim.num_computed, victim.num_registered = 0, 0
         victim.state = State.WAITING
         insort(self.waiting, victim, key=self.rank)
         self._short = self.waiting[0]
         self.num_preemptions += 1
         self.num_swaps += swaps
 
+    def _release(self, sequence: Sequence, *, parks: bool = True) -> None:
+        departed.release(self.pool, sequence, parks=parks)
+        if sequence is self._lone:
+            self._lone = None
+
     def _save(self, victim: Sequence) -> bool:
         """Leave the KV of a sequence to the host tier, where that is the cheaper way to have it again.
 
         Its full blocks go there as they are evicted, like everybody's; the unfilled one goes now.
         """
+        if departed.comes_in_parts(self.pool, self.limits, victim):
+            return False  # it would not be asked for
         own = self.pool.num_unshared(victim.block_table[: self.limits.num_blocks(victim.num_computed)])
         size = self.limits.block_size
         if not own or not self.preemption.swaps(min(victim.num_computed, own * size), own, self.pool.host.capacity):
@@ -346,20 +364,41 @@ class Scheduler:
         sequence.num_saved = 0
 
     def _take_blocks(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short."""
+        """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short.
+
+        One that comes in parts gets what it holds at most at a time, and of the cache what the next token sees; one
+        that is larger than the pool gets the whole of it, bit by bit.
+        """
         hits = self.pool.match(sequence.hit_chain())
-        fresh = self.limits.num_blocks(sequence.num_tokens) - len(hits)
+        num_hits, end, gone = len(hits), self.limits.num_blocks(sequence.num_tokens), 0
+        is_too_large = departed.is_too_large(self.pool, self.limits, sequence)
+        in_parts = departed.comes_in_parts(self.pool, self.limits, sequence)
+        if is_too_large:
+            if self.running or self.joined or self.pool.num_held or self.pool.num_reserved:
+                self._short = sequence
+                return False
+            end = num_hits
+        elif in_parts:
+            gone = self.limits.num_passed(num_hits * self.limits.block_size)
+            hits, end = hits[gone:], min(end, gone + self.limits.most_held(sequence.num_tokens))
+        fresh = end - num_hits
         # One block to spare for each that runs, or its next block would preempt this one at once.
         beside = sum(each.num_seats for each in self.running) + len(self.joined)
         spare = 0 if self.policy.hands_off or not beside else beside + len(sequence.unforked)
         if self.pool.num_unreferenced(hits) + fresh + spare > self.pool.num_available:
             self._short = sequence
             return False
-        table = self._claim(sequence)  # and what the host tier has besides, in some of the fresh ones
-        sequence.block_table = table + self.pool.allocate(len(hits) + fresh - len(table))
+        if in_parts:
+            departed.begin_behind(self.pool, self.limits, sequence, gone, hits)
+            self._forget_saved(sequence)
+        else:
+            sequence.block_table = self._claim(sequence)  # and what the host tier has, in some of the fresh ones
         if sequence.group.cached_tokens is None:
             sequence.group.cached_tokens = sequence.num_computed
-            self.count_hits(sequence, table)
+            self.count_hits(sequence, sequence.block_table)
+        sequence.block_table += self.pool.allocate(end - len(sequence.block_table))
+        if is_too_large:
+            self._lone = sequence
         if sequence is self._short:
             self._short = None
         return True
@@ -391,5 +430,6 @@ class Scheduler:
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
+            spilled=tuple(sequence.spilled),
             forks=tuple(sequence.draw(each.index) for each in forks) if draw is not None else (),
         )

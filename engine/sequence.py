@@ -7,7 +7,8 @@
 
 Knows nothing of pools and budgets. Invariant: `num_computed < num_tokens` while the sequence may run, but for a beam
 that waits for the other beams; the KV of its first `num_computed` tokens is in the first ceil(num_computed / B) blocks
-of `block_table`, which others may hold too.
+of `block_table`, which others may hold too, but for the first `num_gone`, which it holds no more: NO_BLOCK stands for
+them. Either nobody sees them any more, or they are copied to the slots of host memory in `spilled`, which are its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from itertools import takewhile
 from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch, SequenceSpec
+from pagewire.engine.block import NO_BLOCK
 from pagewire.engine.group import Group
 from pagewire.engine.step import Draw, Scoring, fork_name
 
@@ -60,6 +62,8 @@ class Sequence:
     num_computed: int = 0
     num_saved: int = 0
     block_table: list[int] = field(default_factory=list)
+    num_gone: int = 0
+    spilled: list[int] = field(default_factory=list)
     promised: int = 0
     hashes: list[BlockHash] = field(default_factory=list)
     num_registered: int = 0
@@ -70,6 +74,19 @@ class Sequence:
     def request_id(self) -> str:
         """The request that this sequence belongs to."""
         return self.spec.request_id
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks of its table that are in the pool."""
+        return self.block_table[self.num_gone :]
+
+    def let_go(self, num_blocks: int) -> list[int]:
+        """Take the first `num_blocks` of those that it holds out of the table; return them, to be released."""
+        first, stop = self.num_gone, self.num_gone + num_blocks
+        gone = self.block_table[first:stop]
+        self.block_table[first:stop] = [NO_BLOCK] * len(gone)
+        self.num_gone = stop
+        return gone
 
     @property
     def num_prompt(self) -> int:
@@ -151,6 +168,7 @@ class Sequence:
         sibling, num_full = self.sibling(branch), num_common // self.block_size
         sibling.num_computed = num_common
         sibling.block_table = self.block_table[: -(-num_common // self.block_size)]
+        sibling.num_gone = self.num_gone
         sibling.hashes = self.hashes[:num_full]
         sibling.num_registered = min(num_full, self.num_registered)
         return sibling

@@ -12,8 +12,10 @@ from pagewire.engine.limits import Limits
 _BEAMS = "use_beam_search"
 
 
-def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
+def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *, begins_only: bool) -> None:
     """Raise InvalidRequest naming what is wrong with a request, for an engine whose pool has `num_blocks`.
+
+    Host memory has `num_slots` more, where sequences spill.
 
     `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once.
     """
@@ -30,11 +32,13 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: b
         _check_beams(spec, limits, num_blocks, begins_only=begins_only)
     if spec.num_sequences > 1:
         _check_branches(spec, limits, num_blocks, begins_only=begins_only)
-    if limits.num_blocks(length + 1) > num_blocks:
+    if limits.most_held(length + 1) > num_blocks and not limits.spills:
         raise InvalidRequest(
             f"the prompt has {length} tokens; the KV pool holds {num_blocks * limits.block_size}",
             field="prompt",
         )
+    if limits.spills:
+        _check_spilling(spec, limits, num_blocks, num_slots)
     if not 0 <= min(spec.tokens) <= max(spec.tokens) < limits.vocab_size:
         raise InvalidRequest(f"token ids must be between 0 and {limits.vocab_size - 1}", field="prompt")
     if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
@@ -63,6 +67,23 @@ def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_
         raise InvalidRequest(
             f"{width} beams of up to {longest} tokens may need {needed} blocks; the KV pool has {num_blocks}",
             field="max_tokens",
+        )
+
+
+def _check_spilling(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int) -> None:
+    longest = min(len(spec.tokens) + spec.sampling.max_tokens, limits.max_model_len)
+    needed = limits.num_blocks(longest)
+    if needed > num_blocks and limits.least_pool > num_blocks:
+        raise InvalidRequest(
+            f"{longest} tokens do not fit the KV pool, whose {num_blocks} blocks are less than the {limits.least_pool} "
+            "that a chunk takes while the rest is in host memory",
+            field="prompt",
+        )
+    if needed > num_blocks + num_slots:
+        raise InvalidRequest(
+            f"prompt and answer may have {longest} tokens; the KV pool and host memory hold "
+            f"{(num_blocks + num_slots) * limits.block_size}",
+            field="prompt",
         )
 
 

@@ -41,12 +41,13 @@ def fork_name(request_id: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Compute `tokens`, which stand at `start` in their sequence; the block table covers them.
+    """Compute `tokens`, which stand at `start` in their sequence; the block table covers them and all that they see.
 
     `request_id` is the sequence's name: its request's id, and for those that forked off their index behind it. `draw`
     is None for a chunk that is not the last. `forks` are the draws, from the same logits, of the sequences that fork
-    off after it. `seal` zeroes the unfilled slots of the last block, because the
-    block is about to leave the pod.
+    off after it. `seal` zeroes the unfilled slots of the last block, because the block is about to leave the pod.
+    `spilled` are the slots of host memory that its first blocks lie in, of which the block table says nothing; such a
+    grant is alone in its step.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class Grant:
     seal: bool = False
     scoring: Scoring | None = None
     forks: tuple[Draw, ...] = ()
+    spilled: tuple[int, ...] = ()
 
     def draws(self) -> dict[str, Draw]:
         """Return all draws by the names of the sequences that they are for."""

@@ -17,6 +17,7 @@ import torch
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.streamed_attention import Partial
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""
@@ -85,6 +86,24 @@ class Backend(Protocol):
 
         Scores s are q k `scale`; with a `softcap` c they become c tanh(s / c), before the mask. `sinks` `[Hq]` adds
         exp(sink) to the sum that a head's weights are divided by, so that they sum to less than one.
+        """
+        ...
+
+    def partial_attention(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        first_query: int,
+        first_key: int,
+        window: int,
+        scale: float,
+        softcap: float,
+    ) -> Partial:
+        """Return causal attention of q `[T, Hq, D]` over kv `[2, Hk, n, D]` alone, and the logs of its sums, in fp32.
+
+        Row t is token `first_query` + t of its sequence, key i is token `first_key` + i; `window`, `scale` and
+        `softcap` are as above. With s the scores of the keys that a row sees: out = softmax(s) v, log_sum = log sum
+        exp(s).
         """
         ...
 

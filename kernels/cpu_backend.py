@@ -86,7 +86,7 @@ class CpuBackend(TorchBackend):
         """Return the layers as one native call each, where their sizes are whole vectors."""
         if not CpuStack.fits(layers, shape):
             return super().decoder_stack(layers, shape)
-        return CpuStack(self._library, layers, shape, self._arena)
+        return CpuStack(self._library, layers, shape, self._arena, self)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -148,7 +148,7 @@ class CpuBackend(TorchBackend):
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
-        if dtype not in STEP or ragged.block_size % LANES:
+        if dtype not in STEP or ragged.block_size % LANES or ragged.spilled is not None:
             return super().plan_attention(ragged, window, dtype)
         table, sequences = ragged.native_tables()
         return RaggedPlan(

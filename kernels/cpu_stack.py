@@ -1,12 +1,14 @@
 """The layers of a decoder in native code: one call for each, and nothing allocated between its parts.
 
 The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit.
+A batch whose attention is streamed is computed in three parts for each layer, of which attention is the backend's.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +17,10 @@ from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
+from pagewire.kernels.ragged import Ragged
+
+if TYPE_CHECKING:
+    from pagewire.kernels.backend import Backend
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _VECTORS = ("input_norm", "q_norm", "k_norm", "post_norm")
@@ -46,11 +52,23 @@ class _Pass(ctypes.Structure):
 class CpuStack:
     """Layers natively; `fits` says of which it is capable."""
 
-    def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerWeights], shape: StackShape, arena: Arena) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        layers: Sequence[LayerWeights],
+        shape: StackShape,
+        arena: Arena,
+        backend: Backend,
+    ) -> None:
         self._build = native_library.build_of(library)
         self._dtype = layers[0].qkv.dtype
-        self._run = getattr(library, f"layer_{SUFFIX[self._dtype]}")
-        self._run.argtypes, self._run.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
+        self._backend = backend
+        self._run, self._before, self._after = (
+            getattr(library, f"{part}_{SUFFIX[self._dtype]}") for part in ("layer", "layer_before", "layer_after")
+        )
+        for whole in (self._run, self._before):
+            whole.argtypes, whole.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
+        self._after.argtypes, self._after.restype = (_POINTER, _POINTER), None
         self._shape = shape
         self._inner_size = layers[0].down.shape[1]
         self._kept: list[torch.Tensor] = []  # what the pointers below lead to
@@ -109,7 +127,21 @@ class CpuStack:
         )  # fmt: skip
         layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
         for number, layer in enumerate(self._layers):
-            self._run(ctypes.byref(layer), ctypes.byref(rows), start + number * layer_bytes, number == 0)
+            run = self._run if ragged.spilled is None else self._before
+            run(ctypes.byref(layer), ctypes.byref(rows), start + number * layer_bytes, number == 0)
+            if ragged.spilled is not None:
+                *_, rotated, attended, _inner = scratch
+                self._attend(rotated, attended, pool, number, ragged)
+                self._after(ctypes.byref(layer), ctypes.byref(rows))
             if on_layer is not None:
                 on_layer(number)
         return hidden, residual
+
+    def _attend(
+        self, rotated: torch.Tensor, attended: torch.Tensor, pool: torch.Tensor, number: int, ragged: Ragged
+    ) -> None:
+        """Attend `rotated` `[T, Hq D]` over the pool and what was spilled, into `attended`, which is like it."""
+        shape, backend = self._shape, self._backend
+        q = rotated.view(-1, shape.num_q_heads, shape.head_dim)
+        plan = backend.plan_attention(ragged, shape.windows[number], q.dtype)
+        attended.copy_(backend.paged_attention(q, pool, number, plan, shape.scale).flatten(1))

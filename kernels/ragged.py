@@ -2,7 +2,8 @@
 
 Rows are packed, sequence after sequence; a decode is a sequence with one row, a prefill chunk one with many. Knows
 nothing of requests. Invariant: the rows of a sequence are the last `query_lens[s]` of its `kv_lens[s]` tokens, so
-`query_lens[s] <= kv_lens[s]`, and `block_table[s]` covers `kv_lens[s]` tokens.
+`query_lens[s] <= kv_lens[s]`, and `block_table[s]` covers `kv_lens[s]` tokens. An entry for tokens that no row's window
+reaches may be anything: nobody looks there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spilled:
+    """Where the first blocks of a sequence lie that its pool has no room for."""
+
+    memory: torch.Tensor  # [slots, L, 2, Hk, B, D], the host's, kept as the pool is
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
     """A ragged batch of S sequences and T query rows."""
 
@@ -21,6 +30,7 @@ class Ragged:
     kv_lens: tuple[int, ...]  # S, tokens in the cache once this batch's are appended
     block_table: torch.Tensor  # [S, M] int64, M blocks of the longest sequence, padded with any valid id
     block_size: int
+    spilled: Spilled | None = None  # the only sequence's, whose table says nothing of those blocks
 
     @property
     def query_starts(self) -> tuple[int, ...]:

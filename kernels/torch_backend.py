@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pagewire.kernels import attention_plan, kv_elements, rope, sampling
+from pagewire.kernels import attention_plan, kv_elements, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.streamed_attention import Partial, StreamedPlan
 
 
 class TorchBackend:
@@ -71,6 +72,8 @@ class TorchBackend:
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
+        if ragged.spilled is not None:
+            return StreamedPlan(ragged=ragged, window=window)
         return attention_plan.plan_attention(ragged, window, dtype)
 
     def paged_attention(
@@ -84,6 +87,8 @@ class TorchBackend:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
+        if isinstance(plan, StreamedPlan):
+            return streamed_attention.attend(self, q, pool, layer, plan, scale, softcap, sinks)
         assert isinstance(plan, AttentionPlan)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         attention = _Attention(scale=scale, softcap=softcap, sinks=sinks)
@@ -92,6 +97,19 @@ class TorchBackend:
         for chunk in plan.chunks:
             _attend_chunk(q, pool, layer, chunk, attention, out)
         return out
+
+    def partial_attention(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        first_query: int,
+        first_key: int,
+        window: int,
+        scale: float,
+        softcap: float,
+    ) -> Partial:
+        """Return attention of q `[T, Hq, D]` over kv `[2, Hk, n, D]` alone."""
+        return streamed_attention.partial_attention(q, kv, first_query, first_key, window, scale, softcap)
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""

@@ -86,14 +86,16 @@ class Reserve(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., first_block: _Optional[int] = ...) -> None: ...
 
 class Reserved(_message.Message):
-    __slots__ = ("request_id", "hit_blocks", "error")
+    __slots__ = ("request_id", "hit_blocks", "error", "in_parts")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HIT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    IN_PARTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     hit_blocks: int
     error: _common_pb2.ErrorInfo
-    def __init__(self, request_id: _Optional[str] = ..., hit_blocks: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
+    in_parts: bool
+    def __init__(self, request_id: _Optional[str] = ..., hit_blocks: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., in_parts: _Optional[bool] = ...) -> None: ...
 
 class Bind(_message.Message):
     __slots__ = ("request_id", "num_blocks")

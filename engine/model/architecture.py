@@ -47,6 +47,11 @@ class Architecture(Protocol):
         """The longest sequence that it serves."""
         ...
 
+    @property
+    def window(self) -> int:
+        """How many tokens a token sees at most, itself included, in whatever layer; 0: all before it."""
+        ...
+
     def kv_layout(self, block_size: int, dtype: str, order: BlockOrder) -> KVLayout:
         """Return the layout of its KV."""
         ...

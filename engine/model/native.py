@@ -37,6 +37,11 @@ class NativeArchitecture:
         """The longest sequence that it serves."""
         return self.config.max_positions
 
+    @property
+    def window(self) -> int:
+        """The widest of its layers' windows, 0 where one has none."""
+        return max(self.config.windows) if all(self.config.windows) else 0
+
     def kv_layout(self, block_size: int, dtype: str, order: BlockOrder) -> KVLayout:
         """Return the layout of its KV."""
         return self.config.kv_layout(block_size, dtype, order)

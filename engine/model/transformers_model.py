@@ -80,6 +80,12 @@ class TransformersArchitecture:
         """Rows of its logits."""
         return int(self.config.vocab_size)
 
+    @property
+    def window(self) -> int:
+        """The widest of its layers' windows, 0 where one has none."""
+        windows = [layer.window for layer in self.layers]
+        return max(windows) if all(windows) else 0
+
     def kv_layout(self, block_size: int, dtype: str, order: BlockOrder) -> KVLayout:
         """Return the layout of its KV."""
         return KVLayout(

@@ -29,4 +29,8 @@ void append_kv_bf16(const Append *a) { append_kv<Bf16>(*a); }
 void append_kv_fp32(const Append *a) { append_kv<Fp32>(*a); }
 void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Bf16>(*weights, *pass, kv, is_first); }
 void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Fp32>(*weights, *pass, kv, is_first); }
+void layer_before_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer_before<Bf16>(*weights, *pass, kv, is_first); }
+void layer_before_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer_before<Fp32>(*weights, *pass, kv, is_first); }
+void layer_after_bf16(const Layer *weights, const Pass *pass) { layer_after<Bf16>(*weights, *pass); }
+void layer_after_fp32(const Layer *weights, const Pass *pass) { layer_after<Fp32>(*weights, *pass); }
 }

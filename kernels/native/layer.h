@@ -1,4 +1,5 @@
-// A whole decoder layer: norms, fused projections, paged attention and the gated MLP, without a word in between.
+// A whole decoder layer: norms, fused projections, paged attention and the gated MLP, without a word in between. What is
+// before and after attention may be asked for alone, where attention is somebody else's.
 #pragma once
 #include "attention.h"
 #include "linear.h"
@@ -22,8 +23,8 @@ struct Pass {
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
 };
 
-// `hidden` becomes the layer's output and `residual` what it is to be added to; before the first layer there is none.
-template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, bool is_first) {
+// Up to attention: `rotated` and the pool have what it reads. Before the first layer there is no `residual`.
+template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *kv, bool is_first) {
     typedef typename Kind::Element Element;
     const int64_t q_size = w.num_q_heads * w.head_dim, kv_size = w.num_kv_heads * w.head_dim, row = q_size + 2 * kv_size;
     auto *q = static_cast<Element *>(p.qkv), *k = q + q_size, *v = k + kv_size;
@@ -36,12 +37,21 @@ template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, boo
     }
     append_kv<Kind>({q, k, v, p.rotated, kv, p.cos, p.sin, p.slots, p.num_rows, w.num_q_heads, w.num_kv_heads, w.head_dim, p.block_size,
                      row, row, row, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored});
-    attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale});
-    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, q_size, w.hidden_size);
+}
+
+// From `attended` on: `hidden` becomes the layer's output and `residual` what it is to be added to.
+template <typename Kind> void layer_after(const Layer &w, const Pass &p) {
+    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, w.num_q_heads * w.head_dim, w.hidden_size);
     rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
     gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size);
     linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size);
+}
+
+template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, bool is_first) {
+    layer_before<Kind>(w, p, kv, is_first);
+    attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
+                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale});
+    layer_after<Kind>(w, p);
 }
 
 } // namespace

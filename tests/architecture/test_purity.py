@@ -32,6 +32,7 @@ PURE_FILES = (
     "engine/block.py",
     "engine/block_pool.py",
     "engine/brownout.py",
+    "engine/departed.py",
     "engine/frames.py",
     "engine/exchange/prefix_plan.py",
     "engine/group.py",

@@ -29,6 +29,7 @@ from pagewire.engine.assembly import Engine
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import HOST, POOL, BlockPool
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.host_tier import OutOfSlots
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup
@@ -422,3 +423,31 @@ def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a
     memory.settle()
     assert set(memory.check()) == set(theirs), "4 and 5 were not worth keeping, 1 is the beginning of what was kept"
     pool.release(held)
+
+
+def test_slots_are_lent_in_place_of_what_is_parked_longest() -> None:
+    pool = BlockPool(4, 4)
+    chains = hashes(1, 2), hashes(3)
+    for names in chains:
+        blocks = pool.allocate(len(names))
+        for depth, (block, name) in enumerate(zip(blocks, names, strict=True)):
+            pool.register(block, name, names[depth - 1] if depth else None, depth)
+        pool.release(blocks)
+    held = pool.allocate(4)  # all three are parked now
+    assert (pool.host.num_parked, pool.host.capacity) == (3, 3)
+    pool.drain_events()
+    slots = pool.spill(held[:1])
+    pool.check()
+    assert (pool.host.num_parked, pool.host.capacity, pool.host.num_lent) == (2, 2, 1)
+    _, evicted = pool.drain_events()
+    assert [(each.block_hash, each.tier) for each in evicted] == [(chains[0][1], HOST)]
+    slots += pool.spill(held[1:])
+    pool.check()
+    assert (pool.host.num_parked, pool.host.num_lent, len(set(slots)), pool.num_free) == (0, 4, 4, 4)
+    (other,) = pool.allocate(1)
+    with pytest.raises(OutOfSlots):
+        pool.spill([other])
+    pool.host.give_back(slots)
+    pool.release([other])
+    pool.check()
+    assert (pool.host.num_lent, pool.host.capacity) == (0, 3)

@@ -1,9 +1,9 @@
 """The scheduler under every command in any order, on a pretended memory that knows what each slot must hold.
 
 Each block is a list of the tokens whose KV lies in its slots; copies are made on these lists. A grant that would read a
-slot with anything else in it fails, and one that writes where somebody else reads, so this shows that preemption,
-swapping, forking and the cache bring back what was computed, for any order of commands; that tensors follow is for the
-tests with a model.
+slot that its window shows with anything else in it fails, and one that writes where somebody else reads, so this shows
+that preemption, swapping, forking and the cache bring back what was computed, for any order of commands; that tensors
+follow is for the tests with a model.
 """
 
 from __future__ import annotations
@@ -45,17 +45,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         mode=st.sampled_from(PreemptionMode),
         num_blocks=st.integers(8, 13),
         num_slots=st.sampled_from([0, 2, 4, 30]),
+        window=st.sampled_from([0, 0, 1, 20, 40]),
+        spills=st.booleans(),
     )
-    def start(self, role: Role, policy: PolicyName, mode: PreemptionMode, num_blocks: int, num_slots: int) -> None:
+    def start(
+        self,
+        role: Role,
+        policy: PolicyName,
+        mode: PreemptionMode,
+        num_blocks: int,
+        num_slots: int,
+        window: int,
+        spills: bool,
+    ) -> None:
         limits = Limits(
-            max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B, max_model_len=LONGEST,
-            vocab_size=100,
+            max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B,
+            max_model_len=4 * LONGEST, vocab_size=100, window=window, spills=spills and not window,
         )  # fmt: skip
         pool = BlockPool(num_blocks, num_slots)
         self.scheduler = Scheduler(pool, limits, policy_of(role), policy_named(policy), Preemption(mode))
         self.role = role
         self.memory = Memory(num_blocks, num_slots)
         self.holds: dict[str, list[int]] = {}
+        self.reserved: set[str] = set()
         self.now_s = 0.0
         self.number = 0
         self.asked: dict[str, int] = {}  # output tokens that are wanted
@@ -84,6 +96,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
         self._spec(length, family, priority, max_tokens, (0,) * count)
         self.scheduler.add(self.spec, now_s=self.now_s)
+
+    @precondition(lambda self: self._takes_long() and len(self.scheduler.sequences) < 6)
+    @rule(length=st.integers(B * 5, 3 * LONGEST), family=st.integers(0, 1), max_tokens=MAX_TOKENS)
+    def add_long(self, length: int, family: int, max_tokens: int) -> None:
+        """More than the pool holds, where no token sees all of it or host memory takes the rest."""
+        try:
+            self.add(length, family, 0, max_tokens, 1)
+        except InvalidRequest:
+            pool = self.scheduler.pool
+            assert length + max_tokens > (pool.num_blocks + pool.host.num_slots) * B
+            self._forget(str(self.number))
 
     @precondition(lambda self: self.role is Role.DECODE and len(self.scheduler.sequences) < 12)
     @rule(
@@ -117,12 +140,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def reserve(self, length: int, family: int, priority: int, max_tokens: int, count: int) -> None:
         name = self._spec(length, family, priority, max_tokens, (0,) * count)
+        self.reserved.add(name)
         try:
             reservation.reserve(self.scheduler, self.spec, now_s=self.now_s)
         except (Overloaded, InvalidRequest):
             assert name not in self.scheduler.sequences
             self._forget(name)
         self.memory.move(self.scheduler)
+
+    @precondition(lambda self: self._takes_long() and len(self.scheduler.sequences) < 6)
+    @rule(length=st.integers(B * 5, 3 * LONGEST), family=st.integers(0, 1), max_tokens=MAX_TOKENS)
+    def reserve_long(self, length: int, family: int, max_tokens: int) -> None:
+        """Room for more than the pool holds: nothing is promised, and it waits once it has joined."""
+        self.reserve(length, family, 0, max_tokens, 1)
 
     @precondition(lambda self: self._in(State.RESERVED))
     @rule(data=st.data())
@@ -223,13 +253,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _compute(self, step: Step) -> None:
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
-            table = list(grant.block_ids)
-            assert self.memory.read(table, grant.start) == list(sequence.tokens(0, grant.start)), "wrong KV is read"
+            table, first = list(grant.block_ids), self._first_seen(grant.start)
+            assert not grant.spilled or len(step.grants) == 1
+            seen = self.memory.read(table, grant.start, first, grant.spilled)
+            assert seen == list(sequence.tokens(first, grant.start)), "wrong KV is read"
             self.memory.write(table, grant.start, grant.tokens)
         for grant in step.grants:  # after all wrote: nobody wrote where another reads
             sequence = self.scheduler.sequences[grant.request_id]
-            stop = grant.start + len(grant.tokens)
-            assert self.memory.read(list(grant.block_ids), stop) == list(sequence.tokens(0, stop)), "KV was spoilt"
+            stop, first = grant.start + len(grant.tokens), self._first_seen(grant.start)
+            seen = self.memory.read(list(grant.block_ids), stop, first, grant.spilled)
+            assert seen == list(sequence.tokens(first, stop)), "KV was spoilt"
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
             name, group = sequence.name, sequence.group
@@ -264,7 +297,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sorted(each.arrival for each in queue) == sorted(each.arrival for each in self._in(state))
             assert queue is scheduler.running or queue == sorted(queue, key=scheduler.rank)
         for each in self._in(State.WAITING):
-            assert (each.block_table, each.num_computed) == ([], 0)
+            assert (each.block_table, each.num_computed, each.num_gone) == ([], 0, 0)
+        assert scheduler.pool.host.num_lent == sum(len(each.spilled) for each in scheduler.sequences.values())
+        for each in scheduler.sequences.values():
+            assert not each.spilled or (each.state, len(each.spilled)) == (State.RUNNING, each.num_gone)
+            if each.request_id not in self.reserved:  # those were promised all their blocks
+                assert len(each.held) <= scheduler.limits.most_held(each.num_tokens)
 
     def teardown(self) -> None:
         """Whatever happened, once nothing new comes everybody ends and nothing is left."""
@@ -288,6 +326,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.scheduler.sequences, "somebody starves"
         assert (self.scheduler.pool.num_held, self.scheduler.pool.num_reserved) == (0, 0)
         assert not any(parked.is_tail for parked in self.scheduler.pool.host.parked())
+
+    def _takes_long(self) -> bool:
+        return bool(self.scheduler.limits.window or self.scheduler.limits.spills)
+
+    def _first_seen(self, position: int) -> int:
+        window: int = self.scheduler.limits.window
+        return max(0, position - window + 1) if window else 0
 
     def _in(self, state: State) -> list[Sequence]:
         return [each for each in self.scheduler.sequences.values() if each.state is state]
@@ -325,7 +370,7 @@ def test_the_machine_preempts_swaps_and_recalls(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(BlockPool, "recall_tail", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, False)
     for family, length in enumerate((63, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=40, count=1)
     machine.teardown()
@@ -344,9 +389,53 @@ def test_the_machine_forks_copies_and_preempts_groups(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(BlockPool, "own", counted)
     machine = SchedulerMachine()
-    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0)
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.RECOMPUTE, 9, 0, 0, False)
     for family, length in enumerate((20, 33)):
         machine.add(length=length, family=family, priority=0, max_tokens=50, count=2)
     machine.teardown()
     assert len(copied) == 2, "of two sequences one copies the tail of their prompt"
     assert machine.scheduler.num_preemptions > 1
+
+
+def test_the_machine_passes_blocks_and_hits_behind_them() -> None:
+    """The same for windows: prompts larger than the pool end, and what follows one begins behind its cached blocks."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 0, 40, False)
+    for length in (300, 100, 100):
+        machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
+    machine.teardown()
+    assert machine.scheduler.num_cached_tokens > 0
+
+
+def test_the_machine_spills_and_goes_on_with_others() -> None:
+    """The same for what is larger than the pool: it runs alone, those before and behind it end as well."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, True)
+    most = 0
+    for length in (30, 300, 40):
+        machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
+    while machine.scheduler.sequences:
+        machine.step(1, None)
+        machine.nothing_is_lost()
+        most = max(most, machine.scheduler.pool.host.num_lent)
+    machine.teardown()
+    assert most >= 339 // B - 9
+
+
+def test_nobody_runs_beside_one_that_spilled_though_there_is_room() -> None:
+    """Blocks that another pod held come free: they are for the one that runs alone, not for whoever waits."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 9, 30, 0, True)
+    scheduler = machine.scheduler
+    machine.add(length=300, family=0, priority=0, max_tokens=10, count=1)
+    machine.step(1, None)
+    scheduler.holds["other"] = machine.holds["other"] = scheduler.pool.allocate(4)
+    while not scheduler.pool.host.num_lent:
+        machine.step(1, None)
+    machine.add(length=20, family=1, priority=0, max_tokens=5, count=1)
+    machine.release()
+    assert scheduler.pool.num_available >= 4
+    while "1" in scheduler.sequences:
+        machine.step(1, None)
+        assert [each.name for each in scheduler.running] in (["1"], [])
+    machine.teardown()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
-from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.ragged import Ragged, Spilled
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.torch_backend import TorchBackend
 
@@ -144,6 +144,21 @@ def test_attention_of_a_chunk_longer_than_a_tile() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_never_looks_up_blocks_that_no_window_reaches(backend: Backend, dtype: torch.dtype) -> None:
+    query_lens, kv_lens, window = [1, 1, 40, 5], [700, 40, 600, 333], 50
+    pool, ragged, dense = paged(torch.Generator().manual_seed(0), query_lens, kv_lens, 16, dtype)
+    table = ragged.block_table.clone()
+    for row, (length, kv_len) in enumerate(zip(query_lens, kv_lens, strict=True)):
+        table[row, : max(0, kv_len - length - window + 1) // 16] = 1 << 40  # where no memory is
+    ragged = Ragged(query_lens=ragged.query_lens, kv_lens=ragged.kv_lens, block_table=table, block_size=16)
+    q = torch.randn(ragged.num_rows, 6, 16).to(dtype)
+    out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), 0.25)
+    for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
+        rows = q[start : start + length]
+        close(out[start : start + length], definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(0.7, False), (0.0, True), (0.7, True)])
 def test_attention_with_capped_scores_and_sinks(
@@ -159,6 +174,56 @@ def test_attention_with_capped_scores_and_sinks(
         rows = q[start : start + length]
         expected = definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25, softcap, sinks)
         close(out[start : start + length], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("query_len", "kv_len"), [(1, 16), (1, 2100), (70, 2100), (40, 1100), (5, 1029)])
+@pytest.mark.parametrize(("window", "softcap", "with_sinks"), [(0, 0.0, False), (50, 0.0, True), (0, 0.7, True)])
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_attention_over_what_was_spilled_too(
+    backend: Backend, dtype: torch.dtype, query_len: int, kv_len: int, window: int, softcap: float, with_sinks: bool,
+    head_outer: bool,
+) -> None:  # fmt: skip
+    """All but what this step writes may lie in host memory, or little of it; the table says nothing of that."""
+    generator = torch.Generator().manual_seed(3)
+    pool, ragged, (dense,) = paged(generator, [query_len], [kv_len], 16, dtype)
+    pool = laid_out(pool, head_outer)
+    q = torch.randn(query_len, 6, 16, generator=generator).to(dtype)
+    sinks = torch.randn(6, generator=generator).to(dtype) if with_sinks else None
+    expected = definition.attention(q, dense[0], dense[1], kv_len - query_len, window, 0.25, softcap, sinks)
+    for num_spilled in {1, (kv_len - query_len) // 16} - {0}:
+        table = ragged.block_table.clone()
+        spilled = table[0, :num_spilled].tolist()
+        host = torch.full_like(pool[: num_spilled + 1], torch.nan)
+        host[1:] = pool[spilled]
+        kept = pool.clone()
+        kept[spilled] = torch.nan
+        table[0, :num_spilled] = -1
+        streamed = Ragged(
+            query_lens=(query_len,), kv_lens=(kv_len,), block_table=table, block_size=16,
+            spilled=Spilled(memory=host, slots=tuple(range(1, num_spilled + 1))),
+        )  # fmt: skip
+        plan = backend.plan_attention(streamed, window, dtype)
+        close(backend.paged_attention(q, kept, 1, plan, 0.25, softcap, sinks), expected)
+
+
+def test_partial_attention_says_how_much_weight_it_has(backend: Backend) -> None:
+    """Its sums are over the keys that a row sees, in fp32; a row that sees none weighs nothing."""
+    q, kv = torch.randn(3, 4, 16), torch.randn(2, 2, 20, 16)
+    part = backend.partial_attention(q, kv, 28, 10, 0, 0.25, 0.0)  # rows 28 .. 30 over keys 10 .. 29
+    for row in range(3):
+        for head in range(4):
+            seen = kv[0, head // 2, : 28 + row - 10 + 1].double() @ q[row, head].double() * 0.25
+            close(part.log_sum[row, head], torch.logsumexp(seen, 0))
+    close(
+        part.out[:, 3],
+        definition.attention(q[:, 3:], kv[0, 1:].transpose(0, 1), kv[1, 1:].transpose(0, 1), 18, 0, 0.25)[:, 0],
+    )
+    before = backend.partial_attention(q, kv, 5, 10, 0, 0.25, 0.0)
+    assert torch.equal(before.out, torch.zeros_like(q))
+    assert bool((before.log_sum == -torch.inf).all())
+    behind = backend.partial_attention(q, kv, 100, 10, 30, 0.25, 0.0)
+    assert bool((behind.log_sum == -torch.inf).all())
 
 
 def test_write_kv_writes_its_slots_only(backend: Backend) -> None:

@@ -18,7 +18,7 @@ from pagewire.kernels import kv_elements, rope
 from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackBatch, StackShape
-from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.ragged import Ragged, Spilled
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.torch_backend import TorchBackend
 
@@ -54,7 +54,10 @@ def empty_pool(num_blocks: int, dtype: torch.dtype, head_outer: bool = False) ->
 
 
 def run(
-    stack: DecoderStack, pool: torch.Tensor, parts: list[tuple[torch.Tensor, int, list[int]]]
+    stack: DecoderStack,
+    pool: torch.Tensor,
+    parts: list[tuple[torch.Tensor, int, list[int]]],
+    spilled: Spilled | None = None,
 ) -> list[torch.Tensor]:
     """Compute a batch of (embeddings [n, H], where they start, the sequence's blocks); return each part's rows."""
     width = max(len(blocks) for _, _, blocks in parts)
@@ -66,7 +69,11 @@ def run(
     cos, sin = rope.cos_sin(rope.inverse_frequencies(Rope(theta=100.0), SHAPE.head_dim), positions)
     lengths = tuple(len(x) for x, _, _ in parts)
     ragged = Ragged(
-        query_lens=lengths, kv_lens=tuple(start + len(x) for x, start, _ in parts), block_table=table, block_size=BLOCK
+        query_lens=lengths,
+        kv_lens=tuple(start + len(x) for x, start, _ in parts),
+        block_table=table,
+        block_size=BLOCK,
+        spilled=spilled,
     )
     batch = StackBatch(ragged=ragged, slots=torch.tensor(slots), cos=cos, sin=sin)
     heard: list[int] = []
@@ -116,6 +123,30 @@ def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
     # Two layers of it; a key that rounds to another code is a sixteenth away.
     tolerance = 10 * definition.TOLERANCE[dtype if kept is None else torch.bfloat16]
     torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", [None, torch.int8])
+def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
+    dtype: torch.dtype, kept: torch.dtype | None
+) -> None:
+    torch.manual_seed(0)
+    backend = CpuBackend.load()
+    assert backend is not None
+    layers = weights(dtype, biases=True, qk_norm=True)
+    first, later = torch.randn(37, HIDDEN).to(dtype), torch.randn(5, HIDDEN).to(dtype)
+    results = []
+    for stack in (backend.decoder_stack(layers, SHAPE), ComposedStack(backend, layers, SHAPE)):
+        pool, host = empty_pool(8, kept or dtype), empty_pool(4, kept or dtype)
+        whole = run(stack, pool, [(first.clone(), 0, [3, 1, 6])])
+        (expected,) = run(stack, pool.clone(), [(later.clone(), 37, [3, 1, 6])])
+        host[[2, 0]] = pool[[3, 1]]
+        pool[[3, 1]] = empty_pool(2, kept or dtype)
+        (streamed,) = run(stack, pool, [(later.clone(), 37, [-1, -1, 6])], Spilled(memory=host, slots=(2, 0)))
+        tolerance = 10 * definition.TOLERANCE[dtype]
+        torch.testing.assert_close(streamed, expected, rtol=tolerance, atol=tolerance)
+        results.append(torch.cat([*whole, streamed]))
+    assert torch.equal(*results)
 
 
 def test_what_is_no_whole_vector_is_composed() -> None:

@@ -134,6 +134,7 @@ class Pod:
             "kv_order": "layer_outer",
             "layer_groups": 1,
             "kv_dtype": "auto",
+            "host_kv_memory_bytes": 0,
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id

@@ -29,6 +29,9 @@ class Memory:
         for position, token in enumerate(tokens, start):
             self.pool[block_ids[position // B]][position % B] = token
 
-    def read(self, block_ids: list[int], count: int) -> list[int]:
-        """Return the first tokens of a block table."""
-        return [self.pool[block_ids[position // B]][position % B] for position in range(count)]
+    def read(self, block_ids: list[int], count: int, first: int = 0, spilled: tuple[int, ...] = ()) -> list[int]:
+        """Return tokens `first` .. `count - 1` of a block table; its first blocks lie in the slots `spilled`."""
+        assert all(block_id < 0 for block_id in block_ids[: len(spilled)]), "a block is in the pool and spilled"
+        assert all(block_id >= 0 for block_id in block_ids[max(first // B, len(spilled)) :]), "a block is not there"
+        blocks = [self.host[slot] for slot in spilled] + [self.pool[block_id] for block_id in block_ids[len(spilled) :]]
+        return [blocks[position // B][position % B] for position in range(first, count)]

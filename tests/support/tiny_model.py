@@ -137,7 +137,14 @@ GENERAL: dict[str, Callable[[], PretrainedConfig]] = {
     ),
 }
 
-ARCHITECTURES = {**NATIVE, **GENERAL}
+# For sequences that outgrow a pool: a window, and many positions at little cost.
+_NARROW = {**_SHAPE, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1}
+LONG: dict[str, Callable[[], PretrainedConfig]] = {
+    "mistral_64": lambda: MistralConfig(**{**_SHAPE, "max_position_embeddings": 1024}, sliding_window=64),
+    "llama_long": lambda: LlamaConfig(**{**_NARROW, "max_position_embeddings": 16384}),
+}
+
+ARCHITECTURES = {**NATIVE, **GENERAL, **LONG}
 
 
 def build(folder: Path, name: str = "llama", seed: int = 0, num_layers: int = 3) -> Path:

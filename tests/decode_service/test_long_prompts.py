@@ -1,0 +1,55 @@
+"""A prompt that the decode pod's pool does not hold whole is computed there in parts or refused, beside others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+from pods import BLOCK, Colocated, pods, prompt, until
+
+BLOCK_BYTES = 3 * 2 * 2 * BLOCK * 16 * 4  # L, K and V, Hk, B, D, fp32
+SMALL: dict[str, Any] = {"kv_memory_bytes": 10 * BLOCK_BYTES, "host_kv_memory_bytes": 20 * BLOCK_BYTES}
+
+
+@pytest.mark.parametrize("prefill", ["local", "auto"])
+async def test_it_is_computed_where_it_decodes(model: Path, colocated: Colocated, prefill: str) -> None:
+    long, short = prompt(40, 220), prompt(41, 60)
+    async with pods(model, d=dict(SMALL)) as cluster:
+        before = await cluster.submit("before", short)
+        asked = await cluster.submit("long", long, prefill=prefill)
+        after = await cluster.submit("after", short)
+        for each, tokens in ((before, short), (asked, long), (after, short)):
+            await cluster.end(each)
+            assert (each.cause, each.tokens) == ("", colocated.answer(tokens))
+        assert asked.report.placement == "local"
+        assert asked.report.decode_computed_tokens == 220
+
+
+async def test_it_is_refused_where_prefill_is_remote(model: Path) -> None:
+    async with pods(model, d=dict(SMALL)) as cluster:
+        asked = await cluster.ask("long", prompt(40, 220))
+        assert asked.cause == "invalid_request"
+        assert asked.ended is not None
+        assert asked.ended.error is not None
+        assert "220 tokens, which do not fit the KV pool" in asked.ended.error.message
+
+
+async def test_cancelled_in_the_middle_it_leaves_nothing(model: Path, colocated: Colocated) -> None:
+    async with pods(model, d=dict(SMALL)) as cluster:
+        asked = await cluster.submit("long", prompt(40, 220), 30, prefill="local")
+        await until(lambda: len(asked.tokens) > 2)
+        await cluster.cancel(asked)
+        await cluster.end(asked)
+        assert asked.cause == "cancelled"
+        again = await cluster.ask("short", prompt(41, 60))
+        assert again.tokens == colocated.answer(prompt(41, 60))
+        assert cluster.d.engine.engine.scheduler.pool.host.num_lent == 0
+
+
+async def test_a_window_lets_a_prompt_be_longer_than_the_pool(tmp_path: Path) -> None:
+    model = tiny_model.build(tmp_path, "mistral")  # a window of 24
+    async with pods(model, d={"kv_memory_bytes": 10 * BLOCK_BYTES}) as cluster:
+        asked = await cluster.ask("long", prompt(42, 220), prefill="local")
+        assert (asked.cause, asked.tokens) == ("", Colocated(model).answer(prompt(42, 220)))
