@@ -6,13 +6,14 @@
 #pragma once
 #include "stored.h"
 #include <omp.h>
+#include <vector>
 
 namespace {
 
 constexpr int TILE_KEYS = 256;   // packed at once, from multiples on
 constexpr int TILE_QUERIES = 64; // positions of a task
 constexpr int PANELS_AT_ONCE = 4;
-constexpr int LINES_AT_ONCE = 24; // of K, and as many of V: what a core can wait for without standing still
+constexpr int LINES_AT_ONCE = 24; // what a core can wait for without standing still
 
 struct Attention {
     const void *q;   // [T, Hq, D]
@@ -22,6 +23,11 @@ struct Attention {
     int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window;
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
     float scale;
+};
+
+// What a thread does at once: some positions of a sequence, for some KV heads.
+struct Task {
+    int64_t sequence, first_query, end_query, first_head, end_head;
 };
 
 // Keys and values of one KV head of one sequence.
@@ -36,51 +42,64 @@ struct Place {
 };
 
 // Has keys and values at hand before they are read, some lines at a time between what is computed meanwhile: blocks lie
-// anywhere, and no other prefetcher knows which is next.
+// anywhere, and no other prefetcher knows which is next. All heads of a block lie side by side, and are fetched so.
 struct Ahead {
-    Place place{};
-    int64_t at = 0, end = 0; // keys
-    int64_t line = 0;        // bytes
+    const Attention &a;
+    const int64_t *table = nullptr;
+    int64_t at = 0, end = 0;         // blocks
+    int64_t offset = 0, size = 0;    // of the heads' keys in a block: bytes
+    int64_t line = 0;                // of the heads' keys, and then of their values
+    const uint8_t *keys = nullptr;   // in the block `at`
 
-    void aim(const Place &next, int64_t first_key, int64_t end_key) { place = next, at = first_key, end = end_key, line = 0; }
+    void aim(const Task &task, int64_t first_key, int64_t end_key) {
+        table = a.table + task.sequence * a.table_width, at = first_key / a.block_size, end = (end_key + a.block_size - 1) / a.block_size;
+        offset = task.first_head * a.head_stride, size = (task.end_head - task.first_head) * a.head_stride;
+        go();
+    }
+
+    void go() {
+        line = 0;
+        if (at < end) keys = static_cast<const uint8_t *>(a.kv) + table[at] * a.block_stride + offset;
+    }
 
     inline void fetch() {
         for (int count = 0; count < LINES_AT_ONCE && at < end; count++) {
-            const uint8_t *k = place.key(at) + line;
-            __builtin_prefetch(k);
-            __builtin_prefetch(k + place.a->value_offset);
+            __builtin_prefetch(keys + (line < size ? line : line - size + a.value_offset), 0, 2);
             line += 64;
-            if (line >= LANES * place.a->slot_stride) at += LANES, line = 0;
+            if (line >= 2 * size) at++, go();
         }
     }
 };
 
-// One KV head of one sequence, for some of its positions.
+// Does a task, tile by tile of keys, head by head.
 template <typename Kind> struct Worker {
     typedef typename Kind::Element Element;
     typedef typename Kind::Group Group;
     const Attention &a;
-    Place place;
+    Place place{};
     Ahead ahead;
+    int64_t first_row = 0; // of the head at work, in what has a row for each of all heads
     int64_t first_seen, num_keys; // keys that any of the positions sees: from, and up to
     U16 *keys;                    // [TILE_KEYS / 16, D / STEP] of 16 lanes
     U16 *values;                  // [TILE_KEYS / STEP, D / 16] of 16 lanes
     Element *probabilities;       // [MAX_ROWS, TILE_KEYS]
-    Element *rows;                // [2, 16, D]: keys and values that lay in the pool as something else
+    Element *rows;                // [16, D]: keys or values that lay in the pool as something else
+    float *shares;                // [MAX_ROWS, D]: what a tile adds to the sums
     float *sums, *maxima, *denominators; // [rows, D], [rows] each
     Element *q;                   // [rows, D]
 
     static size_t size(int64_t num_rows, int64_t dim) {
-        return ((2 * TILE_KEYS + 2 * LANES + num_rows) * dim + MAX_ROWS * TILE_KEYS) * sizeof(Element) + num_rows * (dim + 2) * sizeof(float) + 6 * 64;
+        return ((2 * TILE_KEYS + LANES + num_rows) * dim + MAX_ROWS * TILE_KEYS) * sizeof(Element) + (MAX_ROWS * dim + num_rows * (dim + 2)) * sizeof(float) + 7 * 64;
     }
 
-    Worker(const Attention &attention, uint8_t *memory, int64_t num_rows) : a(attention) {
+    Worker(const Attention &attention, uint8_t *memory, int64_t num_rows) : a(attention), ahead{attention} {
         const auto take = [&](size_t bytes) { return std::exchange(memory, memory + (bytes + 63) / 64 * 64); };
         keys = reinterpret_cast<U16 *>(take(TILE_KEYS * a.head_dim * sizeof(Element)));
         values = reinterpret_cast<U16 *>(take(TILE_KEYS * a.head_dim * sizeof(Element)));
         probabilities = reinterpret_cast<Element *>(take(MAX_ROWS * TILE_KEYS * sizeof(Element)));
         q = reinterpret_cast<Element *>(take(num_rows * a.head_dim * sizeof(Element)));
-        rows = reinterpret_cast<Element *>(take(2 * LANES * a.head_dim * sizeof(Element)));
+        rows = reinterpret_cast<Element *>(take(LANES * a.head_dim * sizeof(Element)));
+        shares = reinterpret_cast<float *>(take(MAX_ROWS * a.head_dim * sizeof(float)));
         sums = reinterpret_cast<float *>(take(num_rows * (a.head_dim + 2) * sizeof(float)));
         maxima = sums + num_rows * a.head_dim;
         denominators = maxima + num_rows;
@@ -110,27 +129,25 @@ template <typename Kind> struct Worker {
         }
     }
 
-    void pack(int64_t first_key, int64_t end) {
-        const int64_t groups = a.head_dim / Kind::STEP, vectors = LANES / Kind::STEP * (a.head_dim / LANES);
+    // Packs the keys, or the values, of whole panels from `first_key` on; those from `end` on are nothing.
+    template <bool ARE_KEYS> void pack(int64_t first_key, int64_t end, U16 *to) {
+        const int64_t size = a.head_dim / (ARE_KEYS ? Kind::STEP : LANES) * (ARE_KEYS ? 1 : LANES / Kind::STEP); // of a panel
         const int64_t whole = PANELS_AT_ONCE * LANES;
-        for (int64_t key = first_key; key < first_key + (end - first_key + whole - 1) / whole * whole; key += LANES) {
-            U16 *to_keys = keys + (key - first_key) / LANES * groups, *to_values = values + (key - first_key) / LANES * vectors;
+        for (int64_t key = first_key; key < first_key + (end - first_key + whole - 1) / whole * whole; key += LANES, to += size) {
             if (key >= end || key + LANES <= first_seen) {
-                std::memset(to_keys, 0, groups * sizeof(U16));
-                std::memset(to_values, 0, vectors * sizeof(U16));
+                std::memset(to, 0, size * sizeof(U16));
                 continue;
             }
-            const uint8_t *from = place.key(key);
-            const Element *k = reinterpret_cast<const Element *>(from), *v = reinterpret_cast<const Element *>(from + a.value_offset);
+            const uint8_t *from = place.key(key) + (ARE_KEYS ? 0 : a.value_offset);
+            const Element *plain = reinterpret_cast<const Element *>(from);
             if (!is_plain<Kind>(a.stored)) {
-                for (int64_t row = 0; row < LANES; row++, from += a.slot_stride) {
-                    decode<Kind>(a.stored, from, rows + row * a.head_dim, a.head_dim);
-                    decode<Kind>(a.stored, from + a.value_offset, rows + (LANES + row) * a.head_dim, a.head_dim);
-                }
-                k = rows, v = rows + LANES * a.head_dim;
+                for (int64_t row = 0; row < LANES; row++, from += a.slot_stride) decode<Kind>(a.stored, from, rows + row * a.head_dim, a.head_dim);
+                plain = rows;
             }
-            transpose(reinterpret_cast<const uint32_t *>(k), groups, to_keys, groups);
-            pack_values(v, key, end, to_values);
+            if constexpr (ARE_KEYS)
+                transpose(reinterpret_cast<const uint32_t *>(plain), size, to, size);
+            else
+                pack_values(plain, key, end, to);
             ahead.fetch();
         }
     }
@@ -160,27 +177,30 @@ template <typename Kind> struct Worker {
         denominators[row] += sum_of(total);
     }
 
-    template <int ROWS, int COUNT> inline void add_values(int64_t row, int64_t panel, int64_t num_groups) {
+    // Adds the rows' share of the values of panels of keys, from probability `first_group` on.
+    template <int ROWS, int COUNT> inline void add_values(int64_t panel, const U16 *packed, int64_t first_group, int64_t num_groups) {
         const int64_t panels = a.head_dim / LANES;
         F16 part[ROWS][COUNT];
-        tile<Kind, ROWS, COUNT>(reinterpret_cast<const Group *>(probabilities), TILE_KEYS / Kind::STEP, values + panel, 1, panels, num_groups, part);
         for (int r = 0; r < ROWS; r++)
-            for (int p = 0; p < COUNT; p++) {
-                float *at = sums + (row + r) * a.head_dim + (panel + p) * LANES;
-                store(at, load<F16>(at) + part[r][p]);
-            }
+            for (int p = 0; p < COUNT; p++) part[r][p] = load<F16>(shares + r * a.head_dim + (panel + p) * LANES);
+        add_tile<Kind, ROWS, COUNT>(reinterpret_cast<const Group *>(probabilities) + first_group, TILE_KEYS / Kind::STEP, packed + panel, 1, panels, num_groups, part);
+        for (int r = 0; r < ROWS; r++)
+            for (int p = 0; p < COUNT; p++) store(shares + r * a.head_dim + (panel + p) * LANES, part[r][p]);
     }
 
-    // `ROWS` rows from `row` on over the packed tile; row r stands at position first_position + r / group.
-    template <int ROWS> void attend(int64_t row, int64_t group, int64_t first_position, int64_t first_key, int64_t end) {
-        const int64_t groups = a.head_dim / Kind::STEP;
-        const int64_t num_sub = (end - first_key + PANELS_AT_ONCE * LANES - 1) / (PANELS_AT_ONCE * LANES) * PANELS_AT_ONCE;
+    // `ROWS` rows from `row` on over the tile; row r stands at position first_position + r / group. `IS_ALONE` says that
+    // no other rows are to come: then nothing is packed yet, and what is being multiplied stays in the first cache.
+    template <int ROWS, bool IS_ALONE> void attend(int64_t row, int64_t group, int64_t first_position, int64_t first_key, int64_t end) {
+        const int64_t groups = a.head_dim / Kind::STEP, panels = a.head_dim / LANES;
+        const int64_t at_once = PANELS_AT_ONCE * LANES, num_sub = (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
+        const auto end_of = [&](int64_t sub) { return std::min<int64_t>(end, first_key + sub * LANES + at_once); };
         F16 scores[ROWS][TILE_KEYS / LANES];
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
+            if constexpr (IS_ALONE) pack<true>(first_key + sub * LANES, end_of(sub), keys);
             F16 part[ROWS][PANELS_AT_ONCE];
-            tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + row * a.head_dim), groups, keys + sub * groups, groups, 1, groups, part);
+            tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim), groups, IS_ALONE ? keys : keys + sub * groups, groups, 1, groups, part);
             ahead.fetch();
             for (int r = 0; r < ROWS; r++) {
                 const int32_t position = int32_t(first_position + (row + r) / group - first_key);
@@ -194,66 +214,84 @@ template <typename Kind> struct Worker {
             }
         }
         for (int r = 0; r < ROWS; r++) {
-            probable(row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
+            probable(first_row + row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
             ahead.fetch();
         }
-        const int64_t panels = a.head_dim / LANES, num_groups = num_sub * LANES / Kind::STEP;
-        int64_t panel = 0;
-        for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(row, panel, num_groups);
-        for (; panel < panels; panel++) add_values<ROWS, 1>(row, panel, num_groups);
+        std::memset(shares, 0, ROWS * a.head_dim * sizeof(float));
+        const int64_t step = IS_ALONE ? PANELS_AT_ONCE : num_sub;
+        for (int64_t sub = 0; sub < num_sub; sub += step) {
+            if constexpr (IS_ALONE) pack<false>(first_key + sub * LANES, end_of(sub), values);
+            const int64_t first_group = sub * LANES / Kind::STEP, num_groups = step * LANES / Kind::STEP;
+            int64_t panel = 0;
+            for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(panel, values, first_group, num_groups);
+            for (; panel < panels; panel++) add_values<ROWS, 1>(panel, values, first_group, num_groups);
+        }
+        float *sum = sums + (first_row + row) * a.head_dim;
+        for (int64_t at = 0; at < ROWS * a.head_dim; at += LANES) store(sum + at, load<F16>(sum + at) + load<F16>(shares + at));
     }
 
-    // `next` is where this thread goes on, its first keys are fetched at the end.
-    void run(int64_t sequence, int64_t kv_head, int64_t first_query, int64_t end_query, const Place &next, int64_t next_keys) {
-        const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (end_query - first_query) * group;
-        const int64_t first_position = a.kv_lengths[sequence] - a.lengths[sequence] + first_query;
-        const int64_t head = kv_head;
-        place = {&a, a.table + sequence * a.table_width, head};
-        num_keys = first_position + end_query - first_query;
+    // `next` is what this thread goes on with, if it is known: its first keys are fetched at the end.
+    void run(const Task &task, const Task *next) {
+        const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (task.end_query - task.first_query) * group;
+        const int64_t first_position = a.kv_lengths[task.sequence] - a.lengths[task.sequence] + task.first_query;
+        num_keys = first_position + task.end_query - task.first_query;
         first_seen = a.window ? std::max<int64_t>(0, first_position - a.window + 1) : 0;
-        const auto row_at = [&](int64_t row) {
-            return ((a.starts[sequence] + first_query + row / group) * a.num_q_heads + head * group + row % group) * dim;
+        const auto each_row = [&](const auto &visit) { // its place among ours, and among all
+            for (int64_t head = task.first_head; head < task.end_head; head++)
+                for (int64_t row = 0; row < num_rows; row++)
+                    visit((head - task.first_head) * num_rows + row,
+                          ((a.starts[task.sequence] + task.first_query + row / group) * a.num_q_heads + head * group + row % group) * dim);
         };
-        std::memset(sums, 0, num_rows * dim * sizeof(float));
-        for (int64_t row = 0; row < num_rows; row++) {
-            std::memcpy(q + row * dim, static_cast<const Element *>(a.q) + row_at(row), dim * sizeof(Element));
+        each_row([&](int64_t row, int64_t at) {
+            std::memset(sums + row * dim, 0, dim * sizeof(float));
+            std::memcpy(q + row * dim, static_cast<const Element *>(a.q) + at, dim * sizeof(Element));
             maxima[row] = -std::numeric_limits<float>::infinity();
             denominators[row] = 0;
-        }
+        });
         for (int64_t first_key = first_seen / TILE_KEYS * TILE_KEYS; first_key < num_keys; first_key += TILE_KEYS) {
             const int64_t end = std::min<int64_t>(num_keys, first_key + TILE_KEYS);
             if (end < num_keys)
-                ahead.aim(place, end, std::min<int64_t>(num_keys, end + TILE_KEYS));
-            else
-                ahead.aim(next, 0, std::min<int64_t>(next_keys, TILE_KEYS));
-            pack(first_key, end);
-            in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value>(row, group, first_position, first_key, end); });
+                ahead.aim(task, end, std::min<int64_t>(num_keys, end + TILE_KEYS));
+            else if (next && a.window == 0)
+                ahead.aim(*next, 0, std::min<int64_t>(a.kv_lengths[next->sequence], TILE_KEYS));
+            for (int64_t head = task.first_head; head < task.end_head; head++) {
+                place = {&a, a.table + task.sequence * a.table_width, head};
+                first_row = (head - task.first_head) * num_rows;
+                if (num_rows > MAX_ROWS) {
+                    pack<true>(first_key, end, keys);
+                    pack<false>(first_key, end, values);
+                    in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value, false>(row, group, first_position, first_key, end); });
+                } else {
+                    in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value, true>(row, group, first_position, first_key, end); });
+                }
+            }
         }
-        for (int64_t row = 0; row < num_rows; row++)
+        each_row([&](int64_t row, int64_t at) {
             for (int64_t d = 0; d < dim; d += LANES)
-                Kind::write(static_cast<Element *>(a.out) + row_at(row) + d, load<F16>(sums + row * dim + d) / splat(denominators[row]));
+                Kind::write(static_cast<Element *>(a.out) + at + d, load<F16>(sums + row * dim + d) / splat(denominators[row]));
+        });
     }
 };
 
 template <typename Kind> void attention(const Attention &a) {
-    const auto parts = [&](int64_t sequence) { return (a.lengths[sequence] + TILE_QUERIES - 1) / TILE_QUERIES * a.num_kv_heads; };
-    int64_t num_tasks = 0, longest = 0;
+    const int64_t group = a.num_q_heads / a.num_kv_heads;
+    const bool are_many = a.num_sequences >= 4 * omp_get_max_threads();
+    std::vector<Task> tasks;
+    int64_t num_rows = 0; // of the largest
     for (int64_t sequence = 0; sequence < a.num_sequences; sequence++) {
-        num_tasks += parts(sequence);
-        longest = std::max(longest, a.lengths[sequence]);
+        const int64_t length = a.lengths[sequence];
+        // All heads by one thread where that leaves enough for the others, and their rows are few.
+        const int64_t num_heads = are_many && length * group <= MAX_ROWS ? a.num_kv_heads : 1;
+        for (int64_t first = 0; first < length; first += TILE_QUERIES)
+            for (int64_t head = 0; head < a.num_kv_heads; head += num_heads)
+                tasks.push_back({sequence, first, std::min<int64_t>(first + TILE_QUERIES, length), head, head + num_heads});
+        num_rows = std::max(num_rows, std::min<int64_t>(length, TILE_QUERIES) * group * num_heads);
     }
-    const int64_t num_rows = std::min<int64_t>(longest, TILE_QUERIES) * (a.num_q_heads / a.num_kv_heads);
-    // The heads of a sequence lie side by side: one thread's, where there are sequences enough for all.
-    const int64_t at_once = a.num_sequences >= 4 * omp_get_max_threads() ? a.num_kv_heads : 1;
-#pragma omp parallel for schedule(dynamic, at_once)
+    const int64_t num_tasks = int64_t(tasks.size()), at_once = are_many ? 2 : 1;
+#pragma omp for schedule(dynamic, at_once)
     for (int64_t task = 0; task < num_tasks; task++) {
-        int64_t rest = task, sequence = 0;
-        for (; rest >= parts(sequence); sequence++) rest -= parts(sequence);
         Worker<Kind> worker(a, scratch(Worker<Kind>::size(num_rows, a.head_dim)), num_rows);
-        const int64_t first = rest / a.num_kv_heads * TILE_QUERIES, head = rest % a.num_kv_heads;
-        const Place next{&a, a.table + sequence * a.table_width, head + 1};
-        const bool is_followed = at_once > 1 && head + 1 < a.num_kv_heads && a.window == 0;
-        worker.run(sequence, head, first, std::min(first + TILE_QUERIES, a.lengths[sequence]), next, is_followed ? a.kv_lengths[sequence] : 0);
+        worker.run(tasks[task], (task + 1) % at_once && task + 1 < num_tasks ? &tasks[task + 1] : nullptr);
     }
 }
 

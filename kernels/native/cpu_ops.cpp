@@ -1,36 +1,70 @@
-// The ops of a decoder on a CPU, as a plain C interface: pointers and sizes, no torch.
+// The ops of a decoder on a CPU, as a plain C interface: pointers and sizes, no torch. Here threads begin and end.
 #include "attention.h"
 #include "layer.h"
 #include "linear.h"
 #include "rows.h"
 
+namespace {
+
+// All threads do `op`, which divides the work, or one of them where it is little.
+template <typename Op> inline void together(bool is_much, const Op &op) {
+#pragma omp parallel if (is_much)
+    op();
+}
+
+} // namespace
+
 extern "C" {
 
 void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs);
+    together(true, [&] { linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs); });
 }
 void linear_bf16_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    linear<Bf16, Fp32>(x, packed, bias, y, rows, inputs, outputs);
+    together(true, [&] { linear<Bf16, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
 }
 void linear_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs);
+    together(true, [&] { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
 }
-void attention_bf16(const Attention *a) { attention<Bf16>(*a); }
-void attention_fp32(const Attention *a) { attention<Fp32>(*a); }
+void attention_bf16(const Attention *a) {
+    together(true, [&] { attention<Bf16>(*a); });
+}
+void attention_fp32(const Attention *a) {
+    together(true, [&] { attention<Fp32>(*a); });
+}
 void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
-    rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps);
+    together(outer > 64, [&] { rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps); });
 }
 void rms_norm_fp32(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
-    rms_norm<Fp32>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps);
+    together(outer > 64, [&] { rms_norm<Fp32>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps); });
 }
-void silu_and_mul_bf16(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Bf16>(gate_up, out, rows, size); }
-void silu_and_mul_fp32(const void *gate_up, void *out, int64_t rows, int64_t size) { silu_and_mul<Fp32>(gate_up, out, rows, size); }
-void append_kv_bf16(const Append *a) { append_kv<Bf16>(*a); }
-void append_kv_fp32(const Append *a) { append_kv<Fp32>(*a); }
-void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Bf16>(*weights, *pass, kv, is_first); }
-void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer<Fp32>(*weights, *pass, kv, is_first); }
-void layer_before_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer_before<Bf16>(*weights, *pass, kv, is_first); }
-void layer_before_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) { layer_before<Fp32>(*weights, *pass, kv, is_first); }
-void layer_after_bf16(const Layer *weights, const Pass *pass) { layer_after<Bf16>(*weights, *pass); }
-void layer_after_fp32(const Layer *weights, const Pass *pass) { layer_after<Fp32>(*weights, *pass); }
+void silu_and_mul_bf16(const void *gate_up, void *out, int64_t rows, int64_t size) {
+    together(rows > 16, [&] { silu_and_mul<Bf16>(gate_up, out, rows, size); });
+}
+void silu_and_mul_fp32(const void *gate_up, void *out, int64_t rows, int64_t size) {
+    together(rows > 16, [&] { silu_and_mul<Fp32>(gate_up, out, rows, size); });
+}
+void append_kv_bf16(const Append *a) {
+    together(a->num_rows > 64, [&] { append_kv<Bf16>(*a); });
+}
+void append_kv_fp32(const Append *a) {
+    together(a->num_rows > 64, [&] { append_kv<Fp32>(*a); });
+}
+void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
+    together(true, [&] { layer<Bf16>(*weights, *pass, kv, is_first); });
+}
+void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
+    together(true, [&] { layer<Fp32>(*weights, *pass, kv, is_first); });
+}
+void layer_before_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
+    together(true, [&] { layer_before<Bf16>(*weights, *pass, kv, is_first); });
+}
+void layer_before_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
+    together(true, [&] { layer_before<Fp32>(*weights, *pass, kv, is_first); });
+}
+void layer_after_bf16(const Layer *weights, const Pass *pass) {
+    together(true, [&] { layer_after<Bf16>(*weights, *pass); });
+}
+void layer_after_fp32(const Layer *weights, const Pass *pass) {
+    together(true, [&] { layer_after<Fp32>(*weights, *pass); });
+}
 }

@@ -1,5 +1,6 @@
-// A whole decoder layer: norms, fused projections, paged attention and the gated MLP, without a word in between. What is
-// before and after attention may be asked for alone, where attention is somebody else's.
+// A whole decoder layer: norms, fused projections, paged attention and the gated MLP, in one region of threads that meet
+// between any two of them: to send threads home and call them again costs twice as much. What is before and after
+// attention may be asked for alone, where attention is somebody else's.
 #pragma once
 #include "attention.h"
 #include "linear.h"
@@ -28,7 +29,10 @@ template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *
     typedef typename Kind::Element Element;
     const int64_t q_size = w.num_q_heads * w.head_dim, kv_size = w.num_kv_heads * w.head_dim, row = q_size + 2 * kv_size;
     auto *q = static_cast<Element *>(p.qkv), *k = q + q_size, *v = k + kv_size;
-    if (is_first) std::memcpy(p.residual, p.hidden, p.num_rows * w.hidden_size * sizeof(Element));
+    if (is_first) {
+#pragma omp single
+        std::memcpy(p.residual, p.hidden, p.num_rows * w.hidden_size * sizeof(Element));
+    }
     rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
     linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row);
     if (w.q_norm) {

@@ -1,4 +1,4 @@
-// Linears over prepacked weights.
+// Linears over prepacked weights. The threads of a region divide the outputs among them.
 //
 // Packed weights: panels of 16 outputs, `[ceil(N / 16), K / STEP, 16, STEP]`, zeros behind the last output.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
@@ -26,7 +26,7 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const auto *x = static_cast<const typename Kind::Group *>(x_);
     const auto *weights = static_cast<const U16 *>(packed);
     const int64_t num_groups = num_inputs / Kind::STEP, num_tasks = (num_panels + PANELS - 1) / PANELS;
-#pragma omp parallel for schedule(static)
+#pragma omp for schedule(static)
     for (int64_t task = 0; task < num_tasks; task++) {
         const int64_t panel = task * PANELS;
         const U16 *at = weights + panel * num_groups;

@@ -1,4 +1,4 @@
-// What is done to rows: norms, the gated activation, rope and the writing of KV.
+// What is done to rows: norms, the gated activation, rope and the writing of KV. The threads of a region divide the rows.
 //
 // Rounded where torch rounds: a sum, a norm and its product with the weight, a silu and its product with `up`.
 #pragma once
@@ -12,7 +12,7 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
               int64_t size, int64_t stride, int64_t normed_stride, float eps) {
     typedef typename Kind::Element Element;
     const auto *weight = static_cast<const Element *>(weight_);
-#pragma omp parallel for schedule(static) if (num_outer > 64)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < num_outer * num_inner; row++) {
         const int64_t outer = row / num_inner, inner = row % num_inner;
         const Element *x = static_cast<const Element *>(x_) + outer * stride + inner * size;
@@ -40,7 +40,7 @@ template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x / (spla
 
 template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size) {
     typedef typename Kind::Element Element;
-#pragma omp parallel for schedule(static) if (num_rows > 16)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < num_rows; row++) {
         const Element *gate = static_cast<const Element *>(gate_up_) + row * 2 * size, *up = gate + size;
         Element *out = static_cast<Element *>(out_) + row * size;
@@ -76,7 +76,7 @@ template <typename Kind> inline void rotate(const typename Kind::Element *from, 
 template <typename Kind> void append_kv(const Append &a) {
     typedef typename Kind::Element Element;
     const int64_t dim = a.head_dim, half = dim / 2;
-#pragma omp parallel for schedule(static) if (a.num_rows > 64)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < a.num_rows; row++) {
         const float *cos = a.cos + row * half, *sin = a.sin + row * half;
         const Element *q = static_cast<const Element *>(a.q) + row * a.q_stride;

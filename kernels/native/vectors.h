@@ -195,13 +195,11 @@ template <typename Each> inline void in_parts(int64_t num_rows, const Each &each
     }
 }
 
-// `ROWS` rows, `x_stride` groups apart, against `COUNT` panels. A panel's groups lie `group_stride` vectors apart, panels
-// `panel_stride`. Each sum goes over the groups in order.
+// Adds to `sums` the products of `ROWS` rows, `x_stride` groups apart, and `COUNT` panels. A panel's groups lie
+// `group_stride` vectors apart, panels `panel_stride`. Each sum goes over the groups in order.
 template <typename Kind, int ROWS, int COUNT>
-inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
-                 int64_t num_groups, F16 (&sums)[ROWS][COUNT]) {
-    for (int row = 0; row < ROWS; row++)
-        for (int part = 0; part < COUNT; part++) sums[row][part] = F16{};
+inline void add_tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+                     int64_t num_groups, F16 (&sums)[ROWS][COUNT]) {
     for (int64_t group = 0; group < num_groups; group++) {
         U16 weights[COUNT];
         for (int part = 0; part < COUNT; part++) weights[part] = panel[part * panel_stride + group * group_stride];
@@ -209,6 +207,15 @@ inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *pan
             for (int part = 0; part < COUNT; part++)
                 sums[row][part] = Kind::dot(sums[row][part], weights[part], x[row * x_stride + group]);
     }
+}
+
+// Likewise, from zero.
+template <typename Kind, int ROWS, int COUNT>
+inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+                 int64_t num_groups, F16 (&sums)[ROWS][COUNT]) {
+    for (int row = 0; row < ROWS; row++)
+        for (int part = 0; part < COUNT; part++) sums[row][part] = F16{};
+    add_tile<Kind, ROWS, COUNT>(x, x_stride, panel, panel_stride, group_stride, num_groups, sums);
 }
 
 } // namespace
