@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import Branch, SequenceSpec
-from pagewire.engine import departed, spec_check
+from pagewire.engine import departed, spec_check, swap
 from pagewire.engine.beam_search import BeamSearch
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
@@ -174,7 +174,7 @@ class Scheduler:
         self._release(sequence)
         self.pool.unreserve(sequence.promised)
         sequence.promised = 0
-        self._forget_saved(sequence)
+        swap.forget(self.pool, sequence)
         if sequence is self._short:
             self._short = None
 
@@ -325,7 +325,7 @@ class Scheduler:
     def _preempt(self, victim: Sequence) -> None:
         assert not self.policy.hands_off, "blocks that were announced to another pod must stay"
         (self.running if victim.state is State.RUNNING else self.joined).remove(victim)
-        swaps = self._save(victim)
+        swaps = swap.save(self.pool, self.limits, self.preemption, victim)
         self._release(victim, parks=swaps)
         victim.num_computed, victim.num_registered = 0, 0
         victim.state = State.WAITING
@@ -338,30 +338,6 @@ class Scheduler:
         departed.release(self.pool, sequence, parks=parks)
         if sequence is self._lone:
             self._lone = None
-
-    def _save(self, victim: Sequence) -> bool:
-        """Leave the KV of a sequence to the host tier, where that is the cheaper way to have it again.
-
-        Its full blocks go there as they are evicted, like everybody's; the unfilled one goes now.
-        """
-        if departed.comes_in_parts(self.pool, self.limits, victim):
-            return False  # it would not be asked for
-        own = self.pool.num_unshared(victim.block_table[: self.limits.num_blocks(victim.num_computed)])
-        size = self.limits.block_size
-        if not own or not self.preemption.swaps(min(victim.num_computed, own * size), own, self.pool.host.capacity):
-            return False
-        depth, tail_hash = victim.num_computed // size, victim.tail_hash(victim.num_computed)
-        if tail_hash is None or self.pool.save_tail(
-            victim.block_table[depth], tail_hash, victim.parent_of(depth), depth
-        ):
-            victim.num_saved = victim.num_computed
-        return True
-
-    def _forget_saved(self, sequence: Sequence) -> None:
-        tail_hash = sequence.tail_hash(sequence.num_saved)
-        if tail_hash is not None:
-            self.pool.forget_tail(tail_hash)
-        sequence.num_saved = 0
 
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Give a waiting sequence what the cache holds of it and fresh blocks for the rest; False when short.
@@ -390,9 +366,9 @@ class Scheduler:
             return False
         if in_parts:
             departed.begin_behind(self.pool, self.limits, sequence, gone, hits)
-            self._forget_saved(sequence)
+            swap.forget(self.pool, sequence)
         else:
-            sequence.block_table = self._claim(sequence)  # and what the host tier has, in some of the fresh ones
+            swap.claim(self.pool, self.limits, sequence)  # and what the host tier has, in some of the fresh ones
         if sequence.group.cached_tokens is None:
             sequence.group.cached_tokens = sequence.num_computed
             self.count_hits(sequence, sequence.block_table)
@@ -402,21 +378,6 @@ class Scheduler:
         if sequence is self._short:
             self._short = None
         return True
-
-    def _claim(self, sequence: Sequence) -> list[int]:
-        """Hold what is cached of a sequence, and its unfilled block where that was saved; return its block table."""
-        size, tail_hash = self.limits.block_size, sequence.tail_hash(sequence.num_saved)
-        if tail_hash is not None:
-            self.pool.host.touch([tail_hash])  # bringing up what comes before it is not to cost it
-        table = self.pool.claim(sequence.hit_chain())
-        sequence.num_computed, sequence.num_registered = len(table) * size, len(table)
-        if tail_hash is not None and len(table) == sequence.num_saved // size:
-            tail = self.pool.recall_tail(tail_hash)
-            if tail is not None:
-                table.append(tail)
-                sequence.num_computed = sequence.num_saved
-        self._forget_saved(sequence)
-        return table
 
     def _freeze(self, sequence: Sequence, count: int) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
