@@ -155,6 +155,8 @@ def _ending(output: Output) -> Ending:
         finish_reason=output.finish_reason,
         stop_text=output.stop_reason if isinstance(output.stop_reason, str) else None,
         stop_token_id=output.stop_reason if isinstance(output.stop_reason, int) else None,
+        cumulative_logprob=output.cumulative_logprob,
+        score=output.score,
     )
 
 

@@ -28,6 +28,7 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     if unknown:
         raise TypeError(f"unknown options {sorted(unknown)}; known are {sorted(Options.__optional_keys__)}")
     stop, bad_words = options.get("stop", ()), options.get("bad_words", ())
+    early_stopping = options.get("early_stopping")
     request = inference_pb2.GenerateRequest()
     _fill_prompt(request, prompt)
     try:
@@ -37,6 +38,10 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
         request.request_id = options.get("request_id", "")
         sampling = inference_pb2.Sampling(
             n=options.get("n"),
+            use_beam_search=options.get("use_beam_search", False),
+            beam_width=options.get("beam_width"),
+            length_penalty=options.get("length_penalty"),
+            early_stopping=None if early_stopping is None else str(early_stopping).lower(),
             max_tokens=options.get("max_tokens"),
             temperature=options.get("temperature"),
             top_k=options.get("top_k"),
@@ -184,6 +189,8 @@ def _output(chunks: list[Chunk], ending: inference_pb2.Ending) -> Output:
         finish_reason=_finish_reason(ending),
         stop=_matched_stop(ending),
         logprobs=tuple(token for chunk in chunks for token in chunk.logprobs),
+        cumulative_logprob=ending.cumulative_logprob if ending.HasField("cumulative_logprob") else None,
+        score=ending.score if ending.HasField("score") else None,
     )
 
 

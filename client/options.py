@@ -15,6 +15,10 @@ class Options(TypedDict, total=False):
 
     model            name of the model; the only one when left out
     n                how many answers, each with an index of its own
+    use_beam_search  have the likeliest answers searched rather than drawn, best first; each comes whole, at the end
+    beam_width       beams that search, n when left out
+    length_penalty   a found answer's score is its log probability over its number of tokens to this power
+    early_stopping   when a search is over: False, True or "never", as transformers has it
     max_tokens       output tokens at most
     temperature      0 is greedy
     top_k            most likely tokens to draw from, 0 for all
@@ -41,6 +45,10 @@ class Options(TypedDict, total=False):
 
     model: str
     n: int | None
+    use_beam_search: bool
+    beam_width: int | None
+    length_penalty: float | None
+    early_stopping: bool | str | None
     max_tokens: int | None
     temperature: float | None
     top_k: int | None

@@ -95,18 +95,26 @@ class TransferReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One finished answer. `stop` is the stop string or token that ended it, or None."""
+    """One finished answer. `stop` is the stop string or token that ended it, or None.
+
+    Of a beam search, `cumulative_logprob` is the sum over `token_ids`, and `score` what the outputs are ordered by.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop: str | int | None
     logprobs: tuple[TokenLogprob, ...] = ()
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished request: `n` outputs in the order of their index, and what the first one has by its short names."""
+    """A finished request: `n` outputs in the order of their index, and what the first one has by its short names.
+
+    Those of a beam search are the best first, and fewer than `n` where what is allowed makes no more.
+    """
 
     request_id: str
     outputs: tuple[Output, ...]

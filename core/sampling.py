@@ -151,6 +151,11 @@ class SamplingParams:
         return (self.beam_width or self.n) if self.use_beam_search else 0
 
     @property
+    def num_sequences(self) -> int:
+        """Sequences that run for the answers: one for each, or all beams."""
+        return self.num_beams or self.n
+
+    @property
     def is_greedy(self) -> bool:
         """True when the most likely token is always taken."""
         return self.temperature == 0.0 or self.top_k == 1

@@ -19,7 +19,7 @@ class Branch:
 
 
 def branches(n: int) -> tuple[Branch, ...]:
-    """Return the further sequences of a request for `n` that begins."""
+    """Return the further ones of `n` sequences that begin."""
     return tuple(Branch(index=index) for index in range(1, n))
 
 

@@ -176,6 +176,11 @@ class Request:
         return await self._remote.ship(candidates, num_blocks)
 
     @property
+    def _is_built_here(self) -> bool:
+        """True when what follows the prompt is not a token that a prefill pod could draw."""
+        return self._scores_prompt or self._goes_on_in_parts or self._spec.sampling.use_beam_search
+
+    @property
     def _scores_prompt(self) -> bool:
         """True when the prompt's logits are wanted: it is computed here, whole."""
         return self._spec.sampling.prompt_logprobs is not None
@@ -195,7 +200,7 @@ class Request:
         `cached_blocks` of its chain are cached here. Where the placement leaves it to us, predicted times decide.
         """
         candidates, num_tokens = self._submit.candidates, len(self._spec.tokens) + len(self._spec.output)
-        if self._submit.prefill == "local" or self._scores_prompt or self._goes_on_in_parts or not candidates:
+        if self._submit.prefill == "local" or self._is_built_here or not candidates:
             return ()
         costs, sources = self._around.costs, self._remote.sources
         there = sorted((costs.remote_s(num_tokens, each, sources), at) for at, each in enumerate(candidates))

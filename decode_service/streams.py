@@ -1,6 +1,8 @@
 """What the sequences of one request have said, here and before, and which of them go on.
 
-Pure. Knows tokens; nothing of engines, pods and links. Invariant: a sequence that has ended says nothing more.
+The beams of a search run until it is over, and then the first `n` indices answer: nothing is heard of the others, and
+none ends before. Pure. Knows tokens; nothing of engines, pods and links. Invariant: a sequence that has ended says
+nothing more.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ class Streams:
 
     def __init__(self, spec: SequenceSpec) -> None:
         self._request_id = spec.request_id
-        self._outputs = {spec.index: spec.output} | {branch.index: branch.output for branch in spec.branches}
+        self._is_search = spec.sampling.use_beam_search
+        every = (Branch(index=spec.index, output=spec.output), *spec.branches)
+        self._silent = [each for each in every if self._is_search and each.index >= spec.sampling.n]
+        self._outputs = {each.index: each.output for each in every if each not in self._silent}
         self._running = dict.fromkeys(self._outputs)  # in the order of the spec
 
     @property
     def is_over(self) -> bool:
-        """True when no sequence goes on."""
+        """True when no sequence goes on that answers."""
         return not self._running
 
     def hear(self, record: TokenRecord) -> bool:
@@ -33,8 +38,8 @@ class Streams:
         return True
 
     def stop(self, index: int) -> bool:
-        """Let one say nothing more; False when it has ended already."""
-        if index not in self._running:
+        """Let one say nothing more; False when it has ended already, or is a beam, which the others need."""
+        if self._is_search or index not in self._running:
             return False
         del self._running[index]
         return True
@@ -45,7 +50,7 @@ class Streams:
 
     def join(self, num_computed: int) -> Join:
         """Let those that go on run, with the KV of the first `num_computed` tokens; there must be one."""
-        first, *others = self._running_ones()
+        first, *others = (*self._running_ones(), *self._silent)
         return Join(
             request_id=self._request_id,
             num_computed=num_computed,

@@ -229,7 +229,7 @@ class InPlaceEngine:
             tokens=job.prompt,
             sampling=sampling,
             root=root,
-            branches=branches(sampling.num_beams or sampling.n),
+            branches=branches(sampling.num_sequences),
         )
         self.engine.loop.add(Add(spec=spec))
 

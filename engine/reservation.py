@@ -27,8 +27,6 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
     """
     pool, limits = scheduler.pool, scheduler.limits
-    if spec.sampling.use_beam_search:
-        raise InvalidRequest("beams run where their prompt is computed", field="use_beam_search")
     total = _num_blocks(scheduler, spec)
     in_parts = total > pool.num_blocks and not spec.branches and bool(limits.window or limits.spills)
     if total > pool.num_blocks and not in_parts:

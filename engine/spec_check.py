@@ -90,7 +90,8 @@ def _check_spilling(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slo
 def _check_branches(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
     num_sequences = spec.num_sequences
     if num_sequences > limits.max_num_seqs:
-        raise InvalidRequest(f"n is {num_sequences}; {limits.max_num_seqs} sequences run at once", field="n")
+        field = "beam_width" if spec.sampling.beam_width else "n"
+        raise InvalidRequest(f"{field} is {num_sequences}; {limits.max_num_seqs} sequences run at once", field=field)
     needed = limits.num_forked_blocks(len(spec.tokens), num_sequences)
     if not begins_only and needed > num_blocks:
         raise InvalidRequest(

@@ -110,6 +110,8 @@ class Answer:
         if self.call.with_token_ids:
             choice["token_ids"] = [token for chunk in chunks for token in chunk.token_ids]
             choice["prompt_token_ids"] = list(finished.prompt)
+        if ending.score is not None:
+            choice |= {"cumulative_logprob": ending.cumulative_logprob, "score": ending.score}
         if finished.prompt_logprobs and finished.echo is None:
             choice["prompt_logprobs"] = answer_logprobs.prompt(finished.prompt_logprobs)
         return choice

@@ -27,7 +27,6 @@ from pagewire.core.errors import (
     Overloaded,
     PagewireError,
     Unavailable,
-    UnsupportedField,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
@@ -106,10 +105,6 @@ class Dispatcher:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
             limits = self._intake.check(ask)
-            if ask.use_beam_search:
-                raise UnsupportedField(
-                    "use_beam_search is not supported by servers: leave it out", field="use_beam_search"
-                )
             fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
@@ -208,6 +203,7 @@ class Dispatcher:
             limit=life.request.sampling.max_tokens,
             has_logprobs=life.request.sampling.logprobs is not None,
             num_scores=life.num_scores,
+            is_search=life.request.sampling.use_beam_search,
         )
         reason = "client"
         is_waiting = True
@@ -239,15 +235,20 @@ class Dispatcher:
 
     def _submit(self, life: Life, placed: Placed, attempt_id: str) -> Submit:
         first, *others = life.running
+        sampling = life.begin_attempt()
+        silent = range(sampling.n, sampling.num_sequences)  # beams that search and do not answer
         spec = SequenceSpec(
             request_id=attempt_id,
             tokens=life.request.prompt,
-            sampling=life.begin_attempt(),
+            sampling=sampling,
             root=life.prefix.root,
             output=tuple(first.output),
             index=first.index,
             priority=life.request.priority,
-            branches=tuple(Branch(index=each.index, output=tuple(each.output)) for each in others),
+            branches=(
+                *(Branch(index=each.index, output=tuple(each.output)) for each in others),
+                *(Branch(index=index) for index in silent),
+            ),
         )
         return Submit(
             spec=spec,

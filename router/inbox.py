@@ -19,12 +19,17 @@ from pagewire.core.token_record import TokenLogprobs, TokenRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Everything new of one sequence: tokens, how likely they were, why it ended if it did."""
+    """Everything new of one sequence: tokens, how likely they were, why it ended if it did.
+
+    An answer that a beam search found has its log probability and its score.
+    """
 
     index: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,8 @@ class _Stream:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     has_untold_end: bool = False
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
     def put(self, record: TokenRecord) -> None:
         self.tokens.extend(record.tokens)
@@ -52,6 +59,7 @@ class _Stream:
         self.position += len(record.tokens)
         self.finish_reason = record.finish_reason
         self.has_untold_end = record.finish_reason is not None
+        self.cumulative_logprob, self.score = record.cumulative_logprob, record.score
 
     def take(self, index: int) -> News | None:
         if not (self.tokens or self.has_untold_end):
@@ -61,6 +69,8 @@ class _Stream:
             tokens=tuple(self.tokens),
             logprobs=tuple(self.logprobs),
             finish_reason=self.finish_reason,
+            cumulative_logprob=self.cumulative_logprob,
+            score=self.score,
         )
         self.tokens, self.logprobs, self.has_untold_end = [], [], False
         return news
@@ -69,16 +79,24 @@ class _Stream:
 class Inbox:
     """One attempt's tokens. `positions` are the next ones' by sequence, `limit` the length that an output may reach.
 
-    Each token comes with its log probability if `has_logprobs`; of the prompt's, `num_scores` may come.
+    Each token comes with its log probability if `has_logprobs`; of the prompt's, `num_scores` may come. What a beam
+    search (`is_search`) finds comes in one frame, each answer whole, the best first; the last ones may be missing.
     """
 
     def __init__(
-        self, *, positions: Mapping[int, int], limit: int, has_logprobs: bool = False, num_scores: int = 0
+        self,
+        *,
+        positions: Mapping[int, int],
+        limit: int,
+        has_logprobs: bool = False,
+        num_scores: int = 0,
+        is_search: bool = False,
     ) -> None:
         self._streams = {index: _Stream(position) for index, position in positions.items()}
         self._limit = limit
         self._has_logprobs = has_logprobs
         self._num_scores = num_scores
+        self._is_search = is_search
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._ended: Ended | None = None
         self._error: PagewireError | None = None
@@ -146,8 +164,20 @@ class Inbox:
         scores = sum(len(record.prompt_logprobs) for record in records)
         if scores > self._num_scores or (scores < self._num_scores and any(record.tokens for record in records)):
             return f"{scores} of {self._num_scores} of the prompt's came"
+        if self._is_search:
+            return self._breach_of_search(records)
         if len({position > 0 for position in positions.values()}) > 1:
             return f"some sequences began before the others: {positions}"
+        return ""
+
+    def _breach_of_search(self, records: Sequence[TokenRecord]) -> str:
+        found = [record for record in records if record.tokens or record.finish_reason is not None]
+        if found and any(stream.position for stream in self._streams.values()):
+            return "a search that was over found more"
+        if any(not record.tokens or record.finish_reason is None for record in found):
+            return "a search said an answer that is not whole"
+        if [record.index for record in found] != list(range(len(found))):
+            return f"a search said its answers as {[record.index for record in found]}"
         return ""
 
     def _fail(self, error: PagewireError) -> None:

@@ -79,6 +79,9 @@ class Life:
         """
         self.prompt_logprobs.extend(arrived.prompt_logprobs)
         chunks = [chunk for news in arrived.news if (chunk := self.sequences[news.index].digest(news)) is not None]
+        if chunks and self.request.sampling.use_beam_search:
+            # All that was found comes at once: there may be fewer answers than were asked for.
+            self.sequences = tuple(each for each in self.sequences if each.ending is not None)
         if chunks:
             self.watch.stamp(Phase.FIRST_TOKEN, now_s)
             if not self.running:

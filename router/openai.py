@@ -160,6 +160,8 @@ def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = 
     if body.stream and (body.prompt_logprobs is not None or (isinstance(body, CompletionBody) and body.echo)):
         field = "echo" if body.prompt_logprobs is None else "prompt_logprobs"
         raise UnsupportedField(f"{field} is not supported in a stream", field=field)
+    if body.stream and body.use_beam_search:
+        raise UnsupportedField("stream is not supported with use_beam_search: leave it out", field="stream")
     options = body.stream_options
     if options is not None and not body.stream:
         raise InvalidRequest("stream_options may only be set when stream is true", field="stream_options")

@@ -120,13 +120,14 @@ class Placer:
         if not decode:
             return None
         prefill: dict[str, Pod] = {}
-        if self._mode is not PrefillMode.LOCAL:
+        # A search needs the prompt's logits where it decodes.
+        if self._mode is not PrefillMode.LOCAL and not request.sampling.use_beam_search:
             prefill = {pod.pod_id: pod for pod in self._fitting(prefix, Role.PREFILL)}
         placement = self._policy.place(
             Demand(
                 num_tokens=len(request.prompt),
                 block_size=prefix.fingerprint.block_size,
-                num_sequences=request.sampling.n,
+                num_sequences=request.sampling.num_sequences,
             ),
             [_view(pod, prefix) for pod in decode.values()],
             [_view(pod, prefix) for pod in prefill.values()],

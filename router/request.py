@@ -116,11 +116,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a sequence ended: by the stop string `stop_text`, the stop token `stop_token_id`, or neither."""
+    """How a sequence ended: by the stop string `stop_text`, the stop token `stop_token_id`, or neither.
+
+    An answer that a beam search found has the sum of its tokens' log probabilities, and its score.
+    """
 
     finish_reason: FinishReason
     stop_text: str | None = None
     stop_token_id: int | None = None
+    cumulative_logprob: float | None = None
+    score: float | None = None
 
     @property
     def stop_reason(self) -> str | int | None:
@@ -132,7 +137,7 @@ class Ending:
 class Finished:
     """The last event of a request that did not fail; `report` is None when its pod went away after the last token.
 
-    `endings` are those of its sequences, by index; `longest` counts the tokens of the longest one.
+    `endings` are those of its answers, by index; `longest` counts the tokens of the longest one.
     """
 
     endings: tuple[Ending, ...]

@@ -83,6 +83,10 @@ def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) 
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         messages=messages if form == "chat" else None,
         n=given("n"),
+        use_beam_search=sampling.use_beam_search,
+        beam_width=given("beam_width"),
+        length_penalty=given("length_penalty"),
+        early_stopping=given("early_stopping"),
         max_tokens=given("max_tokens"),
         temperature=given("temperature"),
         top_k=given("top_k"),
@@ -148,7 +152,11 @@ def _response(request_id: str, event: Event) -> pb.GenerateResponse:
 
 def _ending(ending: Ending) -> pb.Ending:
     return pb.Ending(
-        finish_reason=ending.finish_reason.value, stop_text=ending.stop_text, stop_token_id=ending.stop_token_id
+        finish_reason=ending.finish_reason.value,
+        stop_text=ending.stop_text,
+        stop_token_id=ending.stop_token_id,
+        cumulative_logprob=ending.cumulative_logprob,
+        score=ending.score,
     )
 
 

@@ -38,7 +38,12 @@ class Sequence:
         if piece.stop_text is not None:
             self.ending = Ending(finish_reason=FinishReason.STOP, stop_text=piece.stop_text)
         elif reason is not None:
-            self.ending = Ending(finish_reason=reason, stop_token_id=self._stop_token_id(reason))
+            self.ending = Ending(
+                finish_reason=reason,
+                stop_token_id=self._stop_token_id(reason),
+                cumulative_logprob=news.cumulative_logprob,
+                score=news.score,
+            )
         tokens, offset = scored(news.logprobs[: len(piece.tokens)], self.token_bytes), self.offset
         self.offset += sum(len(token.text) for token in tokens)
         return Chunk(

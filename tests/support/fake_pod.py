@@ -1,8 +1,8 @@
 """A decode or colocated pod without an engine: a real gRPC server with real links, whose tokens follow from the prompt.
 
 The answer repeats the prompt: output token k of sequence i is `prompt[(k + i) % len(prompt)]`, ended by max_tokens, a
-stop token, or the end-of-sequence id. So any pod continues any request, as the contract demands, and tests know every
-token beforehand.
+stop token, or the end-of-sequence id. A beam search finds these too, with made-up scores. So any pod continues any
+request, as the contract demands, and tests know every token beforehand.
 
 It can prove what a router does with frames: placement, streaming, order, stop strings, cancellation, continuation,
 and what happens when a pod refuses, dies, or breaks the contract. It cannot prove anything about engines, caches,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 
 import byte_tokenizer
@@ -76,6 +77,8 @@ class FakePod:
         self.refusal: PagewireError | None = None  # what every Submit is answered with
         self.hold_at: int | None = None  # no token from this position on, until `release`
         self.fail_at: tuple[int, PagewireError] | None = None  # the request ends so at this position
+        self.finds: int | None = None  # answers of a beam search, where not all
+        self.breaks_search: str = ""  # how a search is told wrong: "parts", "worst first" or "twice"
         self.shift = 0  # added to positions from 1 on: a pod that loses (1) or repeats (-1) tokens
         self.tokens_per_record = 1
         self.cached_tokens = 0
@@ -188,6 +191,8 @@ class FakePod:
                 scored = (logprobs(token, num_top),)
                 record = TokenRecord(request_id=spec.request_id, index=0, position=0, tokens=(), prompt_logprobs=scored)
                 link.send(Tokens(records=(record,)))
+        if spec.sampling.use_beam_search:
+            return await self._search(link, submit)
         outputs = (spec.output, *(branch.output for branch in spec.branches))
         indices = (spec.index, *(branch.index for branch in spec.branches))
         running = self._positions[spec.request_id] = {
@@ -208,6 +213,34 @@ class FakePod:
             if running:
                 await asyncio.sleep(0)
         return self._end(link, spec.request_id, None)
+
+    async def _search(self, link: Link, submit: Submit) -> None:
+        spec = submit.spec
+        if self.hold_at is not None:
+            await self._released.wait()
+        if self.fail_at is not None:
+            return self._end(link, spec.request_id, self.fail_at[1])
+        found = [self._found(submit, index) for index in range(spec.sampling.n if self.finds is None else self.finds)]
+        frames = {
+            "parts": [[dataclasses.replace(record, finish_reason=None) for record in found]],
+            "worst first": [found[::-1]],
+            "twice": [found[:1], found[1:]],
+        }.get(self.breaks_search, [found])
+        for records in frames:
+            link.send(Tokens(records=tuple(records)))
+        return self._end(link, spec.request_id, None)
+
+    def _found(self, submit: Submit, index: int) -> TokenRecord:
+        records: list[TokenRecord] = []
+        while not records or records[-1].finish_reason is None:
+            records.append(self._record(submit, index, len(records)))
+        return dataclasses.replace(
+            records[-1],
+            position=0,
+            tokens=tuple(token for record in records for token in record.tokens),
+            cumulative_logprob=-1.0 - index,
+            score=-0.5 - index,
+        )
 
     def _record(self, submit: Submit, index: int, position: int) -> TokenRecord:
         spec = submit.spec
