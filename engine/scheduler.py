@@ -239,7 +239,7 @@ class Scheduler:
             elif self._follows(sequence):
                 continue
             elif budget.room(sequence) > 0 and (
-                self._take_blocks(sequence) or (self._part(sequence, budget) and self._take_blocks(sequence))
+                self._take_blocks(sequence) or (self._clear(sequence, budget) and self._take_blocks(sequence))
             ):
                 self._start(sequence, self.waiting, budget)
             else:
@@ -263,6 +263,17 @@ class Scheduler:
             budget.take_back(beam)
             self._preempt(beam)
         return bool(beams)
+
+    def _clear(self, first: Sequence, budget: StepBudget) -> bool:
+        """Preempt who keeps blocks that `first` lacks and may not advance before it; return whether there were any.
+
+        Where `first` is a beam, they are those that have joined behind it too: the places that they wait for may be
+        those of the other beams, which wait for `first`.
+        """
+        behind = [each for each in self.joined if first.group.search is not None and self.rank(each) > self.rank(first)]
+        for each in behind:
+            self._preempt(each)
+        return self._part(first, budget) or bool(behind)
 
     def _follows(self, sequence: Sequence) -> bool:
         """Return whether another sequence of its request is computing full blocks for it that both begin with."""

@@ -19,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretended_memory import B, Memory
 
+from pagewire.core.engine_messages import Join
+from pagewire.core.errors import Overloaded
 from pagewire.core.messages import Role
 from pagewire.core.sampling import EarlyStopping, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec, branches
-from pagewire.engine import progress
+from pagewire.engine import progress, reservation
 from pagewire.engine.beam_search import BeamSearch, Candidates, Hypothesis
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
@@ -110,14 +112,16 @@ class Coming:
     stopping: EarlyStopping
     priority: int
     is_aborted: bool
+    count: int = 1  # of answers, where nothing is searched
+    joins_after: int | None = None  # steps between its reservation and its start, as on a decode pod
 
     def spec(self, number: int) -> SequenceSpec:
         """Return it, with a prompt of its own."""
         chance = random.Random(number)
         prompt = [chance.randrange(END) for _ in range(self.length)]
         if not self.width:
-            plain = SamplingParams(max_tokens=self.max_tokens, temperature=0.0)
-            return spec(str(number), prompt, plain, priority=self.priority)
+            plain = SamplingParams(n=self.count, max_tokens=self.max_tokens, temperature=0.0)
+            return spec(str(number), prompt, plain, priority=self.priority, branches=branches(self.count))
         sampling = SamplingParams(
             n=self.width, use_beam_search=True, length_penalty=self.penalty, early_stopping=self.stopping,
             max_tokens=self.max_tokens, stop_token_ids=(END,),
@@ -136,6 +140,8 @@ REQUESTS = st.lists(
         stopping=st.sampled_from(EarlyStopping),
         priority=st.sampled_from([-3, 0, 3]),
         is_aborted=st.sampled_from([False, False, False, True]),
+        count=st.integers(1, 4),
+        joins_after=st.sampled_from([None, None, 0, 3, 20]),
     ),
     min_size=4,
     max_size=12,
@@ -152,16 +158,52 @@ class Run:
         self.specs: dict[str, SequenceSpec] = {}
         self.said: dict[str, list[tuple[int, ...]]] = {}
         self.ended: set[str] = set()
+        self.asking: dict[str, int] = {}  # for blocks, by request: how many steps behind them it joins
+        self.joining: dict[str, int] = {}  # in which step, by request
         self.now_s = 0.0
 
-    def add(self, one: SequenceSpec) -> None:
+    @property
+    def is_over(self) -> bool:
+        """True when nobody runs, and nobody waits to."""
+        return not self.scheduler.sequences and not self.asking
+
+    def add(self, one: SequenceSpec, joins_after: int | None = None) -> None:
         self.specs[one.request_id] = one
         self.said[one.request_id] = []
-        self.scheduler.add(one, now_s=self.now_s)
+        if joins_after is None:
+            self.scheduler.add(one, now_s=self.now_s)
+        else:
+            self.asking[one.request_id] = joins_after
+
+    def abort(self, name: str) -> None:
+        """End a request, whatever it has come to."""
+        for known in (self.specs, self.asking, self.joining):
+            known.pop(name, None)
+        self.scheduler.remove_request(name)
+
+    def _join(self) -> None:
+        """Reserve for whoever asks, one after another, and let those join whose time has come: nothing has landed."""
+        for name, steps in list(self.asking.items()):
+            try:
+                reservation.reserve(self.scheduler, self.specs[name], now_s=self.now_s)
+            except Overloaded:
+                break
+            self.memory.move(self.scheduler)
+            self.joining[name] = self.steps + steps
+            del self.asking[name]
+        for name in [name for name, step in self.joining.items() if step <= self.steps]:
+            del self.joining[name]
+            sequence, one = self.scheduler.sequences[name], self.specs[name]
+            reservation.join(
+                self.scheduler,
+                Join(request_id=name, num_computed=sequence.num_computed, output=(), branches=one.branches),
+            )
+            self.memory.move(self.scheduler)
 
     def step(self) -> bool:
         """Make a step; False when nothing advances."""
         self._squeeze()
+        self._join()
         step = self.scheduler.schedule()
         self.memory.move(self.scheduler)
         if step is None:
@@ -253,23 +295,22 @@ def run(
     for number, request in enumerate(requests):
         for _ in range(request.steps):
             load.step()
-        load.add(request.spec(number))
+        load.add(request.spec(number), request.joins_after)
         if request.is_aborted and number:
-            scheduler.remove_request(str(number - 1))
-            load.specs.pop(str(number - 1))
+            load.abort(str(number - 1))
     for _ in range(3000):
-        if not scheduler.sequences:
+        if load.is_over:
             break
-        assert load.step() or load.taken, "nobody advances"
+        assert load.step() or load.taken or load.joining, "nobody advances"
     load.give_back()
-    assert not scheduler.sequences, "somebody starves"
+    assert load.is_over, "somebody starves"
     assert (pool.num_held, pool.num_reserved) == (0, 0)
     for name, one in load.specs.items():
         assert name in load.ended
         if one.sampling.use_beam_search:
             assert load.said[name] == [each.tokens for each in searched(one.tokens, one.sampling)]
         else:
-            assert sum(load.said[name], ()) == (1,) * one.sampling.max_tokens
+            assert sum(load.said[name], ()) == (1,) * (one.sampling.n * one.sampling.max_tokens)
     return scheduler
 
 
@@ -313,3 +354,29 @@ def test_beams_that_wait_for_others_give_way_to_who_goes_before_them() -> None:
     one = load.specs["1"]
     assert load.said["1"] == [each.tokens for each in searched(one.tokens, one.sampling)]
     assert len(load.said["2"]) == 30
+
+
+def test_who_has_blocks_and_waits_for_places_gives_way_to_beams_that_wait_for_blocks() -> None:
+    """Its prompt was reserved when there was room, and is there when beams have grown: neither could go on."""
+    pool, limits = BlockPool(24), replace(LIMITS, max_model_len=40 * B, max_num_seqs=4)
+    scheduler = Scheduler(pool, limits, policy_of(Role.DECODE), policy_named("fcfs"), Preemption())
+    load = Run(scheduler, Memory(24, 0), ())
+    beams = Coming(
+        steps=0, length=4 * B - 2, width=3, max_tokens=2 * B, penalty=2.5, stopping=EarlyStopping.NEVER, priority=0,
+        is_aborted=False,
+    )  # fmt: skip
+    load.add(beams.spec(1), joins_after=0)
+    assert load.step()
+    load.add(replace(beams, length=16 * B, width=0, count=3).spec(2), joins_after=10**6)
+    while not scheduler.waiting:
+        assert load.step()
+    assert not load.asking
+    load.joining["2"] = 0
+    for _ in range(3000):
+        if load.is_over:
+            break
+        assert load.step(), "nobody advances"
+    assert scheduler.num_preemptions > 1
+    one = load.specs["1"]
+    assert load.said["1"] == [each.tokens for each in searched(one.tokens, one.sampling)]
+    assert sum(load.said["2"], ()) == (1,) * (3 * 2 * B)
