@@ -134,7 +134,7 @@ class Cluster:
             *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
         ]
-        flags += _given(config, POD_SETTINGS)
+        flags += flags_of(config, POD_SETTINGS)
         return await self._spawn(name, role, flags, redis, secret, logs)
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
@@ -142,7 +142,7 @@ class Cluster:
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
         flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
         flags += ["--log-level", config.log_level]
-        flags += _given(config, ROUTER_SETTINGS)
+        flags += flags_of(config, ROUTER_SETTINGS)
         return await self._spawn("router", ROUTER, flags, redis, secret, logs)
 
     async def _spawn(self, name: str, role: str, flags: list[str], redis: str, secret: str, logs: Path) -> Child:
@@ -207,11 +207,16 @@ class Cluster:
                         stops.create_task(child.stop(self._config.drain_s + KILL_MARGIN_S))
 
 
-def _given(config: ClusterConfig, names: Sequence[str]) -> list[str]:
+def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:
     """Return flags for those settings that were given; the services' own defaults stand for the others."""
-    values = {name: getattr(config, name) for name in names}
-    flags = [("--" + name.replace("_", "-"), str(value)) for name, value in values.items() if value is not None]
-    return [part for flag in flags for part in flag]
+    given = {name.replace("_", "-"): value for name in names if (value := getattr(config, name)) is not None}
+    parts: list[str] = []
+    for flag, value in given.items():
+        if isinstance(value, bool):
+            parts.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            parts += (f"--{flag}", str(value))
+    return parts
 
 
 def _share_of_cores(num_engines: int) -> int:

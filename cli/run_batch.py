@@ -103,7 +103,12 @@ class Batch:
                 continue
             self._asked[count] = (line, call, request)
             count += 1
-            yield Job(prompt=request.prompt, sampling=request.sampling, cache_salt=request.cache_salt)
+            yield Job(
+                prompt=request.prompt,
+                sampling=request.sampling,
+                cache_salt=request.cache_salt,
+                priority=request.priority,
+            )
 
     def _body(self, call: Call, request: Request, done: Completion) -> dict[str, Any]:
         token_bytes = self._engine.tokenizer.token_bytes

@@ -5,9 +5,10 @@ Invariant: a token is a pure function of the logits, these parameters, the seque
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import NoneType
 
 from pagewire.core.errors import InvalidRequest
 
@@ -103,7 +104,7 @@ class SamplingParams:
     `repetition_penalty`, 0 of `min_p` and the other two penalties, empty `allowed_token_ids`. Repetition counts prompt
     and output, presence and frequency the output alone. `bad_words` are never completed. Nothing ends the sequence
     before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
-    `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by the router alone, on text; pods see
+    `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by whoever makes text of tokens; pods see
     tokens only. `n` sequences answer the prompt, each drawn with its own index.
 
     With `use_beam_search` nothing is drawn: the `n` best of the hypotheses that `beam_width` beams find (0: `n` beams)
@@ -137,7 +138,11 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        """Take transformers' True, False and "never" for `early_stopping`; raises InvalidRequest for anything else."""
+        """Take what users write for what is kept: a single `stop` string, lists, a mapping of `logit_bias`, and
+        transformers' True, False and "never" for `early_stopping`. Raises InvalidRequest for what is none of these.
+        """
+        for name in _SEQUENCES:
+            object.__setattr__(self, name, _sequence(name, getattr(self, name)))
         asked = str(self.early_stopping).lower()
         if asked not in set(EarlyStopping):
             raise InvalidRequest(
@@ -176,7 +181,12 @@ class SamplingParams:
         return self.reads_tokens or self.min_tokens > 0 or bool(self.logit_bias) or bool(self.allowed_token_ids)
 
     def validate(self, vocab_size: int | None = None) -> None:
-        """Raise InvalidRequest naming the first field out of bounds; a known `vocab_size` bounds token ids."""
+        """Raise InvalidRequest naming the first field of a wrong type or out of bounds.
+
+        A known `vocab_size` bounds token ids.
+        """
+        for name, kinds in _KINDS.items():
+            _kind(name, getattr(self, name), kinds)
         _bound("n", self.n, 1, MAX_N)
         _bound("max_tokens", self.max_tokens, 1, _MAX_INT)
         _bound("min_tokens", self.min_tokens, 0, self.max_tokens)
@@ -251,6 +261,41 @@ class SamplingParams:
             )
         if self.ignore_eos:
             raise InvalidRequest("a guided output ends with the end-of-sequence token", field="ignore_eos")
+
+
+# Of what type the fields are, and the members of those that are sequences. A bool is no number.
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("use_beam_search", "ignore_eos"), (bool,)),
+    **dict.fromkeys(("n", "beam_width", "max_tokens", "min_tokens", "top_k", "seed"), (int,)),
+    **dict.fromkeys(("logprobs", "prompt_logprobs"), (int, NoneType)),
+    **dict.fromkeys(("length_penalty", "temperature", "top_p", "min_p", "typical_p"), (int, float)),
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), (int, float)),
+    "grammar": (Grammar, NoneType),
+}
+_SEQUENCES: dict[str, type] = {
+    "logit_bias": TokenBias,
+    "allowed_token_ids": int,
+    "bad_words": TokenSequence,
+    "stop": str,
+    "stop_token_ids": int,
+}
+
+
+def _kind(field: str, value: object, kinds: tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
+        raise InvalidRequest(f"{field} is of type {names}, not {value!r}", field=field)
+
+
+def _sequence(field: str, value: object) -> tuple[object, ...]:
+    if field == "stop" and isinstance(value, str):
+        return (value,)
+    if field == "logit_bias" and isinstance(value, Mapping):
+        return tuple(TokenBias(token=token, bias=bias) for token, bias in value.items())
+    members = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    for member in members:
+        _kind(field, member, (_SEQUENCES[field],))
+    return members
 
 
 def _bound(field: str, value: float, low: float, high: float) -> None:

@@ -9,16 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pagewire.core.sampling import SamplingParams
+    from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams, TokenBias, TokenSequence
     from pagewire.engine.in_place import Completion
     from pagewire.engine.llm import LLM
 
-__all__ = ["LLM", "Completion", "SamplingParams"]
+__all__ = ["LLM", "Completion", "Grammar", "GrammarKind", "SamplingParams", "TokenBias", "TokenSequence"]
 
 _HOMES = {
     "LLM": "pagewire.engine.llm",
     "Completion": "pagewire.engine.in_place",
-    "SamplingParams": "pagewire.core.sampling",
+    **dict.fromkeys(
+        ("Grammar", "GrammarKind", "SamplingParams", "TokenBias", "TokenSequence"), "pagewire.core.sampling"
+    ),
 }
 
 

@@ -31,11 +31,15 @@ QUEUED_PER_PLACE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One prompt to answer. Blocks are shared among jobs of one `cache_salt` only."""
+    """One prompt to answer. Blocks are shared among jobs of one `cache_salt` only.
+
+    The lower its `priority`, the sooner it runs, where the engine schedules by priority.
+    """
 
     prompt: tuple[int, ...]
     sampling: SamplingParams
     cache_salt: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +233,7 @@ class InPlaceEngine:
             tokens=job.prompt,
             sampling=sampling,
             root=root,
+            priority=job.priority,
             branches=branches(sampling.num_sequences),
         )
         self.engine.loop.add(Add(spec=spec))

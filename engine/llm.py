@@ -34,6 +34,8 @@ class LLM:
     """
 
     def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
+        if not Path(model).is_dir():
+            raise FileNotFoundError(f"{model} is no folder of a model")
         config = EngineConfig(model=str(model), role=Role.COLOCATED, threads=threads, **settings)
         self._tokenizer = Tokenizer(Path(model))
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
@@ -45,15 +47,18 @@ class LLM:
         *,
         progress: bool = True,
         cache_salt: str = "",
+        priority: Sequence[int] = (),
     ) -> list[Completion]:
         """Return the completion of each prompt, a text or token ids, in their order.
 
         `sampling` is for all of them or one for each; a prompt asked twice with one seed gets one answer twice.
-        `progress` shows a bar where stderr is a terminal. Raises InvalidRequest, naming the prompt, before anything
-        runs; the first error of a sequence that fails ends the others.
+        `progress` shows a bar where stderr is a terminal. With a `priority` for each prompt, the lower it is the sooner
+        that one runs, where the engine was loaded with `scheduling="priority"`. Raises InvalidRequest, naming the
+        prompt, before anything runs; the first error of a sequence that fails ends the others.
         """
         asked = [prompts] if isinstance(prompts, str) else list(prompts)
-        return self._run([self._tokens(i, prompt) for i, prompt in enumerate(asked)], sampling, progress, cache_salt)
+        tokens = [self._tokens(number, prompt) for number, prompt in enumerate(asked)]
+        return self._run(tokens, sampling, progress, cache_salt, priority)
 
     def chat(
         self,
@@ -62,6 +67,7 @@ class LLM:
         *,
         progress: bool = True,
         cache_salt: str = "",
+        priority: Sequence[int] = (),
     ) -> list[Completion]:
         """Return the assistant's next turn in each conversation, written by the model's chat template.
 
@@ -70,10 +76,13 @@ class LLM:
         asked: list[Any] = list(conversations)
         if asked and isinstance(asked[0], Mapping):
             asked = [asked]
+        for number, messages in enumerate(asked):
+            if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+                raise InvalidRequest(f"conversations[{number}] is no list of messages", field="conversations")
         encode, render = self._tokenizer.encode_now, self._tokenizer.render_chat
         # A template writes the special tokens itself.
         prompts = [tuple(encode(render(messages), add_special_tokens=False)) for messages in asked]
-        return self._run(prompts, sampling, progress, cache_salt)
+        return self._run(prompts, sampling, progress, cache_salt, priority)
 
     def load(self) -> Load:
         """Return what the engine holds now and has counted since it was loaded: prompt and output tokens, hits."""
@@ -111,14 +120,20 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool,
         cache_salt: str,
+        priority: Sequence[int],
     ) -> list[Completion]:
         engine = self._loaded()
         params = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else [*sampling]
         if len(params) != len(prompts):
             raise InvalidRequest(f"{len(params)} sampling parameters for {len(prompts)} prompts", field="sampling")
+        if priority and len(priority) != len(prompts):
+            raise InvalidRequest(f"{len(priority)} priorities for {len(prompts)} prompts", field="priority")
         for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
             self._check(number, prompt, one)
-        jobs = [Job(prompt=p, sampling=s, cache_salt=cache_salt) for p, s in zip(prompts, params, strict=True)]
+        jobs = [
+            Job(prompt=prompt, sampling=one, cache_salt=cache_salt, priority=rank)
+            for prompt, one, rank in zip(prompts, params, priority or [0] * len(prompts), strict=True)
+        ]
         completions: dict[int, Completion] = {}
         with tqdm(total=len(jobs), unit="prompt", disable=None if progress else True) as bar:
             for number, outcome in engine.run(jobs):

@@ -79,7 +79,7 @@ class Scheduler:
         """Return the first sequence of a request that the engine knows from now on; raises InvalidRequest."""
         if spec.request_id in self.groups or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
-        num_blocks, num_slots = self.pool.num_blocks, self.pool.host.num_slots
+        num_blocks, num_slots = self.pool.num_blocks - self.pool.num_pinned, self.pool.host.num_slots
         spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
         sequence = Sequence(
             spec=spec,

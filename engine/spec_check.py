@@ -13,9 +13,9 @@ _BEAMS = "use_beam_search"
 
 
 def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *, begins_only: bool) -> None:
-    """Raise InvalidRequest naming what is wrong with a request, for an engine whose pool has `num_blocks`.
+    """Raise InvalidRequest naming what is wrong with a request, for an engine with `num_blocks` to give.
 
-    Host memory has `num_slots` more, where sequences spill.
+    Those are the pool's without the pinned ones. Host memory has `num_slots` more, where sequences spill.
 
     `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once.
     """
@@ -64,9 +64,10 @@ def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_
     longest = limits.most_output(len(spec.tokens), spec.sampling.max_tokens)
     needed = limits.num_forked_blocks(len(spec.tokens), width, longest) + width
     if needed > num_blocks:
+        is_prompt = limits.num_forked_blocks(len(spec.tokens), width) + width > num_blocks
         raise InvalidRequest(
             f"{width} beams of up to {longest} tokens may need {needed} blocks; the KV pool has {num_blocks}",
-            field="max_tokens",
+            field="prompt" if is_prompt else "max_tokens",
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.core.sampling import MAX_LOGPROBS
 from pagewire.router import guided, long_fields
 from pagewire.router.request import Ask
 
@@ -264,6 +265,10 @@ def _chat_ask(body: ChatBody, raw: Mapping[str, Any], request_id: str) -> Ask:
         raise InvalidRequest("logprobs is true or false; how many alternatives is top_logprobs", field="logprobs")
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs may only be set when logprobs is true", field="top_logprobs")
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, is {body.top_logprobs}", field="top_logprobs"
+        )
     return Ask(
         request_id=request_id,
         messages=long_fields.messages(body.messages),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pagewire.cli import doctor
-from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS
+from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.doctor import Finding, Verdict
 from pagewire.cli.main import main
@@ -166,6 +166,15 @@ def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
     left = {each.name for each in settings(ClusterConfig) if each.is_optional}
     assert left == {*POD_SETTINGS, *ROUTER_SETTINGS}
     assert set(POD_SETTINGS) <= {each.name for each in settings(PodConfig)}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_what_up_passes_on_a_pod_takes(value: bool) -> None:
+    flags = flags_of(ClusterConfig(deterministic=value, max_num_seqs=7, preemption="recompute"), POD_SETTINGS)
+    done = pagewire("decode", "--model", "m", "--cluster-secret", "s" * 32, *flags, "--show-config")
+    assert done.returncode == 0, done.stderr
+    shown = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
+    assert (shown["deterministic"], shown["max_num_seqs"], shown["preemption"]) == (str(value), "7", "recompute")
 
 
 @pytest.mark.parametrize("cls", [ClusterConfig, PodConfig])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.core.sampling import MAX_SEED, SamplingParams
+from pagewire.core.sampling import MAX_SEED, SamplingParams, TokenBias
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,23 @@ def test_greedy() -> None:
     assert SamplingParams(temperature=0.0).is_greedy
     assert SamplingParams(top_k=1).is_greedy
     assert not SamplingParams().is_greedy
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", "3"), ("n", 2.5), ("n", True), ("temperature", "hot"), ("max_tokens", 2.5), ("ignore_eos", 1),
+        ("logprobs", 1.0), ("grammar", "[0-9]+"), ("bad_words", ["x"]), ("stop", [5]), ("stop_token_ids", ["a"]),
+        ("logit_bias", [5]), ("allowed_token_ids", 1.5),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(**{field: value}).validate()  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_what_users_write_is_taken() -> None:
+    written = SamplingParams(stop="ab", stop_token_ids=[1, 2], logit_bias={5: 1.0})  # type: ignore[arg-type]
+    assert written == SamplingParams(stop=("ab",), stop_token_ids=(1, 2), logit_bias=(TokenBias(token=5, bias=1.0),))
+    written.validate(10)

@@ -17,6 +17,7 @@ from engine_runs import assert_at_rest, engine, run_until_idle, spec
 from made_up_engine import Rig
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import Add, Reserve
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.messages import Role
@@ -372,3 +373,21 @@ def test_what_an_engine_cannot_search_is_refused_by_name(
     assert error is not None
     assert (error.cause, error.field) == ("invalid_request", field)
     assert rig.loop.reserve(Reserve(spec=one)).error == error
+
+
+def test_pinned_blocks_are_none_that_a_search_may_count_on() -> None:
+    rig = Rig(num_blocks=32)
+    one = spec("a", [1] * 20, beams(4, max_tokens=44, stop_token_ids=()), branches=branches(4))
+    rig.loop.add(Add(spec=one))
+    rig.loop.abort("a")
+    pool = rig.scheduler.pool
+    held = pool.allocate(16)
+    chain = [BlockHash(bytes([depth]) * 16) for depth in range(len(held))]
+    for depth, block_id in enumerate(held):
+        pool.register(block_id, chain[depth], chain[depth - 1] if depth else None, depth)
+    pool.pin(held)
+    pool.release(held)
+    rig.loop.add(Add(spec=one))
+    error = run_until_idle(rig.loop).ends["a"].error
+    assert error is not None
+    assert (error.cause, error.field) == ("invalid_request", "max_tokens")
