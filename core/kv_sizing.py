@@ -59,14 +59,18 @@ class KVSizing:
         """Return the blocks beside `concurrency` such sequences; below 0 is what is missing."""
         return self.num_blocks - concurrency * self.sequence_blocks(context)
 
-    def require(self, context: int, host_blocks: int = 0) -> None:
-        """Raise ValueError unless one sequence of `context` tokens fits, with `host_blocks` that it may spill to."""
+    def require(self, context: int, host_blocks: int = 0, why_not: str = "") -> None:
+        """Raise ValueError unless one sequence of `context` tokens fits, with `host_blocks` that it may spill to.
+
+        `why_not` ends the message: what else would make room, and why it does not.
+        """
         if self.sequence_blocks(context) > self.num_blocks + host_blocks:
             needed = self.sequence_blocks(context) * self.layout.block_bytes
             beside = f", beside {host_blocks} blocks of host memory" if host_blocks else ""
             raise ValueError(
                 f"one sequence of max_model_len {context} needs {needed} bytes of KV memory; "
                 f"kv_memory_bytes is {self.memory_bytes}, which holds {self.num_tokens} tokens{beside}"
+                + (f"; {why_not}" if why_not else "")
             )
 
 

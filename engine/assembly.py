@@ -79,9 +79,10 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
     log.info("%s", cache.describe())
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
-    window = _window(config, architecture, cache)
-    spills = _spills(config, layout, cache, window, num_slots)
-    max_model_len = _max_model_len(config, architecture, cache, window, num_slots if spills else 0)
+    max_model_len = _max_model_len(config, architecture)
+    window, spills, why_not = _reach(config, architecture, cache, num_slots)
+    if not window:
+        cache.sizing.require(max_model_len, num_slots if spills else 0, why_not)
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
@@ -139,27 +140,38 @@ def warm_up(engine: Engine) -> None:
     engine.cache.pool[0].zero_()
 
 
-def _window(config: EngineConfig, architecture: Architecture, cache: KVCache) -> int:
-    """Return the window that frees the blocks it has left: the model's, where sequences stay here and it fits."""
-    needed = cache.layout.num_blocks(architecture.window + config.chunk_size) + 1
-    is_used = not policy_of(config.role).hands_off and needed < cache.num_blocks
-    return architecture.window if is_used else 0
+def _reach(config: EngineConfig, architecture: Architecture, cache: KVCache, num_slots: int) -> tuple[int, bool, str]:
+    """Return what lets a sequence be larger than the pool: the window that frees blocks, whether it spills, or why not.
+
+    The window is the model's, where it is of use, else 0. The last is "" or a clause for whoever is refused.
+    """
+    if policy_of(config.role).hands_off:
+        return 0, False, f"a {config.role} pod ships sequences whole"
+    reasons = []
+    chunk = f"a chunk_size of {config.chunk_size}"
+    if architecture.window:
+        needed = cache.layout.num_blocks(architecture.window + config.chunk_size) + 1
+        if needed < cache.num_blocks:
+            return architecture.window, False, ""
+        reasons.append(
+            f"the model's window of {architecture.window} and {chunk} need {needed + 1} blocks of {cache.num_blocks}"
+        )
+    needed = cache.layout.num_blocks(config.chunk_size) + 1
+    if not num_slots:
+        reasons.append(f"host_kv_memory_bytes {config.host_kv_memory_bytes} holds no block to spill")
+    elif config.deterministic:
+        reasons.append("nothing spills to host memory where deterministic is set, for that changes sums")
+    elif needed > cache.num_blocks:
+        reasons.append(f"nothing spills to host memory where {chunk} needs {needed} blocks of {cache.num_blocks}")
+    else:
+        return 0, True, "; ".join(reasons)
+    return 0, False, "; ".join(reasons)
 
 
-def _spills(config: EngineConfig, layout: KVLayout, cache: KVCache, window: int, num_slots: int) -> bool:
-    """Return whether a sequence may be larger than the pool: not where it is shipped, or its sums are promised."""
-    fits_a_chunk = layout.num_blocks(config.chunk_size) + 1 <= cache.num_blocks
-    return num_slots > 0 and not (window or policy_of(config.role).hands_off or config.deterministic) and fits_a_chunk
-
-
-def _max_model_len(
-    config: EngineConfig, architecture: Architecture, cache: KVCache, window: int, host_blocks: int
-) -> int:
+def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
     longest = config.max_model_len or architecture.max_positions
     if longest > architecture.max_positions:
         raise ValueError(f"max_model_len {longest} is above the model's {architecture.max_positions} positions")
-    held = window + config.chunk_size + config.block_size if window else longest
-    cache.sizing.require(min(longest, held), host_blocks)
     return longest
 
 

@@ -31,6 +31,7 @@ TinyModel = Callable[[str], Path]
 
 B = 16
 LONG_BYTES = 3 * 2 * 1 * B * 16 * 4  # a block of "llama_long": L, K and V, Hk, B, D, fp32
+HOST = {"host_kv_memory_bytes": 40 * LONG_BYTES}
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -173,10 +174,12 @@ def test_llm_answers_long_prompts_among_others(tiny: TinyModel) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "beside 10 blocks of host memory"),  # too little of it
-        ({"role": Role.PREFILL, "host_kv_memory_bytes": 40 * LONG_BYTES}, "holds 160 tokens$"),
-        ({"chunk_size": 200, "host_kv_memory_bytes": 40 * LONG_BYTES}, "holds 160 tokens$"),
-        ({"deterministic": True, "host_kv_memory_bytes": 40 * LONG_BYTES}, "holds 160 tokens$"),
+        ({}, "holds 160 tokens, beside 10 blocks of host memory$"),  # too little of it
+        ({"host_kv_memory_bytes": 0}, "160 tokens; host_kv_memory_bytes 0 holds no block to spill$"),
+        ({"host_kv_memory_bytes": 100}, "160 tokens; host_kv_memory_bytes 100 holds no block to spill$"),
+        ({"role": Role.PREFILL, **HOST}, "160 tokens; a prefill pod ships sequences whole$"),
+        ({"chunk_size": 200, **HOST}, "nothing spills to host memory where a chunk_size of 200 needs 14 blocks of 10$"),
+        ({"deterministic": True, **HOST}, "nothing spills to host memory where deterministic is set, .*"),
     ],
 )
 def test_pods_that_could_not_hold_max_model_len_do_not_start(
@@ -184,6 +187,21 @@ def test_pods_that_could_not_hold_max_model_len_do_not_start(
 ) -> None:
     with pytest.raises(ValueError, match=rf"one sequence of max_model_len 480 needs .*{why}"):
         small(tiny("llama_long"), 10, 10, LONG_BYTES, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "window of 64 and a chunk_size of 112 need 13 blocks of 12; host_kv_memory_bytes 0 holds no block .*"),
+        ({"host_kv_memory_bytes": 12 * LONG_BYTES}, "beside 6 blocks of host memory; the model's window of 64 .*"),
+        ({"role": Role.PREFILL}, "a prefill pod ships sequences whole$"),
+    ],
+)
+def test_a_window_that_does_not_fit_with_a_chunk_is_named(tiny: TinyModel, settings: dict[str, Any], why: str) -> None:
+    fits: dict[str, Any] = {"chunk_size": 96, "host_kv_memory_bytes": 0}
+    small(tiny("mistral_64"), 12, 0, 2 * LONG_BYTES, **fits)
+    with pytest.raises(ValueError, match=rf"one sequence of max_model_len 480 needs .*{why}"):
+        small(tiny("mistral_64"), 12, 0, 2 * LONG_BYTES, **{**fits, "chunk_size": 112, **settings})
 
 
 def test_requests_that_cannot_be_held_are_refused_by_name() -> None:
