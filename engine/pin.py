@@ -1,7 +1,8 @@
 """Named prefixes that a pod keeps in its pool for good: which blocks they are, and how many there may be.
 
 Knows tokens and numbers; nothing of files or of who computes them. Only whole blocks are kept: the rest of a prefix is
-each request's own. Invariant: what is pinned is within its share, and leaves room for one sequence of full length.
+each request's own. Invariant: what is pinned is within its share, and leaves room for one sequence of full length; a
+pool smaller than that has no pins.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def plan(prefixes: Sequence[NamedPrefix], ready: EngineReady, *, key: bytes, sha
     """
     fingerprint, size = ready.fingerprint, ready.layout.block_size
     longest = ready.layout.num_blocks(fingerprint.max_model_len) + SPARE_BLOCKS
+    # What passes a window or spills is held whole while it fits, and may need all of the pool.
+    if prefixes and longest > ready.num_blocks:
+        raise ValueError(
+            f"prefixes cannot be pinned beside sequences that are larger than the pool: one of max_model_len "
+            f"{fingerprint.max_model_len} takes {longest} blocks, and the pool has {ready.num_blocks}"
+        )
     most = min(int(share * ready.num_blocks), ready.num_blocks - longest)
     pins: list[Pin] = []
     pinned: set[BlockHash] = set()

@@ -110,6 +110,21 @@ def test_the_bound_is_a_share_and_the_room_for_one_sequence(tiny: TinyModel) -> 
 
 
 @pytest.mark.parametrize(
+    ("name", "settings"), [("mistral_64", {"chunk_size": 32}), ("llama_long", {"host_kv_memory_bytes": 1 << 20})]
+)
+def test_nothing_is_pinned_in_a_pool_that_is_smaller_than_a_sequence(
+    tiny: TinyModel, name: str, settings: dict[str, Any]
+) -> None:
+    """One gives back what left its window, the other spills; both may need all that the pool has."""
+    block_bytes = engine(tiny(name)).ready.layout.block_bytes
+    defaults: dict[str, Any] = {"kv_memory_bytes": 40 * block_bytes, "max_model_len": 1000, "chunk_size": 64}
+    ready = engine(tiny(name), **{**defaults, **settings}).ready
+    with pytest.raises(ValueError, match=r"larger than the pool: .* max_model_len 1000 takes 64 blocks, .* has 40$"):
+        pin.plan([NamedPrefix(name="p", tokens=(1,) * 20)], ready, key=b"", share=0.5)
+    assert pin.plan([], ready, key=b"", share=0.5) == ()
+
+
+@pytest.mark.parametrize(
     ("tokens", "message"),
     [
         ((1,) * 15, "prefix 'p' has 15 tokens; 16 fill a block, and 255 may be"),
