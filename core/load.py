@@ -23,8 +23,9 @@ class Load:
     blocks are held by no live request: always 0 in health. `shared` are those that sequences would hold besides if none
     held a block together with another; of `block_steps`, blocks that sequences held in each step summed over steps,
     `block_steps_shared` were such. `pinned` are cached for good, whether a request holds them
-    too or not. `host` counts cached blocks outside the pool, in host memory. `prompt_tokens` are those of admitted
-    sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
+    too or not. `host` counts blocks outside the pool, in host memory: cached ones, and what a sequence larger than the
+    pool has spilled there. `prompt_tokens` are those of admitted sequences; of these, `prompt_tokens_cached` were
+    cached, and of those `prompt_tokens_pinned` in pinned blocks.
     `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
     are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is
     how many prompt tokens the last step might have had.

@@ -20,7 +20,10 @@ _GAUGES = {
     "kv_blocks_total": ("blocks_total", "Blocks of the pool"),
     "kv_blocks_free": ("blocks_free", "Blocks that hold nothing"),
     "kv_blocks_cached": ("blocks_cached", "Blocks that hold a reusable prefix and no sequence"),
-    "kv_blocks_host": ("blocks_host", "Cached blocks in host memory, outside the pool"),
+    "kv_blocks_host": (
+        "blocks_host",
+        "Blocks in host memory, outside the pool: cached, or spilled by a sequence larger than it",
+    ),
     "kv_blocks_held": ("blocks_held", "Blocks that a sequence holds"),
     "kv_blocks_pinned": ("blocks_pinned", "Blocks that hold a named prefix for good"),
     "kv_blocks_shared": ("blocks_shared", "Blocks that sequences would hold besides if none were held together"),
