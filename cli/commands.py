@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagewire.cli import flags, models
+from pagewire.cli.batch_config import BatchConfig
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.progress import bar
 from pagewire.core.config import ConfigError
@@ -21,6 +23,9 @@ from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
+
+if TYPE_CHECKING:
+    from pagewire.engine.config import EngineConfig
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ def build() -> typer.Typer:
         app.command(role.value)(flags.command(PodConfig, run, fixed={"role": role}, others=OTHER_VARIABLES))
     for command in (chat, complete, demo, doctor):
         app.command()(command)
-    app.command("run-batch")(run_batch)
+    app.command("run-batch")(flags.command(BatchConfig, run_batch, others=OTHER_VARIABLES))
     app.command("kv-size")(kv_size)
     model = typer.Typer(help="Local models: get one, or see what is there.", no_args_is_help=True)
     for name, subcommand in (("get", model_get), ("path", model_path), ("list", model_list)):
@@ -169,35 +174,31 @@ def doctor(as_json: Json = False) -> None:
 
 
 def run_batch(
+    config: BatchConfig,
     source: Annotated[Path, typer.Option("-i", "--input", help="requests, one JSON object a line", metavar="FILE")],
     target: Annotated[Path, typer.Option("-o", "--output", help="answers, one JSON object a line", metavar="FILE")],
-    model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL,
-    dtype: Annotated[str, typer.Option("--dtype", help="type of weights")] = "auto",
-    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="type of KV, auto: that of weights; fp8, int8")] = "auto",
-    kv_memory: Annotated[str, typer.Option("--kv-memory", help="memory of the KV pool", metavar="SIZE")] = "1GiB",
-    max_model_len: Annotated[
-        int, typer.Option("--max-model-len", help="longest prompt and output, 0: the model's")
-    ] = 0,
-    max_num_seqs: Annotated[int, typer.Option("--max-num-seqs", help="sequences in one step at most")] = 64,
-    threads: Annotated[int, typer.Option("--threads", help="CPU threads, 0 for all cores")] = 0,
     as_json: Json = False,
 ) -> None:
     """Answer a file of OpenAI batch requests in this process, without a server; exit code 130 when interrupted."""
     from pagewire.cli import run_batch as batches
-    from pagewire.core.messages import Role
-    from pagewire.engine.config import EngineConfig
     from pagewire.engine.in_place import InPlaceEngine
     from pagewire.text.tokenizer import Tokenizer
 
-    folder = models.resolve(model)
-    config = EngineConfig(
-        model=str(folder), role=Role.COLOCATED, dtype=dtype, kv_dtype=kv_dtype,
-        kv_memory_bytes=parse_bytes(kv_memory), max_model_len=max_model_len, max_num_seqs=max_num_seqs, threads=threads,
-    )  # fmt: skip
+    folder = models.resolve(config.model)
+    settings = _engine_config(config, folder)
     with bar(str(source)) as report:
-        summary, is_whole = batches.run(lambda: InPlaceEngine.load(config, Tokenizer(folder)), source, target, report)
+        summary, is_whole = batches.run(lambda: InPlaceEngine.load(settings, Tokenizer(folder)), source, target, report)
     typer.echo(batches.as_json(summary) if as_json else summary.line())
     sys.exit(0 if is_whole else 130)
+
+
+def _engine_config(config: BatchConfig, folder: Path) -> EngineConfig:
+    from pagewire.engine.config import EngineConfig
+
+    told = dataclasses.asdict(config)
+    for name in ("kv_memory", "host_kv_memory"):
+        told[f"{name}_bytes"] = told.pop(name)
+    return EngineConfig(**{**told, "model": str(folder)}, role=Role.COLOCATED)
 
 
 def kv_size(

@@ -23,23 +23,27 @@ SHOW_HELP = "print every setting, its value and where it came from, then stop"
 
 
 def command(
-    cls: type[T], run: Callable[[T], None], *, fixed: Mapping[str, object] | None = None, others: Collection[str] = ()
+    cls: type[T], run: Callable[..., None], *, fixed: Mapping[str, object] | None = None, others: Collection[str] = ()
 ) -> Callable[..., None]:
     """Return a function for Typer that loads a `cls` and runs it. `fixed` settings are no flags of this command.
 
+    What `run` takes behind the `cls` are options of this command alone, as Typer reads them: in no file, no variable.
     `others` are PAGEWIRE_* variables that belong to somebody else.
     """
     set_here = fixed or {}
+    own = [*inspect.signature(run, eval_str=True).parameters.values()][1:]
 
     def invoke(**given: Any) -> None:
         file, show = given.pop("config"), given.pop("show_config")
+        beside = {each.name: given.pop(each.name) for each in own}
         loaded = load(cls, file=file, environ=os.environ, flags={**given, **set_here}, other_variables=others)
         if show:
             _show(loaded)
             return
-        run(loaded.value)
+        run(loaded.value, **beside)
 
     parameters = [
+        *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own),
         _parameter("config", Path | None, None, typer.Option("--config", help=CONFIG_HELP, metavar="FILE")),
         *(_of(each) for each in settings(cls) if each.name not in set_here),
         _parameter("show_config", bool, False, typer.Option("--show-config", help=SHOW_HELP)),

@@ -219,3 +219,41 @@ def test_scores_and_guided_answers_come_as_from_a_server(model: Path, tmp_path: 
     assert [each is None for each in choice["logprobs"]["token_logprobs"]] == [True, False, False, False, False]
     assert Completion.model_validate(found["guided"]).choices[0].text in ("yes", "no")
     assert found["bad"]["error"]["param"] == "guided_regex"
+
+
+def test_an_engine_is_told_all_that_a_pod_is_told_of_its_own(model: Path, tmp_path: Path) -> None:
+    """A prompt larger than the pool, and flags before variables before defaults."""
+    flags = [*("--kv-memory", "96KiB", "--host-kv-memory", "1MiB", "--chunk-size", "32", "--block-size", "32")]
+    flags += ["--max-num-batched-tokens", "64", "--scheduling", "srpt", "--preemption", "swap", "--max-num-seqs", "4"]
+    prompt = list(range(1, 201))
+    done = run_batch(
+        model,
+        tmp_path,
+        [request("a", TEXT, prompt=prompt, max_tokens=6, ignore_eos=True, return_token_ids=True)],
+        *flags,
+    )
+    assert done.returncode == 0, done.stderr
+    with LLM(model, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256, threads=1) as llm:
+        [expected] = llm.generate([prompt], greedy(6), progress=False)
+    assert answers(tmp_path)["a"]["response"]["body"]["choices"][0]["token_ids"] == list(expected.token_ids)
+    shown = run_batch(model, tmp_path, [], *flags, "--show-config")
+    assert shown.returncode == 0, shown.stderr
+    rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
+    assert "1048576 bytes  [--host-kv-memory]" in rows["host_kv_memory"]
+    assert "False  [default]" in rows["deterministic"]
+    assert not {"source", "target", "role"} & set(rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--kv-memory", "96KiB", "--host-kv-memory", "1MiB", "--deterministic"), 1, "where deterministic is set"),
+        (("--block-size", "17"), 1, "block_size 17 is not one of"),
+        (("--preemption", "swap"), 1, "set host_kv_memory"),
+        (("--scheduling", "lifo"), 2, "expected one of fcfs, priority, srpt"),
+    ],
+)
+def test_wrong_settings_are_named(model: Path, tmp_path: Path, flags: tuple[str, ...], code: int, message: str) -> None:
+    done = run_batch(model, tmp_path, [request("a", TEXT, prompt="x")], *flags)
+    assert done.returncode == code
+    assert message in done.stderr.splitlines()[-1]

@@ -1,0 +1,37 @@
+"""What `pagewire run-batch` is told of its engine; the files are no settings. What is wrong is said by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagewire.core.config import setting
+from pagewire.core.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """An engine in this process, alone: the settings of a pod that mean something without peers or deadlines."""
+
+    model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
+        "auto", help="type of KV in its blocks; auto: that of weights"
+    )
+    block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
+    kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)
+    host_kv_memory: int = setting(
+        0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
+    )
+    chunk_size: int = setting(512, help="largest part of a prompt computed in one step", unit="tokens")
+    max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
+    max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
+    max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
+    deterministic: bool = setting(False, help="promise equal tokens in any batch and chunk, or refuse to start")
+    scheduling: Literal["fcfs", "priority", "srpt"] = setting(
+        "fcfs", help="who goes first: the first to come, the lowest priority, the shortest remaining prefill"
+    )
+    preemption: Literal["auto", "recompute", "swap"] = setting(
+        "auto", help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
+    )
+    threads: int = setting(0, help="CPU threads, 0 for all cores", unit="threads")
