@@ -208,7 +208,7 @@ def kv_size(
     memory: Annotated[str, typer.Option("--memory", help="memory for KV of one rank: 80GiB", metavar="SIZE")] = "1GiB",
     block_size: Annotated[int, typer.Option("--block-size", help="slots of a KV block, in tokens")] = 16,
     kv_dtype: Annotated[
-        str, typer.Option("--kv-dtype", "--dtype", help="type of the KV: bfloat16, float16, float32, fp8, int8")
+        str, typer.Option("--kv-dtype", "--dtype", help="type of the KV: bfloat16, float16, float32, fp8, int8, auto")
     ] = "bfloat16",
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="ranks that share the KV heads")] = 1,
     as_json: Json = False,

@@ -1,4 +1,7 @@
-"""`pagewire kv-size`: what a memory holds of a model's KV, from its config.json alone; no weights and no torch."""
+"""`pagewire kv-size`: what a memory holds of a model's KV, from its config.json alone; no weights and no torch.
+
+Except for the dtype `auto`, which is the engine's to choose.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,23 @@ from pagewire.core.units import format_bytes
 
 
 def sizing(folder: Path, *, memory_bytes: int, block_size: int, dtype: str, tensor_parallel: int) -> KVSizing:
-    """Return what `memory_bytes` of one rank hold; raises ValueError where config and wishes do not fit."""
+    """Return what `memory_bytes` of one rank hold; raises ValueError where config and wishes do not fit.
+
+    `dtype` auto is what an engine on this machine takes for it.
+    """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    layout = layout_of(config, block_size=block_size, dtype=dtype)
+    layout = layout_of(config, block_size=block_size, dtype=_computed_in() if dtype == "auto" else dtype)
     return KVSizing(layout=shard(layout, tensor_parallel), memory_bytes=memory_bytes)
+
+
+def _computed_in() -> str:
+    try:
+        from pagewire.engine.assembly import resolve_dtype
+    except ImportError as error:
+        raise ValueError(
+            f"kv_dtype auto is the engine's choice, and there is no engine here ({error}): name a dtype"
+        ) from error
+    return resolve_dtype("auto")
 
 
 def figures(sizing: KVSizing, *, concurrency: int, context: int) -> dict[str, Any]:

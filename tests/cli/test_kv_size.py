@@ -62,9 +62,21 @@ def test_what_does_not_fit_is_exit_code_1(llama: Path) -> None:
     assert "4 KV heads" in shared.stdout
 
 
+def test_auto_is_what_an_engine_here_takes(tmp_path: Path) -> None:
+    folder = tiny_model.build(tmp_path)
+    here = engine(folder, dtype="auto", kv_memory_bytes=1 << 20).ready
+    asked = ["kv-size", "--model", str(folder), "--memory", "1MiB", "--kv-dtype", "auto", "--context", "99", "--json"]
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["dtype"], told["blocks"]) == (here.layout.dtype, here.num_blocks)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--kv-dtype", "auto"), "kv_dtype auto is the engine's choice, and there is no engine here"),
         (("--block-size", "17"), "block_size 17 is not one of"),
         (("--dtype", "int4"), "dtype 'int4' is not one of"),
         (("--memory", "much"), "'much' is not a size"),
