@@ -60,7 +60,7 @@ def partial_attention(
         hidden |= keys <= positions - window
     scores = scores.masked_fill(hidden, float("-inf"))
     log_sum = torch.logsumexp(scores, dim=-1, keepdim=True)  # [Hk, G, T, 1]
-    weights = torch.exp(scores - log_sum).nan_to_num(0.0)  # a row that sees nothing: -inf - -inf
+    weights = torch.exp(scores - log_sum).masked_fill(log_sum == -torch.inf, 0.0)  # of a row that sees nothing
     out = (weights.view(num_kv_heads, -1, num_keys) @ v).view(num_q_heads, num_rows, head_dim)
     return Partial(out=out.transpose(0, 1), log_sum=log_sum.view(num_q_heads, num_rows).transpose(0, 1))
 
@@ -69,10 +69,14 @@ def merge(first: Partial, second: Partial) -> Partial:
     """Return the attention over the keys of both, by the formula above."""
     log_sum = torch.logaddexp(first.log_sum, second.log_sum)
     out = sum(
-        (part.out * torch.exp(part.log_sum - log_sum).nan_to_num(0.0)[..., None] for part in (first, second)),
-        torch.zeros_like(first.out),
+        (part.out * _share(part.log_sum, log_sum)[..., None] for part in (first, second)), torch.zeros_like(first.out)
     )
     return Partial(out=out, log_sum=log_sum)
+
+
+def _share(log_sum: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Return exp(l_i - l), 0 for a part that sees nothing; a NaN stays one, for the sampler to meet."""
+    return torch.exp(log_sum - whole).masked_fill(log_sum == -torch.inf, 0.0)
 
 
 def attend(

@@ -13,6 +13,7 @@ from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.ragged import Ragged, Spilled
 from pagewire.kernels.rope import Rope
+from pagewire.kernels.streamed_attention import merge
 from pagewire.kernels.torch_backend import TorchBackend
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -224,6 +225,16 @@ def test_partial_attention_says_how_much_weight_it_has(backend: Backend) -> None
     assert bool((before.log_sum == -torch.inf).all())
     behind = backend.partial_attention(q, kv, 100, 10, 30, 0.25, 0.0)
     assert bool((behind.log_sum == -torch.inf).all())
+
+
+def test_a_nan_is_not_lost_between_pieces(backend: Backend) -> None:
+    q, kv = torch.randn(1, 4, 16), torch.randn(2, 2, 20, 16)
+    sound = backend.partial_attention(q, kv, 60, 10, 0, 0.25, 0.0)
+    kv[0, 0, 7] = torch.nan
+    broken = backend.partial_attention(q, kv, 60, 30, 0, 0.25, 0.0)
+    for merged in (merge(sound, broken), merge(broken, sound)):
+        assert bool(merged.out[:, :2].isnan().all()), "the heads that read it"
+        assert not bool(merged.out[:, 2:].isnan().any())
 
 
 def test_write_kv_writes_its_slots_only(backend: Backend) -> None:
