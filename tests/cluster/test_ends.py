@@ -161,7 +161,7 @@ BAD = [
     ({"prompt": []}, 400, "prompt", ""),
     ({"temperature": -0.5}, 400, "temperature", "0"),
     ({"top_p": 0}, 400, "top_p", "1"),
-    ({"n": 3}, 400, "n", ""),
+    ({"n": 129}, 400, "n", "128"),
     ({"messages": [{"role": "user", "content": "hi"}]}, 400, "messages", ""),
 ]
 
