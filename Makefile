@@ -16,7 +16,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test exact-test fault-test check protos generate cluster-test model help
+.PHONY: setup demo up test cluster-test exact-test fault-test check protos generate model help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -44,17 +44,17 @@ demo: setup  ## the main job on real weights: two questions behind one long syst
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
-test: setup  ## every test but those of the next two
-	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/faults --ignore tests/exact
+test: setup  ## every test but those of the next three
+	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/cluster --ignore tests/exact --ignore tests/faults
+
+cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
 
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
 
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
-
-cluster-test: setup  ## the tests that start real clusters, alone
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
 
 check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check
