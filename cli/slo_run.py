@@ -1,0 +1,123 @@
+"""`pagewire slo run`: one run, watched on a terminal, with its table, its records and its JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pagewire.cli.progress import Report, bar, say
+from pagewire.slo.player import Played
+from pagewire.slo.record import Record
+from pagewire.slo.record_files import record_file
+from pagewire.slo.run import Run, RunPlan, Server, run
+from pagewire.slo.statistics import distribution_ms
+from pagewire.slo.table import table
+from pagewire.slo.workload import Workload
+from pagewire.slo.workload_config import WorkloadConfig
+from pagewire.slo.workload_source import workload_of
+
+SHOWN_EVERY_S = 0.25
+RECENT = 200  # records whose TTFT is shown while others run
+KEY_FLAG = "--api-key"
+
+
+def execute(
+    config: WorkloadConfig, server: Server, plan: RunPlan, *, records: Path | None, summary: Path | None
+) -> None:
+    """Run it, print the table, and write what was asked for. Raises what `run` does, and OSError."""
+    workload = workload_of(config)
+    total = _num_requests(workload, plan)
+    with (
+        bar(server.url) if sys.stderr.isatty() else nullcontext() as report,
+        record_file(records) if records is not None else nullcontext(_forget) as on_record,
+    ):
+        done = asyncio.run(_watched(workload, server, plan, on_record, report, total))
+    print("\n".join(table(done.summary)))
+    for warning in done.warnings():
+        say(f"pagewire: {warning}")
+    if summary is not None:
+        told = done.as_json(
+            workload={
+                name: _plain(getattr(config, name)) for name in (each.name for each in dataclasses.fields(config))
+            },
+            seed=config.seed,
+            url=server.url,
+            command=command_line(sys.argv),
+        )
+        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def _forget(record: Record) -> None:
+    """Write nothing."""
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return a command as it could be typed again, without its key."""
+    told = ["pagewire"]
+    for before, argument in pairwise(arguments):
+        if before == KEY_FLAG:
+            told.append("...")
+        else:
+            told.append(f"{KEY_FLAG}=..." if argument.startswith(f"{KEY_FLAG}=") else argument)
+    return shlex.join(told)
+
+
+def _num_requests(workload: Workload, plan: RunPlan) -> int | None:
+    """Return how many requests there are at most, having seen that each is sound; None where only time ends them."""
+    if workload.concurrency and plan.duration_s < math.inf:
+        return None
+    return sum(len(arrival.turns) for arrival in workload)
+
+
+async def _watched(
+    workload: Workload,
+    server: Server,
+    plan: RunPlan,
+    on_record: Callable[[Record], None],
+    report: Report | None,
+    total: int | None,
+) -> Run:
+    watching: list[asyncio.Task[None]] = []
+
+    def watch(played: Played) -> None:
+        if report is not None:
+            watching.append(asyncio.create_task(_show(played, plan, report, total)))
+
+    try:
+        return await run(workload, server, plan, on_start=watch, on_record=on_record)
+    finally:
+        for task in watching:
+            task.cancel()
+
+
+async def _show(played: Played, plan: RunPlan, report: Report, total: int | None) -> None:
+    begun_s = asyncio.get_running_loop().time()
+    while True:
+        await asyncio.sleep(SHOWN_EVERY_S)
+        share = (
+            len(played.records) / total if total else (asyncio.get_running_loop().time() - begun_s) / plan.duration_s
+        )
+        report(_line(played, plan), min(1.0, share))
+
+
+def _line(played: Played, plan: RunPlan) -> str:
+    recent = played.records[-RECENT:]
+    failed = sum(not each.is_answered for each in played.records)
+    told = f"{played.running} running, {len(played.records)} done, {failed} failed"
+    if (ttft := distribution_ms([each.ttft_s for each in recent if each.ttft_s is not None])) is not None:
+        good = sum(map(plan.objectives.is_good, recent)) / len(recent)
+        told += f", TTFT p50 {ttft.p50:.0f} p99 {ttft.p99:.0f} ms, {good:.0%} good"
+    return told
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else str(value)

@@ -1,0 +1,137 @@
+"""`pagewire slo simulate` and `calibrate`: a cluster in virtual time, and what its steps are said to cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pagewire.core.config import ConfigError
+from pagewire.slo.workload_config import WorkloadConfig
+
+if TYPE_CHECKING:
+    from pagewire.slo.cost_model import CostModel
+
+Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
+
+
+def simulate(
+    config: WorkloadConfig,
+    costs: Costs,
+    prefill: Annotated[int, typer.Option("--prefill", help="prefill pods")] = 1,
+    decode: Annotated[int, typer.Option("--decode", help="decode pods")] = 1,
+    colocated: Annotated[int, typer.Option("--colocated", help="colocated pods, in place of both")] = 0,
+    pods_per_machine: Annotated[
+        int, typer.Option("--pods-per-machine", help="pods that share a machine and slow each other down")
+    ] = 1,
+    block_size: Annotated[int, typer.Option("--block-size", help="slots of a KV block, in tokens")] = 16,
+    chunk_size: Annotated[int, typer.Option("--chunk-size", help="prompt tokens of a chunk at most")] = 256,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="token budget of a step")] = 1024,
+    max_num_seqs: Annotated[int, typer.Option(help="sequences of a step at most")] = 64,
+    kv_blocks: Annotated[int, typer.Option("--kv-blocks", help="blocks of each pod's KV pool")] = 4096,
+    policy: Annotated[str, typer.Option("--policy", help="how the router chooses pods")] = "prefix_affinity",
+    prefill_mode: Annotated[str, typer.Option(help="where prompts are built: remote, local, auto")] = "remote",
+    admission: Annotated[bool, typer.Option(help="the router's limits, its queue and its gate")] = True,
+    slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")] = "",
+    records: Annotated[
+        Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
+    ] = None,
+    summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
+) -> None:
+    """Play a workload on a cluster that is not there, by the product's own decisions and a cost model."""
+    from pagewire.slo.composition import Composition
+    from pagewire.slo.objectives import parse_objectives
+    from pagewire.slo.record_files import record_file
+    from pagewire.slo.simulation.simulator import Simulator
+    from pagewire.slo.summary import Window, summarize
+    from pagewire.slo.table import table
+    from pagewire.slo.workload_source import workload_of
+
+    try:
+        composition = Composition(
+            prefill=prefill,
+            decode=decode,
+            colocated=colocated,
+            pods_per_machine=pods_per_machine,
+            block_size=block_size,
+            chunk_size=chunk_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            kv_blocks=kv_blocks,
+            policy=policy,
+            prefill_mode=prefill_mode,
+            admission=admission,
+        )
+        objectives, model = parse_objectives(slo), read_costs(costs)
+        simulator = Simulator(composition, model, workload_of(config), config.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    started_s = time.perf_counter()
+    done = simulator.run()
+    elapsed_s = time.perf_counter() - started_s
+    if records is not None:
+        with record_file(records) as write:
+            for record in done:
+                write(record)
+    last_s = max((record.intended_s for record in done), default=0.0)
+    window = Window(from_s=config.warmup_s, until_s=config.duration_s or math.nextafter(last_s, math.inf))
+    told = summarize(done, window, objectives)
+    print("\n".join(table(told)))
+    print(
+        f"{composition}: {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
+        f"{1e3 * elapsed_s / len(done):.2f} ms a request",
+        file=sys.stderr,
+    )
+    if summary is not None:
+        summary.write_text(json.dumps(told.as_json(), indent=1) + "\n", encoding="utf-8")
+
+
+def calibrate(
+    output: Annotated[Path, typer.Option("--output", help="cost model to write", metavar="FILE")],
+    url: Annotated[
+        str, typer.Option("--url", help="gRPC address of the router of an idle cluster", metavar="HOST:PORT")
+    ] = "127.0.0.1:50050",
+    rounds: Annotated[int, typer.Option("--rounds", help="how often everything is measured", min=1)] = 3,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="folder with the config.json of a model, for a roofline")
+    ] = None,
+    flops: Annotated[float, typer.Option("--flops", help="peak FLOP/s of a device; makes it a roofline")] = 0.0,
+    bandwidth: Annotated[float, typer.Option("--bandwidth", help="bytes/s of its memory")] = 0.0,
+    link: Annotated[float, typer.Option("--link", help="bytes/s between two pods")] = 0.0,
+    efficiency: Annotated[float, typer.Option("--efficiency", help="share of both peaks that is reached")] = 0.6,
+) -> None:
+    """Fit a cost model to a short run on a cluster of your own, or make one from a device's data sheet."""
+    import asyncio
+
+    from pagewire.slo.calibrate import calibrate as measured
+    from pagewire.slo.calibrate import summary_lines
+    from pagewire.slo.roofline import Device, ModelShape, roofline
+
+    try:
+        if flops:
+            if model is None or not bandwidth or not link:
+                raise ConfigError("a roofline takes --model, --flops, --bandwidth and --link")
+            device = Device(flops=flops, bandwidth=bandwidth, efficiency=efficiency)
+            shape = ModelShape.of(model.name, json.loads((model / "config.json").read_text(encoding="utf-8")))
+            costs = roofline(shape, device, link_bytes_per_s=link)
+        else:
+            costs = asyncio.run(measured(url, rounds=rounds, say=lambda line: print(line, file=sys.stderr)))
+            print("\n".join(summary_lines(costs)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    output.write_text(costs.to_json(), encoding="utf-8")
+
+
+def read_costs(path: Path) -> CostModel:
+    """Return the cost model in a file; raises ConfigError naming it."""
+    from pagewire.slo.cost_model import CostModel
+
+    try:
+        return CostModel.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error

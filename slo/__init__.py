@@ -1,0 +1,1 @@
+"""The SLO laboratory: workloads, load, figures of TTFT and TPOT against objectives."""

@@ -1,0 +1,125 @@
+"""Drives a running cluster with a few requests and sees what they cost: prompts, batches of answers, both at once.
+
+Asks through the client and reads the timelines and reports that come with results; whoever else uses the cluster
+meanwhile spoils the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from pagewire.client import AsyncClient
+from pagewire.core.messages import Role
+from pagewire.slo import sharing_probe
+from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo.cost_model import CostModel
+from pagewire.slo.probe import Probe, Prober
+
+PROMPTS = (32, 96, 192, 256, 384, 512, 768, 1024)
+BATCHES = ((1, 64), (1, 512), (2, 128), (4, 64), (4, 256), (8, 64), (8, 256), (16, 64))  # sequences, prompt
+ANSWER = 48
+
+
+async def calibrate(url: str, *, rounds: int = 3, seed: int = 0, say: Callable[[str], None] = print) -> CostModel:
+    """Return the cost model of the cluster whose router's gRPC is at `url`; raises PagewireError, ValueError."""
+    async with AsyncClient(url) as client:
+        info = await client.model_info()
+        prober = Prober(client, vocab_size=info.vocab_size, max_model_len=info.max_model_len, seed=seed)
+        longest = prober.longest(ANSWER)
+        roles = [pod.role for pod in await client.loads() if pod.usable]
+        seen, bytes_by_block = Seen(), 0
+        await prober.ask(64, 4)  # warms links and streams up
+        for number in range(rounds):
+            say(f"prompts, round {number + 1} of {rounds}")
+            for length in (each for each in PROMPTS if each <= longest):
+                probe = await prober.ask(length, 4)
+                seen.prompts.append(_prompt_seen(probe))
+                report = probe.result.transfer
+                if report is not None and report.blocks_shipped:
+                    bytes_by_block = report.bytes_shipped // report.blocks_shipped
+            say(f"batches, round {number + 1} of {rounds}")
+            for batch, length in BATCHES:
+                await _batch(prober, batch, min(length, longest), seen)
+            say(f"side by side, round {number + 1} of {rounds}")
+            seen.beside += await _beside(prober, roles)
+    about = {"source": "measured", "model": info.model, "block_size": info.block_size, "rounds": rounds, "seed": seed}
+    # Where nothing travels its bytes do not matter.
+    return calibrated(seen, token_bytes=max(4, bytes_by_block // info.block_size), about=about)
+
+
+def _prompt_seen(probe: Probe) -> PromptSeen:
+    report = probe.result.transfer
+    shipped = report if probe.is_remote else None
+    return PromptSeen(
+        tokens=probe.tokens,
+        steps=max(1, report.chunks) if report is not None else 1,
+        compute_s=probe.compute_s,
+        intake_s=probe.intake_s,
+        ttft_s=probe.ttft_s,
+        num_bytes=shipped.bytes_shipped if shipped is not None else 0,
+        transfer_s=shipped.transfer_s if shipped is not None else 0.0,
+    )
+
+
+async def _batch(prober: Prober, batch: int, length: int, seen: Seen) -> None:
+    """See what a step of a batch takes: while all its answers are written, where that is long enough."""
+    answers = await asyncio.gather(*(prober.ask(length, ANSWER) for _ in range(batch)))
+    span = max(answer.moments[0] for answer in answers), min(answer.moments[-1] for answer in answers)
+    steps_s = [step_s for answer in answers if (step_s := answer.step_s(*span)) is not None]
+    if not steps_s:
+        return
+    step_s = statistics.mean(steps_s)
+    seen.decodes.append(DecodeSeen(batch=batch, context=length + ANSWER / 2, step_s=step_s))
+    gaps_s = [
+        after_s - before_s
+        for answer in answers
+        for before_s, after_s in pairwise(answer.moments)
+        if span[0] <= before_s < after_s <= span[1]
+    ]
+    middle_s = statistics.median(gaps_s)
+    # The median of |x| of a normal x is 0.6745 deviations.
+    seen.spreads.append(statistics.median(abs(math.log(gap_s / middle_s)) for gap_s in gaps_s) / 0.6745)
+
+
+async def _beside(prober: Prober, roles: Sequence[str]) -> list[BesideSeen]:
+    """Return what pods took from one another, in each way in which two of them can compute at once."""
+    seen: list[BesideSeen] = []
+    num_builders = len(roles) - roles.count(Role.DECODE.value)
+    num_writers = len(roles) - roles.count(Role.PREFILL.value)
+    if len(roles) > 1:
+        for batch in sharing_probe.BATCHES:
+            seen += await sharing_probe.prompts_beside_answers(prober, batch)
+    if num_writers > 1:
+        seen += await sharing_probe.answers_beside_answers(prober)
+    if num_builders > 1:
+        seen += await sharing_probe.prompts_beside_prompts(prober)
+    return seen
+
+
+def summary_lines(costs: CostModel) -> list[str]:
+    """Return the laws and their residuals, for people."""
+    prefill, decode, sharing = costs.prefill.lines[0], costs.decode.lines[0], costs.sharing
+    lines = [
+        f"prefill step   {1e3 * prefill.step_s:.3f} ms + {1e6 * prefill.prefill_token_s:.2f} us a token "
+        f"+ {1e9 * prefill.prefill_pair_s:.3f} ns a pair",
+        f"decode step    {1e3 * decode.step_s:.3f} ms + {1e3 * decode.decode_s:.3f} ms a sequence "
+        f"+ {1e9 * decode.decode_pair_s:.3f} ns a pair",
+        f"link           {1e3 * costs.link.latency_s:.3f} ms + bytes / {costs.link.bytes_per_s / 1e9:.2f} GB/s",
+        f"frames, intake {1e3 * costs.frame_s:.3f} ms; {1e3 * costs.intake_s:.3f} ms "
+        f"+ {1e6 * costs.intake_token_s:.2f} us a token; noise {costs.noise:.3f}",
+        f"beside another pod a prefill step takes {sharing.prefill_beside_prefill:.2f} (it prefills) "
+        f"or {sharing.prefill_beside_decode:.2f} (it decodes) times as long, "
+        f"a decode step {sharing.decode_beside_prefill:.2f} or {sharing.decode_beside_decode:.2f}",
+    ]
+    told: dict[str, Any] = dict(costs.residuals)
+    lines += [
+        f"left over      {name}: rms {1e3 * each['rms_s']:.3f} ms, at most {1e3 * each['largest_s']:.3f} ms, "
+        f"{each['mean_relative']:.1%} in the mean"
+        for name, each in told.items()
+    ]
+    return lines

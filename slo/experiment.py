@@ -1,0 +1,115 @@
+"""An experiment: runs that differ in what their labels say, and were judged by the same objectives or their own. Pure.
+
+Labels are free but for four that figures know: "rate" (requests a second that were asked), "prefill" and "decode"
+(pods of a disaggregated cluster) and "colocated" (pods of one that is not). Any other tells variants apart. Invariant:
+a trial's summary is made of its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagewire.slo.objectives import Objectives
+from pagewire.slo.record import Record
+from pagewire.slo.summary import Summary, Window, summarize
+
+Label = str | int | float
+RATE, PREFILL, DECODE, COLOCATED = "rate", "prefill", "decode", "colocated"
+_PODS = (PREFILL, DECODE, COLOCATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run. `records` are all there were; `about` is what is told beside: machine, versions, command, seed."""
+
+    labels: Mapping[str, Label]
+    records: tuple[Record, ...]
+    summary: Summary
+    about: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def counted(self) -> list[Record]:
+        """Return the records of the steady window."""
+        return [record for record in self.records if self.summary.window.holds(record.intended_s)]
+
+    @property
+    def rate_per_s(self) -> float:
+        """The rate that was asked, or else that which came."""
+        return float(self.labels.get(RATE, self.summary.offered_per_s))
+
+    @property
+    def variant(self) -> tuple[tuple[str, Label], ...]:
+        """Every label but the rate: what makes it another system, not another load."""
+        return tuple(sorted((name, value) for name, value in self.labels.items() if name != RATE))
+
+
+def trial(
+    records: Sequence[Record], window: Window, objectives: Objectives, *, labels: Mapping[str, Label],
+    about: Mapping[str, Any] | None = None, name: str = "",
+) -> Trial:  # fmt: skip
+    """Return a trial with its figures; raises ValueError where no request was due in the window."""
+    summary = summarize(records, window, objectives)
+    return Trial(labels=labels, records=tuple(records), summary=summary, about=about or {}, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The trials of one variant, the lowest rate first."""
+
+    name: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def labels(self) -> Mapping[str, Label]:
+        """What they have in common, and differs from other series or not."""
+        return dict(self.trials[0].variant)
+
+    @property
+    def num_pods(self) -> int | None:
+        """Pods that served, None where no label says so."""
+        told = [int(self.labels[each]) for each in _PODS if each in self.labels]
+        return sum(told) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """At least one trial; `about` is what is told of the whole: its command, its seed."""
+
+    title: str
+    trials: tuple[Trial, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def series(self) -> list[Series]:
+        """Return the trials by variant, in the order in which variants first come."""
+        found: dict[tuple[tuple[str, Label], ...], list[Trial]] = {}
+        for each in self.trials:
+            found.setdefault(each.variant, []).append(each)
+        return [
+            Series(name=self._variant_name(trials[0]), trials=tuple(sorted(trials, key=lambda each: each.rate_per_s)))
+            for trials in found.values()
+        ]
+
+    def name_of(self, trial: Trial) -> str:
+        """Return what a trial is called: its own name, or else what makes it differ."""
+        if trial.name:
+            return trial.name
+        variant = self._variant_name(trial) if len({each.variant for each in self.trials}) > 1 else ""
+        rate = f"{trial.rate_per_s:g}/s"
+        return f"{variant}, {rate}" if variant else rate
+
+    def _variant_name(self, trial: Trial) -> str:
+        others = [f"{name} {value}" for name, value in trial.variant if name not in _PODS and self._differs(name)]
+        return ", ".join([*filter(None, (pods_name(trial.labels),)), *others]) or trial.name or "all runs"
+
+    def _differs(self, label: str) -> bool:
+        return len({each.labels.get(label) for each in self.trials}) > 1
+
+
+def pods_name(labels: Mapping[str, Label]) -> str:
+    """Return "1P:2D", "2 colocated", or "" where no label says what served."""
+    if PREFILL in labels and DECODE in labels:
+        return f"{labels[PREFILL]}P:{labels[DECODE]}D"
+    return f"{labels[COLOCATED]} colocated" if COLOCATED in labels else ""

@@ -1,0 +1,94 @@
+"""Experiments on disk: what `pagewire slo run` wrote, or a folder whose experiment.json names such runs.
+
+    {"title": "...", "command": "...", "seed": 0, "runs": [
+      {"labels": {"rate": 2.0, "prefill": 1, "decode": 2}, "summary": "000/run.json", "records": "000/run.jsonl"}]}
+
+Paths are relative to the folder; without "records", they lie beside the summary under its name. A run may have a
+"name". What else stands beside "runs" is told with the report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
+from pagewire.slo.objectives import Objectives
+from pagewire.slo.record_files import read_records
+from pagewire.slo.summary import Window
+
+MANIFEST = "experiment.json"
+RECORDS = (".jsonl", ".parquet")
+
+
+def read_experiment(sources: Sequence[Path], *, title: str = "", objectives: Objectives | None = None) -> Experiment:
+    """Return the runs of `sources`: folders with a manifest, or summaries (--json) with their records beside them.
+
+    `objectives` judge every run, its own unless given. Raises OSError, and ValueError naming the file that is wrong.
+    """
+    trials: list[Trial] = []
+    about: dict[str, Any] = {}
+    for source in sources:
+        if source.is_dir():
+            told = _object(source / MANIFEST)
+            runs = told.pop("runs", None)
+            if not isinstance(runs, list):
+                raise ValueError(f'{source / MANIFEST}: "runs" is no list')
+            trials += [_listed(source, place, entry, objectives) for place, entry in enumerate(runs)]
+            title = title or str(told.pop("title", ""))
+            about |= told
+        else:
+            trials.append(_read(source, None, None, source.stem if len(sources) > 1 else "", objectives))
+    if not trials:
+        raise ValueError(f"{', '.join(map(str, sources))}: no run")
+    return Experiment(title=title or "An SLO experiment", trials=tuple(trials), about=about)
+
+
+def _listed(folder: Path, place: int, entry: Any, objectives: Objectives | None) -> Trial:
+    try:
+        labels = {str(name): _label(value) for name, value in entry["labels"].items()}
+        summary, name = folder / entry["summary"], str(entry.get("name", ""))
+        records = folder / entry["records"] if "records" in entry else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / MANIFEST}: run {place} is not as it should be: {error!r}") from error
+    return _read(summary, records, labels, name, objectives)
+
+
+def _label(value: Any) -> Label:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return str(value)
+    return value
+
+
+def _read(
+    summary: Path, records: Path | None, labels: Mapping[str, Label] | None, name: str, objectives: Objectives | None
+) -> Trial:
+    told = _object(summary)
+    found = records or next((path for end in RECORDS if (path := summary.with_suffix(end)).is_file()), None)
+    if found is None:
+        raise ValueError(f"{summary}: no records beside it ({summary.stem}.jsonl or .parquet): run with --records")
+    try:
+        window = Window(**told["window"])
+        own = Objectives({each: bound_ms / 1e3 for each, bound_ms in told["slo_ms"].items()})
+        rate = (told.get("workload") or {}).get(RATE)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{summary} is no summary of a run: {error!r}") from error
+    try:
+        rows = read_records(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{found} has no records of a run: {error!r}") from error
+    if labels is None:
+        labels = {RATE: float(rate)} if rate else {}
+    return trial(rows, window, objectives or own, labels=labels, about=told, name=name)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"{path} is no JSON object")
+    return told

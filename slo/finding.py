@@ -1,0 +1,69 @@
+"""What a sweep found of one configuration: its probes, the rates that it carries, or why it failed. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.slo.bracket import Crossing, Evidence, crossing
+from pagewire.slo.configuration import Configuration
+from pagewire.slo.summary import Attainment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One finished run at a rate, in requests a second; `folder` holds it, relative to the sweep's."""
+
+    rate: float
+    repeat: int
+    attained: Attainment
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A configuration with its probes by rate; `error` is why it has no more of them, "" where nothing went wrong."""
+
+    configuration: Configuration
+    probes: tuple[Probe, ...]
+    error: str = ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What its probes say together."""
+        evidence = Evidence()
+        for probe in self.probes:
+            evidence.tell(probe.rate, probe.attained)
+        return evidence
+
+    def crossings(self, targets: Sequence[float]) -> list[Crossing]:
+        """Return the rates at which its attainment falls below each target."""
+        return [crossing(self.evidence, target) for target in targets]
+
+    def as_json(self, targets: Sequence[float]) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "name": self.configuration.name,
+            "settings": dict(self.configuration.settings),
+            "error": self.error,
+            "rates": [{**dataclasses.asdict(each), "told": str(each)} for each in self.crossings(targets)],
+            "probes": [
+                {"rate": each.rate, "repeat": each.repeat, "folder": each.folder, **each.attained.as_json()}
+                for each in self.probes
+            ],
+        }
+
+
+def table(findings: Sequence[Finding], targets: Sequence[float]) -> Iterator[str]:
+    """Yield the lines of a table: for each configuration the highest rate of each target."""
+    names = max(len(each.configuration.name) for each in findings)
+    rows = [[str(each) for each in finding.crossings(targets)] for finding in findings]
+    heads = [f"{target:.10g}" if target * 100 % 1 else f"{target:.0%}" for target in targets]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for name, cells in [("", heads), *zip((each.configuration.name for each in findings), rows, strict=True)]:
+        yield "  ".join([f"{name:<{names}}", *(f"{cell:<{w}}" for cell, w in zip(cells, widths, strict=True))]).rstrip()
+    for finding in findings:
+        if finding.error:
+            yield f"{finding.configuration.name} failed: {finding.error.splitlines()[0]}"

@@ -1,0 +1,1 @@
+"""Recordings of what was asked of servers, each format in a file of its own."""

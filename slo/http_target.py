@@ -1,0 +1,177 @@
+"""A server that speaks OpenAI's HTTP API, asked for streams. Knows its words, and those that ours and vLLM add to them.
+
+Invariant: bytes are stamped before they are read, and events that came together have one stamp.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from pagewire.core.errors import Unavailable
+from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
+
+DONE = b"[DONE]"
+CONNECT_S = 10.0
+DETAIL_CHARS = 300
+TIMELINE = {"x-pagewire-timeline": "1"}  # which others do not read
+PHASES = {phase.value for phase in Phase}
+
+
+class HttpTarget:
+    """A server at `url`, with or without /v1; `now` is the player's clock. Use it in an `async with` block.
+
+    Without `extends` it is asked with OpenAI's own fields alone: then answers may end before their length, and name no
+    tokens. Streams have no timeout here: the player has one.
+    """
+
+    def __init__(
+        self, url: str, *, now: Callable[[], float], extends: bool = True, model: str = "", api_key: str = "",
+        ca: str = "",
+    ) -> None:  # fmt: skip
+        self.model = model
+        self._now = now
+        self._extends = extends
+        base = url.rstrip("/").removesuffix("/v1") + "/v1"
+        self._client = httpx.AsyncClient(
+            base_url=base,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(None, connect=CONNECT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            trust_env=False,
+            verify=ssl.create_default_context(cafile=ca) if ca else True,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Ask which model is served, unless one was named; raises Unavailable where nobody says."""
+        if not self.model:
+            try:
+                listed = (await self._client.get("/models", timeout=CONNECT_S)).raise_for_status().json()
+                self.model = listed["data"][0]["id"]
+            except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+                await self._client.aclose()
+                said = str(error) or type(error).__name__
+                raise Unavailable(f"{self._client.base_url} does not say what it serves: {said}") from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def call(self, ask: Ask) -> AsyncGenerator[Part, None]:
+        """Return the answer as it comes; its body is written now. Iterating raises AskFailed."""
+        request = self._client.build_request(
+            "POST",
+            "/chat/completions" if isinstance(ask.prompt, Chat) else "/completions",
+            content=json.dumps(self._body(ask), separators=(",", ":")).encode(),
+            headers={
+                "content-type": "application/json",
+                "x-request-id": ask.request_id,
+                **(TIMELINE if self._extends else {}),
+            },
+        )
+        return self._parts(request)
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": ask.model or self.model,
+            "max_tokens": ask.max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if isinstance(ask.prompt, Chat):
+            body["messages"] = [{"role": role, "content": text} for role, text in ask.prompt.messages]
+        else:
+            body["prompt"] = ask.prompt
+        if self._extends:
+            body |= {"ignore_eos": True, "return_token_ids": True}
+            if ask.priority:
+                body["priority"] = ask.priority
+        return body
+
+    async def _parts(self, request: httpx.Request) -> AsyncGenerator[Part, None]:
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                if response.status_code != httpx.codes.OK:
+                    detail = (await response.aread()).decode(errors="replace")
+                    raise AskFailed(f"http_{response.status_code}", detail[:DETAIL_CHARS])
+                async for at_s, event in self._events(response):
+                    yield self._part(at_s, event)
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            raise AskFailed("connection", str(error) or type(error).__name__) from error
+
+    async def _events(self, response: httpx.Response) -> AsyncGenerator[tuple[float, dict[str, Any]], None]:
+        rest = b""
+        async for data in response.aiter_bytes():
+            at_s = self._now()
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if not line.startswith(b"data:"):
+                    continue
+                event = line[5:].strip()
+                if event == DONE:
+                    return
+                yield at_s, _object(event)
+        raise AskFailed("stream", "it ended without [DONE]")
+
+    def _part(self, at_s: float, event: Mapping[str, Any]) -> Part:
+        try:
+            if error := event.get("error"):
+                raise AskFailed("stream", str(error)[:DETAIL_CHARS])
+            text, token_ids, has_token = "", (), False
+            for choice in event["choices"]:
+                said = choice["delta"] if "delta" in choice else {"content": choice["text"]}
+                text = said.get("content") or ""
+                ids = choice.get("token_ids")
+                token_ids = tuple(ids or ())
+                # Where tokens are named they count: one may have no text yet, a head may have an empty one.
+                has_token = bool(text or said.get("reasoning_content")) if ids is None else bool(ids)
+            return Part(
+                at_s=at_s, has_token=has_token, text=text, token_ids=token_ids, usage=_usage(event.get("usage")),
+                timelines=_timelines(event.get("pagewire")),
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise AskFailed("stream", f"no part of an answer: {event!r:.{DETAIL_CHARS}}") from error
+
+
+def _object(event: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(event)
+    except ValueError as error:
+        raise AskFailed("stream", f"not JSON: {event[:DETAIL_CHARS]!r}") from error
+    if not isinstance(value, dict):
+        raise AskFailed("stream", f"no JSON object: {event[:DETAIL_CHARS]!r}")
+    return value
+
+
+def _usage(told: Mapping[str, Any] | None) -> Usage | None:
+    if told is None:
+        return None
+    details = told.get("prompt_tokens_details") or {}
+    return Usage(
+        prompt_tokens=told.get("prompt_tokens"),
+        output_tokens=told.get("completion_tokens"),
+        cached_tokens=details.get("cached_tokens"),
+    )
+
+
+def _timelines(told: Mapping[str, Any] | None) -> tuple[Timeline, ...]:
+    return tuple(
+        Timeline(
+            process=each["process"],
+            stamps=tuple(Stamp(Phase(one["phase"]), one["at_s"]) for one in each["stamps"] if one["phase"] in PHASES),
+        )
+        for each in (told or {}).get("timelines", ())
+    )

@@ -1,0 +1,1 @@
+"""The cheapest cluster that keeps its promises, found with the simulator."""

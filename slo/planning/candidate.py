@@ -1,0 +1,175 @@
+"""Clusters that could be rented: a family of like ones, and one of them with its counts and its price. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.slo.composition import Composition
+from pagewire.slo.cost_model import CostModel
+from pagewire.slo.planning.device_kind import DeviceKind, joint_costs
+from pagewire.slo.roofline import ModelShape
+
+BLOCK_SIZE = 64  # coarser than the pods' default: a quarter of the messages to simulate
+MAX_NUM_SEQS = 256
+MODES = ("remote", "auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the planner may choose among, and how many pods a cluster has at most."""
+
+    chunk_sizes: tuple[int, ...] = (512, 2048)
+    policies: tuple[str, ...] = ("prefix_affinity",)
+    prefill_modes: tuple[str, ...] = MODES
+    max_pods: int = 16
+
+    def __post_init__(self) -> None:
+        """Refuse what leaves no choice with ValueError."""
+        if not (self.chunk_sizes and self.policies and self.prefill_modes):
+            raise ValueError("there is nothing to choose: name a chunk size, a policy and a prefill mode at least")
+        if unknown := [each for each in self.prefill_modes if each not in MODES]:
+            raise ValueError(f"{unknown[0]!r} is no prefill mode of a cluster with prefill pods: {', '.join(MODES)}")
+        if self.max_pods < 1:
+            raise ValueError(f"a cluster of at most {self.max_pods} pods is none")
+        if min(self.chunk_sizes) < 1:
+            raise ValueError(f"a chunk of {min(self.chunk_sizes)} tokens is none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Family:
+    """Clusters that differ in their counts alone. `prefill_kind` is None where all pods are colocated.
+
+    A step has room for one chunk beside a full batch of decodes. Pools of two kinds are as large as the smaller's.
+    """
+
+    model: ModelShape
+    prefill_kind: DeviceKind | None
+    decode_kind: DeviceKind
+    chunk_size: int
+    policy: str
+    prefill_mode: str
+    costs: CostModel
+    kv_blocks: int
+
+    @property
+    def is_colocated(self) -> bool:
+        """Whether every pod does both."""
+        return self.prefill_kind is None
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether one more pod does no harm.
+
+        With "auto" a prompt goes where it is built soonest, whatever its KV's way does to TPOT: over a slow link one
+        more prefill pod may do harm.
+        """
+        return self.prefill_mode != "auto"
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a step at most."""
+        return self.chunk_size + MAX_NUM_SEQS
+
+    def price(self, prefill: int, decode: int) -> float:
+        """Return what that many pods cost an hour."""
+        there = self.prefill_kind.price_per_hour * prefill if self.prefill_kind else 0.0
+        return there + self.decode_kind.price_per_hour * decode
+
+    def composition(self, prefill: int, decode: int) -> Composition:
+        """Return the cluster of that many pods; colocated ones are counted in `decode`."""
+        return Composition(
+            prefill=prefill,
+            decode=0 if self.is_colocated else decode,
+            colocated=decode if self.is_colocated else 0,
+            block_size=BLOCK_SIZE,
+            chunk_size=self.chunk_size,
+            max_num_batched_tokens=self.budget,
+            max_num_seqs=MAX_NUM_SEQS,
+            kv_blocks=self.kv_blocks,
+            policy=self.policy,
+            prefill_mode=self.prefill_mode,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One cluster; colocated pods are counted in `decode`."""
+
+    family: Family
+    prefill: int
+    decode: int
+
+    @property
+    def price(self) -> float:
+        """What it costs an hour."""
+        return self.family.price(self.prefill, self.decode)
+
+    @property
+    def num_pods(self) -> int:
+        """All of them."""
+        return self.prefill + self.decode
+
+    @property
+    def pods(self) -> str:
+        """Return "2P h100 + 1D l40s" or "3C h100"."""
+        kind = self.family.decode_kind.name
+        if self.family.prefill_kind is None:
+            return f"{self.decode}C {kind}"
+        return f"{self.prefill}P {self.family.prefill_kind.name} + {self.decode}D {kind}"
+
+    @property
+    def settings(self) -> str:
+        """Return what else is chosen, as people read it."""
+        where = "" if self.family.is_colocated else f", prompts {self.family.prefill_mode}"
+        return f"chunk {self.family.chunk_size}, {self.family.policy}{where}"
+
+    def __str__(self) -> str:
+        """Return both."""
+        return f"{self.pods} ({self.settings})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        family = self.family
+        return {
+            "prefill": self.prefill,
+            "decode": 0 if family.is_colocated else self.decode,
+            "colocated": self.decode if family.is_colocated else 0,
+            "prefill_kind": family.prefill_kind and family.prefill_kind.name,
+            "decode_kind": family.decode_kind.name,
+            "chunk_size": family.chunk_size,
+            "max_num_batched_tokens": family.budget,
+            "max_num_seqs": MAX_NUM_SEQS,
+            "block_size": BLOCK_SIZE,
+            "kv_blocks": family.kv_blocks,
+            "policy": family.policy,
+            "prefill_mode": family.prefill_mode,
+            "price_per_hour": self.price,
+        }
+
+
+def families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -> tuple[Family, ...]:
+    """Return all families, colocated ones first; raises ValueError where no kind holds the model."""
+    fitting = [each for each in kinds if each.kv_blocks(model, BLOCK_SIZE)]
+    if not fitting:
+        raise ValueError(f"{model.name} does not fit into the memory of any kind")
+    return tuple(_families(model, fitting, choices))
+
+
+def _families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -> Iterator[Family]:
+    rooms = {each.name: each.kv_blocks(model, BLOCK_SIZE) for each in kinds}
+    for kind, chunk_size, policy in itertools.product(kinds, choices.chunk_sizes, choices.policies):
+        yield Family(
+            model=model, prefill_kind=None, decode_kind=kind, chunk_size=chunk_size, policy=policy,
+            prefill_mode="local", costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
+        )  # fmt: skip
+    for (prefill, decode), chunk_size, policy, mode in itertools.product(
+        itertools.product(kinds, repeat=2), choices.chunk_sizes, choices.policies, choices.prefill_modes
+    ):
+        yield Family(
+            model=model, prefill_kind=prefill, decode_kind=decode, chunk_size=chunk_size, policy=policy,
+            prefill_mode=mode, costs=joint_costs(model, prefill, decode),
+            kv_blocks=min(rooms[prefill.name], rooms[decode.name]),
+        )  # fmt: skip

@@ -1,0 +1,137 @@
+"""One run of a workload against a running server: who is asked, what came of it, and how sure one can be of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pagewire.client import Tls
+from pagewire.slo.ask import Target
+from pagewire.slo.conversation import Wording
+from pagewire.slo.grpc_target import GrpcTarget
+from pagewire.slo.http_target import HttpTarget
+from pagewire.slo.machine import machine, versions
+from pagewire.slo.objectives import Objectives
+from pagewire.slo.pieces import Vocabulary
+from pagewire.slo.player import Played, Player
+from pagewire.slo.record import Record
+from pagewire.slo.run_clock import RunClock
+from pagewire.slo.session import Limits
+from pagewire.slo.statistics import distribution_ms
+from pagewire.slo.summary import Summary, Window, summarize
+from pagewire.slo.workload import Workload
+
+HTTP = ("http://", "https://")
+LATE_MS = 10.0  # of which more is worth a word: a loop's timer alone is about 1 ms late
+
+
+class _OpenTarget(Target, Protocol):
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Who is asked: an OpenAI-compatible HTTP server, or the gRPC address (HOST:PORT) of a router of ours.
+
+    `api_key` and `ca` (a PEM file) are for servers that ask for them. `extends`: see HttpTarget.
+    """
+
+    url: str
+    model: str = ""
+    extends: bool = True
+    api_key: str = field(default="", repr=False)
+    ca: str = ""
+
+    def target(self, now: Callable[[], float]) -> AbstractAsyncContextManager[_OpenTarget]:
+        """Return the way to ask it, to be opened."""
+        if self.url.startswith(HTTP):
+            return HttpTarget(
+                self.url, now=now, extends=self.extends, model=self.model, api_key=self.api_key, ca=self.ca
+            )
+        tls = Tls.of_files(Path(self.ca)) if self.ca else None
+        return GrpcTarget(self.url, now=now, model=self.model, api_key=self.api_key, tls=tls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """How a workload is played: the first `warmup_s` do not count, nor what is due from `duration_s` on.
+
+    Without a duration all that came behind the warm-up counts. A request has `timeout_s`. Pieces become tokens of
+    `vocabulary`, or the words of a chat.
+    """
+
+    objectives: Objectives
+    warmup_s: float = 0.0
+    duration_s: float = math.inf
+    timeout_s: float = 600.0
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    is_chat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run came to. Its records are all there were; its summary is of the steady window."""
+
+    model: str
+    records: tuple[Record, ...]
+    summary: Summary
+    lags_s: tuple[float, ...]
+
+    def warnings(self) -> list[str]:
+        """Return what makes the figures less than they seem."""
+        summary, said = self.summary, []
+        late, lag = summary.measures["late"], distribution_ms(self.lags_s)
+        if late is not None and late.p99 > LATE_MS:
+            said.append(f"requests were sent up to {late.max:.0f} ms late (p99 {late.p99:.0f} ms): the client is slow")
+        if lag is not None and lag.p99 > LATE_MS:
+            said.append(
+                f"the client was busy for up to {lag.max:.0f} ms (p99 {lag.p99:.0f} ms) when tokens may have come"
+            )
+        if summary.short:
+            said.append(f"{summary.short} answers were shorter than asked for")
+        for error in summary.failures:
+            detail = next((each.detail for each in self.records if each.error == error), "")
+            said.append(f"{summary.failures[error]} requests failed: {error}: {detail}")
+        return said
+
+    def as_json(self, **beside: Any) -> dict[str, Any]:
+        """Return it as a JSON object with machine and versions, and what the caller adds."""
+        lag = distribution_ms(self.lags_s)
+        return {
+            **self.summary.as_json(),
+            "client_lag_ms": {"p50": lag.p50, "p99": lag.p99, "max": lag.max} if lag else None,
+            "warnings": self.warnings(),
+            "model": self.model,
+            "requests_in_all": len(self.records),
+            "machine": machine(),
+            "versions": versions("httpx", "grpcio"),
+            **beside,
+        }
+
+
+async def run(
+    workload: Workload, server: Server, plan: RunPlan, *, on_start: Callable[[Played], None] = lambda played: None,
+    on_record: Callable[[Record], None] = lambda record: None,
+) -> Run:  # fmt: skip
+    """Play a workload; `on_start` is given what grows while it runs.
+
+    Raises Unavailable where nobody answers at all, ValueError where no request was due in the steady window.
+    """
+    clock = RunClock()
+    wording = Wording(
+        piece_tokens=workload.piece_tokens, seed=workload.seed, vocabulary=plan.vocabulary, is_chat=plan.is_chat
+    )
+    limits = Limits(timeout_s=plan.timeout_s, duration_s=plan.duration_s)
+    async with server.target(clock.now) as target:
+        player = Player(workload, target, clock, wording, limits, on_record)
+        on_start(player.played)
+        played = await player.play()
+        model = target.model
+    last_s = max((record.intended_s for record in played.records), default=0.0)
+    until_s = plan.duration_s if plan.duration_s < math.inf else math.nextafter(last_s, math.inf)
+    summary = summarize(played.records, Window(from_s=plan.warmup_s, until_s=until_s), plan.objectives)
+    return Run(model=model, records=tuple(played.records), summary=summary, lags_s=tuple(played.lags_s))

@@ -1,0 +1,96 @@
+"""Sees what pods of a running cluster take from one another: steps beside those of another pod, and the same alone.
+
+Each is seen alone before and after, so that a machine that slows down by itself does not count. Which pods a request
+ran on its timelines say: prompts and answers of one pod are nothing that was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+
+from pagewire.slo.calibration import BesideSeen
+from pagewire.slo.cost_model import StepKind
+from pagewire.slo.probe import Probe, Prober
+
+PROMPT = 384  # tokens
+BATCHES = (1, 4)  # answers that prompts are built beside
+CONTEXT = 128  # tokens of their prompts
+WARM_UP = 8  # tokens of an answer before it counts
+ALONE = 32  # that are written alone first
+BUSY = 128  # and until nothing is asked beside it any more
+ANSWER = 168
+
+
+async def prompts_beside_answers(prober: Prober, batch: int) -> list[BesideSeen]:
+    """Build prompts on one pod while another writes `batch` answers, and return what each took from the other."""
+    alone = [await prober.ask(PROMPT, 1) for _ in range(2)]
+    answers = [prober.begin(CONTEXT, ANSWER) for _ in range(batch)]
+    await asyncio.gather(*(answer.has(WARM_UP) for answer in answers))
+    warm_s = time.monotonic()
+    written = max(len(answer.moments) for answer in answers)
+    await asyncio.gather(*(answer.has(min(written + ALONE, BUSY)) for answer in answers))
+    begun_s, beside = time.monotonic(), []
+    while max(len(answer.moments) for answer in answers) < BUSY:
+        beside.append(await prober.ask(PROMPT, 1))
+    over_s = time.monotonic()
+    await asyncio.gather(*(answer.done() for answer in answers))
+    alone += [await prober.ask(PROMPT, 1) for _ in range(2)]
+    if not beside or {answer.writer for answer in answers} & {prompt.builder for prompt in (*beside, *alone)}:
+        return []
+    compute_s = statistics.mean(prompt.compute_s for prompt in alone)
+    seen = [
+        BesideSeen(mine=StepKind.PREFILL, other=StepKind.DECODE, alone_s=compute_s, beside_s=prompt.compute_s)
+        for prompt in beside
+    ]
+    overlap = min(1.0, sum(prompt.compute_s for prompt in beside) / (over_s - begun_s))
+    spans = ((warm_s, begun_s), (begun_s, over_s), (over_s, min(answer.moments[-1] for answer in answers)))
+    return seen + _steps(answers, StepKind.PREFILL, spans, overlap)
+
+
+async def answers_beside_answers(prober: Prober) -> list[BesideSeen]:
+    """Write an answer, in the middle of it one on another pod, and return what the second took from the first."""
+    first = prober.begin(CONTEXT, 2 * ANSWER)
+    await first.has(WARM_UP)
+    warm_s = time.monotonic()
+    await first.has(WARM_UP + ALONE)
+    alone_s = time.monotonic()
+    second = prober.begin(CONTEXT, BUSY)
+    await second.has(WARM_UP)
+    begun_s = time.monotonic()
+    await asyncio.gather(first.done(), second.done())
+    if first.writer == second.writer:
+        return []
+    over_s = second.moments[-1]
+    spans = ((warm_s, alone_s), (begun_s, over_s), (over_s, first.moments[-1]))
+    return _steps([first], StepKind.DECODE, spans, 1.0)
+
+
+async def prompts_beside_prompts(prober: Prober) -> list[BesideSeen]:
+    """Build a prompt, two at once and one again, and return what those on two pods took from one another."""
+    before = await prober.ask(PROMPT, 1)
+    both = await asyncio.gather(*(prober.ask(PROMPT, 1) for _ in range(2)))
+    compute_s = (before.compute_s + (await prober.ask(PROMPT, 1)).compute_s) / 2
+    if both[0].builder == both[1].builder:
+        return []
+    return [
+        BesideSeen(mine=StepKind.PREFILL, other=StepKind.PREFILL, alone_s=compute_s, beside_s=each.compute_s)
+        for each in both
+    ]
+
+
+def _steps(
+    answers: Sequence[Probe], other: StepKind, spans: Sequence[tuple[float, float]], overlap: float
+) -> list[BesideSeen]:
+    """Return what decode steps took in the middle one of three spans, and in those around it."""
+    seen = []
+    for answer in answers:
+        before_s, beside_s, after_s = (answer.step_s(*span) for span in spans)
+        if before_s is not None and beside_s is not None and after_s is not None:
+            alone_s = (before_s + after_s) / 2  # both, because contexts grow
+            seen.append(
+                BesideSeen(mine=StepKind.DECODE, other=other, alone_s=alone_s, beside_s=beside_s, overlap=overlap)
+            )
+    return seen

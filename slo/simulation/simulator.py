@@ -1,0 +1,151 @@
+"""A workload on a cluster that is not there: what each request would have come to.
+
+Everything that decides is the product's own code; the costs of steps, links and frames are a `CostModel`'s. The same
+composition, costs, workload and seed give the same records.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+from pagewire.core.load import Load
+from pagewire.core.messages import Role, Submit
+from pagewire.slo.composition import Composition
+from pagewire.slo.cost_model import CostModel
+from pagewire.slo.record import Record
+from pagewire.slo.simulation.decode_pod import DecodePod
+from pagewire.slo.simulation.player import Player
+from pagewire.slo.simulation.prefill_pod import PrefillPod
+from pagewire.slo.simulation.request import SimRequest
+from pagewire.slo.simulation.router import SimRouter
+from pagewire.slo.simulation.surroundings import Surroundings
+from pagewire.slo.workload import Workload
+
+HEARTBEAT_S = 1.0  # between two words of a pod on its load
+FIRST_HEARTBEAT_S = 0.05  # a pod says what it has as soon as it is linked
+
+
+class Simulator:
+    """One run of one cluster. With `is_fast` off every step is scheduled, for the proof that it makes no difference.
+
+    Without `keeps_gaps` records have no gaps, which for long answers are most of their memory.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        costs: CostModel,
+        workload: Workload,
+        seed: int = 0,
+        *,
+        is_fast: bool = True,
+        keeps_gaps: bool = True,
+    ) -> None:
+        index_ids = {pod_id: number for number, pod_id in enumerate(composition.roles, start=1)}
+        self._around = around = Surroundings(composition, costs, index_ids, seed, is_fast=is_fast)
+        self._router = SimRouter(around, index_ids, self._deliver, self._over)
+        self.prefill_pods = {
+            pod_id: PrefillPod(pod_id, around) for pod_id, role in composition.roles.items() if role is Role.PREFILL
+        }
+        self.decode_pods = {
+            pod_id: DecodePod(pod_id, role, around, self._router, self.prefill_pods)
+            for pod_id, role in composition.roles.items()
+            if role is not Role.PREFILL
+        }
+        self._player = Player(around.agenda, workload, self._router.root, self._router.ask)
+        self._random = random.Random(seed)
+        self._keeps_gaps = keeps_gaps
+        self._on_record: Callable[[Record], None] = lambda _: None
+
+    @property
+    def pods(self) -> list[PrefillPod | DecodePod]:
+        """All of them."""
+        return [*self.prefill_pods.values(), *self.decode_pods.values()]
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the start."""
+        return self._around.agenda.now()
+
+    def run(self) -> list[Record]:
+        """Return what became of every request, in the order in which they were over."""
+        records: list[Record] = []
+        self.play(records.append)
+        return records
+
+    def play(self, on_record: Callable[[Record], None]) -> None:
+        """Run to the end; `on_record` hears of each request as it is over. To be called once."""
+        self._on_record = on_record
+        agenda = self._around.agenda
+        for pod in self.pods:
+            agenda.at(0.0, self._say_load, pod)
+            agenda.after(FIRST_HEARTBEAT_S + self._random.random() * HEARTBEAT_S, self._heartbeat, pod)
+        self._player.begin()
+        while agenda.step():
+            if self._player.is_over and self._is_at_rest:
+                break  # heartbeats go on for ever
+        self.check()
+
+    def check(self) -> None:
+        """Raise AssertionError unless the cluster is at rest: nothing is held, owed or on its way."""
+        assert self._player.is_over, "requests are left over"
+        assert self._router.is_at_rest, "the router has requests"
+        for pod in self.pods:
+            pool = pod.engine.pool
+            pool.check()
+            assert pod.is_at_rest, f"{pod.pod_id} is not at rest"
+            assert pool.num_held == pool.num_reserved == 0, f"{pod.pod_id} has blocks that nobody owns"
+            assert pool.num_free + pool.num_cached == pool.num_blocks, f"{pod.pod_id} has lost blocks"
+
+    @property
+    def _is_at_rest(self) -> bool:
+        return (
+            self._router.is_at_rest
+            and all(pod.is_at_rest for pod in self.decode_pods.values())
+            and all(pod.is_at_rest for pod in self.prefill_pods.values())
+        )
+
+    def _deliver(self, pod_id: str, request: SimRequest, submit: Submit) -> None:
+        self.decode_pods[pod_id].submit(request, submit)
+
+    def _heartbeat(self, pod: PrefillPod | DecodePod) -> None:
+        self._say_load(pod)
+        self._around.agenda.after(HEARTBEAT_S, self._heartbeat, pod)
+
+    def _say_load(self, pod: PrefillPod | DecodePod) -> None:
+        load = pod.load()
+        self._around.frame(self._hear_load, pod, load)
+        if isinstance(pod, PrefillPod):
+            for decode in self.decode_pods.values():
+                self._around.frame(decode.on_heartbeat, pod.pod_id, load)
+
+    def _hear_load(self, pod: PrefillPod | DecodePod, load: Load) -> None:
+        pod.engine.catch_up()  # with a report the router looks at how far each answer is
+        self._router.on_heartbeat(pod.pod_id, load)
+
+    def _over(self, request: SimRequest) -> None:
+        self._on_record(_record(request, keeps_gaps=self._keeps_gaps))
+        self._player.over(request)
+
+
+def _record(request: SimRequest, *, keeps_gaps: bool) -> Record:
+    tokens_s = request.tokens_s
+    pairs = pairwise(tokens_s) if keeps_gaps else ()
+    return Record(
+        arrival=request.arrival,
+        turn=request.turn,
+        intended_s=request.due_s,
+        sent_s=request.due_s,
+        first_s=tokens_s[0] if tokens_s else None,
+        last_s=tokens_s[-1] if tokens_s else None,
+        gaps_s=tuple(after_s - before_s for before_s, after_s in pairs),
+        input_tokens=len(request.asked.prompt),
+        output_tokens=len(tokens_s),
+        wanted_tokens=request.max_tokens,
+        cached_tokens=request.cached_tokens,
+        error=request.error,
+        session=request.session,
+        request_id=str(request.number),
+    )

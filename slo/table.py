@@ -1,0 +1,44 @@
+"""A run's figures for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pagewire.slo.statistics import CONFIDENCE
+from pagewire.slo.summary import Attainment, Summary
+
+NAMES = {
+    "ttft": "TTFT", "tpot": "TPOT", "gap": "gap between parts", "e2e": "end to end", "late": "sent late by",
+}  # fmt: skip
+COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+def table(summary: Summary) -> Iterator[str]:
+    """Yield the lines of a table: measures in milliseconds, then what was met and how much was done."""
+    yield f"{'ms':<18}" + "".join(f"{name:>10}" for name in COLUMNS) + f"{'count':>9}"
+    for measure, name in NAMES.items():
+        if (told := summary.measures[measure]) is not None:
+            cells = "".join(f"{getattr(told, column):>10.1f}" for column in COLUMNS)
+            yield f"{name:<18}{cells}{told.count:>9}"
+    yield ""
+    for measure, attained in summary.attained.items():
+        bound_ms = 1e3 * summary.objectives.bounds_s[measure]
+        yield _row(f"{NAMES[measure]} <= {bound_ms:g} ms", _share(attained))
+    failed = sum(summary.failures.values())
+    yield _row("all met" if summary.attained else "answered", _share(summary.all_attained))
+    yield _row("goodput", f"{summary.goodput_per_s:.3g} requests/s of {summary.offered_per_s:.3g} that came")
+    yield _row("requests", f"{summary.requests} in {summary.window.length_s:.1f} s, {failed} failed")
+    yield _row("output", f"{summary.output_tokens} tokens, {summary.output_tokens_per_s:.1f}/s")
+    cached = "" if summary.cached_tokens is None else f", {summary.cached_tokens / summary.input_tokens:.1%} cached"
+    yield _row("input", f"{summary.input_tokens} tokens{cached}")
+
+
+def _share(attained: Attainment) -> str:
+    low, high = attained.interval.low, attained.interval.high
+    return (
+        f"{attained.share:.1%}  ({CONFIDENCE:.0%} sure: {low:.1%} to {high:.1%}; {attained.good} of {attained.total})"
+    )
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:<22}{value}"

@@ -1,0 +1,311 @@
+"""The planner: its bound and its search against brute force, what it says of changes, and both published directions.
+
+Shapes and devices are small and made up, so that a simulated run takes a moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from pagewire.slo.cost_model import CostModel
+from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up
+from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.planning import telling
+from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
+from pagewire.slo.planning.demand import Demand
+from pagewire.slo.planning.device_kind import DeviceKind, read_kinds
+from pagewire.slo.planning.judge import Judge, Outcome
+from pagewire.slo.planning.plan import Plan, Question, longer_prompts, plan
+from pagewire.slo.planning.search import cheapest
+from pagewire.slo.planning.spending import ALONE, BESIDE, spending
+from pagewire.slo.processes import Process, at_once
+from pagewire.slo.roofline import ModelShape
+from pagewire.slo.summary import Window
+from pagewire.slo.transforms import retimed
+from pagewire.slo.workload import Workload
+
+MODEL = ModelShape(name="m", parameters=1e9, num_layers=16, num_heads=16, num_kv_heads=4, head_dim=64)
+# A token takes 2 ms / 100 of arithmetic, a step 5 ms of memory.
+DEVICE = DeviceKind(name="a", flops=1e14, bandwidth=4e11, efficiency=1.0, memory=8e9, price_per_hour=2.0, link=10e9)
+CHOICES = Choices(chunk_sizes=(512,), prefill_modes=("remote",), max_pods=4)
+
+
+def asked(
+    *,
+    rate: float,
+    requests: int = 60,
+    prompt: str = "200-1200",
+    answer: str = "16-48",
+    seed: int = 1,
+    share: float = 0.0,
+) -> Workload:
+    lengths = [Lengths(*map(int, each.split("-"))) for each in (prompt, answer)]
+    shape = Shape(input=lengths[0], output=lengths[1], tree=PrefixTree(share=share))
+    return retimed(made_up("test", shape, at_once, num_arrivals=requests, seed=seed), Process(rate=rate), seed)
+
+
+def question(
+    workload: Workload, slo: str, *, kinds: tuple[DeviceKind, ...] = (DEVICE,), choices: Choices = CHOICES,
+    target: float = 0.9,
+) -> Question:  # fmt: skip
+    last_s = max(arrival.at_s for arrival in workload)
+    return Question(
+        model=MODEL, kinds=kinds, workload=workload, objectives=parse_objectives(slo), target=target, choices=choices,
+        window=Window(from_s=0.0, until_s=math.nextafter(last_s, math.inf)), seed=3,
+    )  # fmt: skip
+
+
+def judge_of(asks: Question) -> Judge:
+    return Judge(asks.workload, asks.window, asks.objectives, asks.target, asks.seed)
+
+
+def demand_of(asks: Question) -> Demand:
+    return Demand.of(asks.workload, asks.window, asks.objectives, asks.target)
+
+
+def everything(of: tuple[Family, ...], max_pods: int) -> list[Candidate]:
+    return [
+        Candidate(family=family, prefill=prefill, decode=decode)
+        for family in of
+        for prefill in ((0,) if family.is_colocated else range(1, max_pods))
+        for decode in range(1, max_pods + 1 - prefill)
+    ]
+
+
+def brute_force(of: tuple[Family, ...], judge: Judge, max_pods: int) -> Outcome | None:
+    outcomes = [judge.outcome(each) for each in everything(of, max_pods)]
+    met = [each for each in outcomes if each.is_met]
+    return min(met, key=lambda each: (each.candidate.price, -each.attained.share), default=None)
+
+
+def sides(of: tuple[Family, ...]) -> tuple[tuple[Family, ...], tuple[Family, ...]]:
+    return tuple(each for each in of if each.is_colocated), tuple(each for each in of if not each.is_colocated)
+
+
+def told(outcome: Outcome | None) -> tuple[float, float] | None:
+    return None if outcome is None else (outcome.candidate.price, outcome.attained.share)
+
+
+def drawn(seed: int) -> Question:
+    """Return a small question of which nobody knows the answer."""
+    chance = random.Random(seed)
+    slow = dataclasses.replace(
+        DEVICE, name="b", flops=DEVICE.flops * chance.uniform(0.3, 1.0), link=10 ** chance.uniform(8, 10),
+        bandwidth=DEVICE.bandwidth * chance.uniform(0.5, 2.0), price_per_hour=chance.choice([0.7, 1.0, 2.0]),
+    )  # fmt: skip
+    workload = asked(rate=chance.uniform(20, 100), requests=30, seed=seed, share=chance.choice([0.0, 0.5]))
+    slo = f"ttft={chance.randint(60, 400)}ms,tpot={chance.randint(5, 15)}ms"
+    choices = Choices(chunk_sizes=(256,), prefill_modes=(chance.choice(["remote", "auto"]),), max_pods=3)
+    return question(workload, slo, kinds=(DEVICE, slow), choices=choices)
+
+
+QUESTIONS = range(6)
+
+
+@pytest.mark.parametrize("seed", QUESTIONS)
+def test_the_search_finds_what_brute_force_finds_and_the_bound_leaves_out_none_that_meets(seed: int) -> None:
+    asks = drawn(seed)
+    of, judge, demand = families(MODEL, asks.kinds, asks.choices), judge_of(asks), demand_of(asks)
+    for some in (of, *sides(of)):
+        truth = brute_force(some, judge, asks.choices.max_pods)
+        found = cheapest(some, demand, judge, max_pods=asks.choices.max_pods)
+        assert told(found) == told(truth)
+    for outcome in judge.outcomes:
+        prefill, decode = demand.least(outcome.candidate.family)
+        is_below = outcome.candidate.prefill < prefill or outcome.candidate.decode < decode
+        assert not (is_below and outcome.is_met), outcome
+
+
+def test_the_questions_drawn_have_answers_of_many_kinds() -> None:
+    """Brute force would agree with a search that finds nothing, were there never anything to find."""
+    answers: set[str | None] = set()
+    for asks in map(drawn, QUESTIONS):
+        for some in sides(families(MODEL, asks.kinds, asks.choices)):
+            found = cheapest(some, demand_of(asks), judge_of(asks), max_pods=asks.choices.max_pods)
+            answers.add(None if found is None else found.candidate.pods)
+    assert len(answers) >= 6
+    assert None in answers
+
+
+def test_the_bound_is_that_of_arithmetic() -> None:
+    # 100 prompts of 1000 tokens within 0.99 s and 10 ms: 2 x 1e9 FLOP x 1e5 tokens / 1e14 FLOP/s are 2 s in 1 s.
+    workload = retimed(
+        made_up("t", Shape(input=Lengths(1000, 1000), output=Lengths(2, 2)), at_once, num_arrivals=100, seed=0),
+        Process(rate=100.0, cv=0.0), 0,
+    )  # fmt: skip
+    asks = question(workload, "ttft=10ms,tpot=10ms", target=0.99)
+    colocated, apart = families(MODEL, asks.kinds, CHOICES)
+    assert demand_of(asks).least(apart) == (3, 1)  # with their pairs and steps, above 2
+    assert demand_of(asks).least(colocated) == (0, 3)
+    # What was asked before may be cached: of all but the first prompt only the last token is sure to be computed.
+    same = dataclasses.replace(workload, source=lambda: (dataclasses.replace(a, turns=first) for a in workload))
+    first = next(iter(workload)).turns
+    assert demand_of(dataclasses.replace(asks, workload=same)).least(apart) == (1, 1)
+
+
+def test_fewer_requests_are_simulated_than_by_brute_force() -> None:
+    asks = question(asked(rate=40), "ttft=300ms,tpot=15ms", choices=dataclasses.replace(CHOICES, max_pods=8))
+    of, judge = families(MODEL, asks.kinds, asks.choices), judge_of(asks)
+    assert cheapest(of, demand_of(asks), judge, max_pods=8) is not None
+    assert len(judge.outcomes) < len(everything(of, 8)) / 3
+
+
+def test_a_run_that_ends_early_has_the_verdict_of_the_whole_one() -> None:
+    asks = question(asked(rate=60), "ttft=80ms,tpot=12ms")
+    judge = judge_of(asks)
+    for candidate in everything(families(MODEL, asks.kinds, CHOICES), 3):
+        whole = judge.whole(candidate).summary.all_attained
+        outcome = judge.outcome(candidate)
+        assert outcome.is_met == (whole.share >= asks.target)
+        assert outcome.attained.share >= whole.share
+
+
+# ----------------------------------------------------------------------------------------------------- both directions
+
+
+def busy() -> Workload:
+    return asked(rate=40.0, requests=80, prompt="600-1400", answer="32-64")
+
+
+def shares(asks: Question, *counts: tuple[int, int]) -> list[float]:
+    """Return which share the apart or colocated clusters of these counts attain."""
+    colocated, apart = families(MODEL, asks.kinds, asks.choices)
+    judge = judge_of(asks)
+    candidates = [Candidate(family=apart if p else colocated, prefill=p, decode=d) for p, d in counts]
+    return [judge.whole(each).summary.all_attained.share for each in candidates]
+
+
+def test_apart_is_cheaper_where_tokens_have_to_come_fast() -> None:
+    loose, tight = (question(busy(), f"ttft=400ms,tpot={tpot}ms") for tpot in (40, 6.5))
+    assert (found := plan(loose, with_what_ifs=False)).chosen is found.colocated
+    found = plan(tight, with_what_ifs=False)
+    assert found.chosen is found.apart
+    assert found.rival is not None
+    assert found.rival.spending.missed(tight.target) == "tpot"
+    assert found.rival.spending.measures["tpot"].parts_s[BESIDE] > 0.001
+    assert "TPOT" in telling.why(found)
+
+
+def test_apart_loses_what_it_gains_where_the_link_is_slow() -> None:
+    slow = dataclasses.replace(DEVICE, link=2e8)
+    fast_asks, slow_asks = (question(busy(), "ttft=400ms,tpot=6.5ms", kinds=(k,)) for k in (DEVICE, slow))
+    (fast_apart, together), (slow_apart, still) = (shares(each, (1, 1), (0, 2)) for each in (fast_asks, slow_asks))
+    assert fast_apart > together == still > slow_apart
+
+
+def test_apart_loses_where_the_memory_of_decode_pods_is_full() -> None:
+    # Beside the weights, 2 GB, lies KV of 205 MB for 13 sequences; two colocated pods have twice as much.
+    small = dataclasses.replace(DEVICE, memory=2.45e9)
+    asks = question(
+        asked(rate=16.0, requests=80, prompt="600-1000", answer="120-200"), "ttft=400ms,tpot=14ms", kinds=(small,)
+    )
+    apart, together = shares(asks, (1, 1), (0, 2))
+    assert together > apart
+    roomy, _ = shares(dataclasses.replace(asks, kinds=(DEVICE,)), (1, 1), (0, 2))
+    assert roomy > apart
+
+
+# ------------------------------------------------------------------------------------------------- the plan as a whole
+
+
+def a_plan() -> Plan:
+    return plan(question(busy(), "ttft=400ms,tpot=6.5ms"))
+
+
+def test_a_plan_is_the_same_again_and_tells_what_changes_mean() -> None:
+    found, again = a_plan(), a_plan()
+    assert telling.as_json(found) == telling.as_json(again)
+    changes = {each.name: each for each in found.what_ifs}
+    assert set(changes) == {"links half as fast", "prompts twice as long", "half as many requests again"}
+    chosen = found.chosen
+    assert chosen is not None
+    assert chosen.price is not None
+    longer = changes["prompts twice as long"]
+    assert not longer.is_met
+    assert longer.best is None or longer.best.candidate.price > chosen.price
+    text = "\n".join(telling.lines(found))
+    for expected in ("1P a + 1D a", "TTFT of 400 ms", "TPOT of 6.5 ms", "prompts twice as long", "an hour"):
+        assert expected in text
+
+
+def test_what_the_time_went_into_adds_up() -> None:
+    found = plan(question(busy(), "ttft=400ms,tpot=8ms"), with_what_ifs=False)
+    for side in (found.colocated, found.apart):
+        assert side.spending is not None
+        for measure in side.spending.measures.values():
+            assert sum(measure.parts_s.values()) == pytest.approx(measure.mean_s)
+            assert min(measure.parts_s.values()) > 0
+    assert found.apart.spending is not None
+    tpot = found.apart.spending.measures["tpot"]
+    assert tpot.parts_s[ALONE] >= 0.005  # the weights are read once a step
+
+
+def test_a_request_alone_spends_its_tokens_on_steps() -> None:
+    asks = question(asked(rate=0.01, requests=3), "ttft=1s,tpot=1s")
+    (colocated, _), judge = families(MODEL, asks.kinds, CHOICES), judge_of(asks)
+    whole = judge.whole(Candidate(family=colocated, prefill=0, decode=1))
+    parts = spending(whole, 0.9).measures["tpot"].parts_s
+    assert parts[ALONE] == pytest.approx(sum(parts.values()), rel=0.05)
+
+
+def test_no_cluster_will_do() -> None:
+    found = plan(question(asked(rate=5.0, requests=20), "tpot=1ms"))
+    assert found.chosen is None
+    assert telling.why(found) == "No cluster of 4 pods or fewer keeps tpot=1ms for 0.9 of requests."
+    assert found.what_ifs == ()
+
+
+def test_prompts_twice_as_long_share_what_they_shared() -> None:
+    before = asked(rate=1.0, requests=10, share=0.5)
+    pairs = zip(before, longer_prompts(before), strict=True)
+    for old, new in pairs:
+        assert new.turns[0].input_tokens == 2 * old.turns[0].input_tokens
+        assert (new.turns[0].pieces, new.turns[0].output_tokens) == (old.turns[0].pieces, old.turns[0].output_tokens)
+
+
+# ------------------------------------------------------------------------------------------------- what it is told
+
+KIND = '[[kind]]\nname = "x"\nflops = 1e14\nbandwidth = 1e12\nmemory = 8e9\nprice_per_hour = 1\nlink = 1e9\n'
+
+
+def test_kinds_are_read_and_a_calibrated_one_is_taken_unchanged(tmp_path: Path) -> None:
+    costs = dataclasses.replace(DEVICE.cost_model(MODEL), frame_s=0.007)
+    (tmp_path / "costs.json").write_text(costs.to_json())
+    measured = '[[kind]]\nname = "y"\ncosts = "costs.json"\nmemory = 8e9\nprice_per_hour = 2.5\nlink = 10e9\n'
+    (tmp_path / "kinds.toml").write_text(KIND + measured)
+    plain, calibrated = read_kinds(tmp_path / "kinds.toml")
+    assert (plain.flops, plain.price_per_hour) == (1e14, 1)
+    taken: CostModel = calibrated.cost_model(MODEL)
+    assert (taken.prefill, taken.decode, taken.frame_s) == (costs.prefill, costs.decode, 0.007)
+    with pytest.raises(ValueError, match="y: its costs are of a model with"):
+        calibrated.cost_model(dataclasses.replace(MODEL, num_layers=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no"),
+        ("[[kind", "Expected"),
+        (KIND.replace("flops", "flop"), "x: 'flop' is none of"),
+        (KIND.replace("link = 1e9", ""), "x has no link"),
+        (KIND.replace("link = 1e9", "link = 0"), "x: link must be positive"),
+        (KIND.replace("8e9", '"8GB"'), "x: memory is '8GB', not a number"),
+        (KIND.replace("flops = 1e14", ""), "x: no device"),
+        (KIND + KIND, "two kinds are called 'x'"),
+        (KIND.replace('"x"', "1"), "has no name"),
+    ],
+)
+def test_a_file_of_kinds_that_is_none_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "kinds.toml").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_kinds(tmp_path / "kinds.toml")
+
+
+def test_a_model_that_fits_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="m does not fit"):
+        families(MODEL, (dataclasses.replace(DEVICE, memory=1e9),), CHOICES)

@@ -1,0 +1,201 @@
+"""The simulator: deterministic, conserving, and the same whether it goes the fast way or the whole one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from pagewire.slo.arrival import Arrival, Turn
+from pagewire.slo.composition import Composition
+from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine, StepShape
+from pagewire.slo.record import Record
+from pagewire.slo.simulation.simulator import Simulator
+from pagewire.slo.workload import Workload
+
+PIECE = 64
+PREFILL = StepLaw(lines=(StepLine(step_s=0.004, prefill_token_s=1e-4, prefill_pair_s=1e-9),), overhead_s=0.0003)
+DECODE = StepLaw(
+    lines=(StepLine(step_s=0.006, prefill_token_s=1e-4, decode_s=2e-4, prefill_pair_s=1e-9, decode_pair_s=1e-8),),
+    overhead_s=0.0003,
+)
+COSTS = CostModel(
+    prefill=PREFILL,
+    decode=DECODE,
+    token_bytes=24_576,
+    link=LinkLaw(latency_s=0.0005, bytes_per_s=1.1e9, window_bytes=8 << 20, message_bytes=1 << 20),
+    sharing=SharingLaw(
+        prefill_beside_prefill=1.3, prefill_beside_decode=1.15, decode_beside_prefill=1.25, decode_beside_decode=1.1
+    ),
+    frame_s=0.00031,
+    intake_s=0.0007,
+    intake_token_s=1.3e-6,
+)
+
+
+def workload(
+    num: int, *, rate: float, seed: int = 0, shared: float = 0.0, turns: int = 1, concurrency: int = 0
+) -> Workload:
+    """Poisson arrivals of varied lengths; a share of them begins with one of four pieces."""
+
+    def source() -> Iterator[Arrival]:
+        chance, at_s, fresh = random.Random(seed), 0.0, 1000
+        for _ in range(num):
+            at_s += chance.expovariate(rate)
+            said = []
+            for turn in range(chance.randint(1, turns)):
+                length = chance.randint(20, 600)
+                pieces = []
+                for number in range(-(-length // PIECE)):
+                    if number == turn == 0 and chance.random() < shared:
+                        pieces.append(chance.randrange(4))
+                    else:
+                        pieces.append(fresh)
+                        fresh += 1
+                said.append(
+                    Turn(
+                        input_tokens=length,
+                        output_tokens=chance.randint(1, 60),
+                        pieces=tuple(pieces),
+                        think_s=chance.random(),
+                    )
+                )
+            yield Arrival(at_s=at_s, turns=tuple(said))
+
+    return Workload(name="test", source=source, piece_tokens=PIECE, concurrency=concurrency, seed=seed)
+
+
+CASES = {
+    "1P1D": (Composition(), workload(150, rate=12.0)),
+    "2P2D sharing, short of blocks": (
+        Composition(prefill=2, decode=2, kv_blocks=150),
+        workload(150, rate=25.0, shared=0.6, turns=3),
+    ),
+    "colocated": (Composition(colocated=2, max_num_seqs=8), workload(120, rate=10.0, shared=0.3)),
+    "colocated, preempting": (Composition(colocated=1, kv_blocks=60, admission=False), workload(80, rate=12.0)),
+    "auto": (Composition(prefill=1, decode=2, prefill_mode="auto", policy="slo"), workload(120, rate=14.0)),
+    "promises": (
+        Composition(prefill=1, decode=1, policy="slo", slo_ttft_s=0.2, slo_tpot_s=0.02),
+        workload(150, rate=20.0),
+    ),
+    "1P1D on one machine": (Composition(pods_per_machine=2), workload(150, rate=10.0)),
+    "2P2D, three on one machine": (
+        Composition(prefill=2, decode=2, pods_per_machine=3),
+        workload(150, rate=20.0, shared=0.4, turns=2),
+    ),
+    "colocated on one machine": (Composition(colocated=3, pods_per_machine=3), workload(120, rate=14.0)),
+    "closed loop, srpt": (Composition(scheduling="srpt"), workload(100, rate=1.0, concurrency=12)),
+    "a step target": (Composition(colocated=1, step_target_s=0.02), workload(80, rate=8.0)),
+}
+
+
+def by_number(records: list[Record]) -> list[Record]:
+    return sorted(records, key=lambda record: int(record.request_id))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("name", CASES)
+def test_the_fast_way_comes_to_the_same_moments(name: str, noise: float) -> None:
+    composition, asked = CASES[name]
+    costs = CostModel(**{**{each: getattr(COSTS, each) for each in COSTS.__slots__}, "noise": noise})
+    whole = Simulator(composition, costs, asked, 7, is_fast=False)
+    fast = Simulator(composition, costs, asked, 7)
+    ours, theirs = by_number(fast.run()), by_number(whole.run())
+    assert [record.request_id for record in ours] == [record.request_id for record in theirs]
+    for our, their in zip(ours, theirs, strict=True):
+        assert our == their
+    for pod_id, pod in fast.decode_pods.items():
+        other = whole.decode_pods[pod_id].engine
+        assert pod.engine.num_steps == other.num_steps
+        assert pod.engine.busy_s == pytest.approx(other.busy_s)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_seed_gives_the_same_run(name: str) -> None:
+    composition, asked = CASES[name]
+    costs = CostModel(**{**{each: getattr(COSTS, each) for each in COSTS.__slots__}, "noise": 0.3})
+    first, second = (Simulator(composition, costs, asked, 3).run() for _ in range(2))
+    assert first == second
+    assert first != Simulator(composition, costs, asked, 4).run()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_request_ends_once_with_all_its_tokens_or_an_error(name: str) -> None:
+    composition, asked = CASES[name]
+    simulator = Simulator(composition, COSTS, asked, 0)
+    records = simulator.run()  # which checks that every block has come back
+    keys = [(record.arrival, record.turn) for record in records]
+    assert len(keys) == len(set(keys))
+    turns = {number: len(arrival.turns) for number, arrival in enumerate(asked)}
+    failed = {record.arrival for record in records if record.error}
+    for number, count in turns.items():
+        assert number in failed or sum(key[0] == number for key in keys) == count
+    for record in records:
+        if not record.error:
+            assert record.output_tokens == record.wanted_tokens
+            assert record.intended_s < (record.first_s or 0.0) <= (record.last_s or 0.0)
+            assert sum(record.gaps_s) == pytest.approx((record.last_s or 0.0) - (record.first_s or 0.0))
+            assert all(gap >= 0 for gap in record.gaps_s)
+
+
+def test_requests_in_the_system_are_their_rate_times_their_stay() -> None:
+    """Little's law, with the number in the system counted at the moments of arrival and departure."""
+    simulator = Simulator(Composition(), COSTS, workload(300, rate=10.0), 0)
+    records = simulator.run()
+    events = sorted([(r.intended_s, 1) for r in records] + [(r.last_s or 0.0, -1) for r in records])
+    area, inside, before_s = 0.0, 0, 0.0
+    for at_s, change in events:
+        area += inside * (at_s - before_s)
+        inside, before_s = inside + change, at_s
+    length_s = events[-1][0]
+    stays_s = [record.e2e_s or 0.0 for record in records]
+    assert inside == 0
+    assert area / length_s == pytest.approx(len(records) / length_s * sum(stays_s) / len(stays_s))
+    for pod in simulator.pods:
+        assert 0 < pod.engine.busy_s <= simulator.now_s
+
+
+def test_one_request_alone_takes_the_sum_of_its_parts() -> None:
+    one = Workload(
+        name="one",
+        source=lambda: [Arrival(at_s=1.0, turns=(Turn(input_tokens=100, output_tokens=3, pieces=(1, 2)),))],
+        piece_tokens=PIECE,
+    )
+    (record,) = Simulator(Composition(), COSTS, one, 0).run()
+    frame_s, size = COSTS.frame_s, 16
+    prefill_s = PREFILL.seconds(StepShape(prefill_tokens=100, prefill_pairs=5050))
+    intake_s = COSTS.intake_s + 100 * COSTS.intake_token_s
+    # To the decode pod; its question to the engine and the answer; to the prefill pod; back, and on to the caller.
+    assert record.ttft_s == pytest.approx(intake_s + 4 * frame_s + prefill_s + 3 * frame_s)
+    num_bytes = 7 * size * COSTS.token_bytes
+    landed_s = frame_s + num_bytes / COSTS.link.bytes_per_s + COSTS.link.latency_s
+    steps_s = [DECODE.seconds(StepShape(decodes=1, decode_pairs=pairs)) for pairs in (101, 102)]
+    # A frame to join, and from there on the second token's way to the caller is the first one's but for a frame.
+    assert record.gaps_s == pytest.approx((landed_s + steps_s[0], steps_s[1]))
+
+
+def test_pods_of_one_machine_slow_each_other_down_while_their_steps_overlap() -> None:
+    def asked() -> list[Arrival]:
+        first = Arrival(at_s=1.0, turns=(Turn(input_tokens=32, output_tokens=40, pieces=(1,)),))
+        return [first, Arrival(at_s=1.1, turns=(Turn(input_tokens=64, output_tokens=1, pieces=(2,)),))]
+
+    two = Workload(name="two", source=asked, piece_tokens=PIECE)
+    apart = by_number(Simulator(Composition(), COSTS, two, 0).run())
+    together = by_number(Simulator(Composition(pods_per_machine=2), COSTS, two, 0).run())
+    prompt_s = PREFILL.seconds(StepShape(prefill_tokens=64, prefill_pairs=2080))
+    # The first one decodes all the while, and so the second one's prompt takes its factor as long.
+    slower_s = prompt_s * COSTS.sharing.prefill_beside_decode
+    assert (together[1].ttft_s or 0.0) - (apart[1].ttft_s or 0.0) == pytest.approx(slower_s - prompt_s)
+    # In that time as much less is decoded.
+    lost_s = slower_s * (1 - 1 / COSTS.sharing.decode_beside_prefill)
+    assert (together[0].last_s or 0.0) - (apart[0].last_s or 0.0) == pytest.approx(lost_s)
+
+
+def test_a_shared_prefix_is_found_again() -> None:
+    asked = workload(60, rate=5.0, shared=1.0)
+    cached = sum(record.cached_tokens or 0 for record in Simulator(Composition(), COSTS, asked, 0).run())
+    fresh = sum(
+        record.cached_tokens or 0 for record in Simulator(Composition(), COSTS, workload(60, rate=5.0), 0).run()
+    )
+    assert fresh == 0 < cached
