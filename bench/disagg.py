@@ -6,7 +6,9 @@ At the client, which has no core of its own either: TTFT, from sending to the fi
 token 1; TPOT, the median of the later gaps. From the decode pod's report: how long bytes were on their way and how
 much of that decoding waited for. `--peer vllm=PYTHON` measures vLLM in the same way beside it, its pair over NIXL. Its
 servers poll when idle, so they are paused while others are measured; the pair does not get over a pause, and is
-measured by itself when all others are done.
+measured by itself when all others are done. A short request to the same system goes before each measured one, as a
+cluster in use has it: a virtual machine's memory that rested for seconds is slow at first, and a prefill pod, which has
+nothing to do while answers are decoded, would pay for that, not for disaggregation. `--cold` leaves it out.
 
     disaggregations-price   TTFT of the pair over that of its colocated pod, medians
     hand-over-gap           token 0 -> token 1 over TPOT, median over the requests
@@ -42,6 +44,7 @@ from vllm_servers import VllmColocated, VllmPair
 
 TOKEN_IDS = range(1000, 40_000)
 PAUSE_S = 0.05  # between requests: what the last one leaves to be done is not the next one's
+WAKING_TOKENS = 32  # of the request before a measured one
 FIRST_PORT = 18_300
 
 
@@ -97,18 +100,22 @@ def measure(systems: Sequence[System], options: argparse.Namespace) -> Runs:
         for length in options.prompts:
             first = repeat % len(systems)
             for system in (*systems[first:], *systems[:first]):
+                waking = [] if options.cold else [generator.choice(TOKEN_IDS) for _ in range(WAKING_TOKENS)]
                 prompt = [generator.choice(TOKEN_IDS) for _ in range(length)]
-                result = _run(system, prompt, options.output, pauses=pauses)
+                result = _run(system, waking, prompt, options.output, pauses=pauses)
                 if repeat >= options.warmups:
                     found[system.name][length].append(result)
         print(f"round {repeat + 1} of {options.warmups} + {options.repeats}", file=sys.stderr)
     return found
 
 
-def _run(system: System, prompt: Sequence[int], num_tokens: int, *, pauses: bool) -> TokenStream:
+def _run(system: System, waking: Sequence[int], prompt: Sequence[int], num_tokens: int, *, pauses: bool) -> TokenStream:
     for server in system.servers if pauses else ():
         server.resume()
     time.sleep(PAUSE_S)
+    if waking:
+        system.run(waking, 2)
+        time.sleep(PAUSE_S)
     try:
         return system.run(prompt, num_tokens)
     finally:
@@ -298,6 +305,7 @@ def main() -> None:
     parser.add_argument("--peer-eager", action="store_true", help="vLLM without compilation")
     parser.add_argument("--peer-bound", action="store_true", help="vLLM's helping threads stay on its one core too")
     parser.add_argument("--peer-only", action="store_true", help="without Pagewire")
+    parser.add_argument("--cold", action="store_true", help="no request before the measured ones")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()

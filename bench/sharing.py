@@ -54,6 +54,10 @@ class NoModel:
     def __init__(self, spread: float, seed: int) -> None:
         self._spread = spread
         self._chance = torch.Generator().manual_seed(seed)
+        self.num_recaptures = 0
+
+    def rehearse(self) -> None:
+        """Nothing is cold."""
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Return a token for each that draws one, candidates for each beam."""

@@ -22,9 +22,9 @@ MAX_READY_BYTES = 1 << 20
 
 
 class Child:
-    """One running process: `role` is what it does, `log` holds its stderr."""
+    """One running process: `role` is what it does, `log` holds its stderr, which is ours where there is none."""
 
-    def __init__(self, name: str, role: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, role: str, process: asyncio.subprocess.Process, log: Path | None) -> None:
         self.name = name
         self.role = role
         self.log = log
@@ -32,10 +32,16 @@ class Child:
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, role: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Child:
-        """Start `command` tied to this process. Raises OSError where it cannot be started."""
+    async def start(
+        cls, name: str, role: str, command: Sequence[str], environ: Mapping[str, str], log: Path | None = None,
+        keeping: Sequence[int] = (),
+    ) -> Child:  # fmt: skip
+        """Start `command` tied to this process, with the descriptors `keeping` open in it too.
+
+        Raises OSError where it cannot be started.
+        """
         tether = [sys.executable, "-m", "pagewire.cli.tether", str(os.getpid())]
-        with log.open("ab") as stderr:
+        with log.open("ab") if log is not None else contextlib.nullcontext() as stderr:
             process = await asyncio.create_subprocess_exec(
                 *tether,
                 *command,
@@ -45,6 +51,7 @@ class Child:
                 env=dict(environ),
                 start_new_session=True,
                 limit=MAX_READY_BYTES,
+                pass_fds=keeping,
             )
         return cls(name, role, process, log)
 
@@ -109,6 +116,8 @@ class Child:
 
     def tail(self) -> str:
         """Return the last lines of its log."""
+        if self.log is None:
+            return ""
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return "\n".join(f"    {line}" for line in lines)
 

@@ -24,6 +24,7 @@ import httpx
 from pagewire.cli import valkey
 from pagewire.cli.child import Child
 from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.cluster_tls import POD, ClusterTls
 from pagewire.cli.flags import variables
 from pagewire.cli.progress import say
 from pagewire.core.errors import Unavailable
@@ -32,11 +33,14 @@ HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0
 POD_SETTINGS = (
     "dtype", "kv_dtype", "block_size", "chunk_size", "kv_memory", "max_num_batched_tokens", "max_num_seqs",
-    "max_model_len", "lease_s", "transfer_timeout_s", "transports", "layer_groups", "kv_order", "host_kv_memory",
-    "pin_prefix", "pin_share", "deterministic", "scheduling", "preemption", "step_target_ms", "brownout",
-    "brownout_max_tokens",
+    "max_model_len", "lease_s", "transfer_timeout_s", "transports", "prefix_fetch", "layer_groups", "kv_order",
+    "host_kv_memory", "pin_prefix", "pin_share", "deterministic", "scheduling", "preemption", "step_target_ms",
+    "brownout", "brownout_max_tokens", "redis_ca", "otlp_endpoint",
 )  # fmt: skip
-ROUTER_SETTINGS = ("policy", "prefill_mode")
+ROUTER_SETTINGS = (
+    "policy", "prefill_mode", "api_keys", "workers", "redis_ca", "slo_ttft_s", "slo_gap_s", "slo_tpot_s",
+    "otlp_endpoint", "trace_ratio",
+)  # fmt: skip
 ROUTER = "router"
 # The router first, so that nothing new comes in, and Valkey last.
 STOP_ORDER = ({ROUTER}, {"decode", "colocated"}, {"prefill"}, {valkey.ROLE})
@@ -63,6 +67,7 @@ class Cluster:
         self._environ["PYTHONSAFEPATH"] = "1"
         self._children: list[Child] = []
         self._stopping = asyncio.Event()
+        self._tls: ClusterTls | None = None
 
     async def run(self) -> None:
         """Start everything, print the JSON line, stay until interrupted. Raises Unavailable where something fails."""
@@ -102,6 +107,8 @@ class Cluster:
 
     async def _start(self, scratch: Path) -> dict[str, Any]:
         config = self._config
+        if config.tls or config.tls_dir:
+            self._tls = ClusterTls(Path(config.tls_dir) if config.tls_dir else scratch / "tls", config.host)
         logs = Path(config.log_dir) if config.log_dir else scratch
         logs.mkdir(parents=True, exist_ok=True)
         redis = config.redis
@@ -115,10 +122,14 @@ class Cluster:
         router = await self._start_router(redis, secret, logs)
         answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": []}
         answer |= {"redis": redis, "cluster": self._name}
+        if self._tls is not None:
+            answer["tls"] = self._tls.told()
         *said, answer["router"] = await asyncio.gather(*(self._ready(child) for child in (*pods, router)))
         for role, pod in zip(config.pods.values(), said, strict=True):
             answer[role].append(pod)
-        await self._healthy(answer["router"]["http"])
+        # Of several workers each has to be linked to every pod; on the port that they share, any of them answers.
+        for worker in answer["router"].get("workers", [answer["router"]]):
+            await self._healthy(worker["http"])
         say(f"the router is ready on {answer['router']['http']} (HTTP) and {answer['router']['grpc']} (gRPC)")
         return answer
 
@@ -134,7 +145,7 @@ class Cluster:
             *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
         ]
-        flags += flags_of(config, POD_SETTINGS)
+        flags += [*flags_of(config, POD_SETTINGS), *self._shown(POD)]
         return await self._spawn(name, role, flags, redis, secret, logs)
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
@@ -142,8 +153,11 @@ class Cluster:
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
         flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
         flags += ["--log-level", config.log_level]
-        flags += flags_of(config, ROUTER_SETTINGS)
+        flags += [*flags_of(config, ROUTER_SETTINGS), *self._shown(ROUTER)]
         return await self._spawn("router", ROUTER, flags, redis, secret, logs)
+
+    def _shown(self, name: str) -> list[str]:
+        return self._tls.flags(name) if self._tls is not None else []
 
     async def _spawn(self, name: str, role: str, flags: list[str], redis: str, secret: str, logs: Path) -> Child:
         # What is secret goes by the environment: a command line shows to everybody.
@@ -160,8 +174,12 @@ class Cluster:
         """
         expected = {role: [*self._config.pods.values()].count(role) for role in ("prefill", "decode", "colocated")}
         limit_s, last = self._config.start_timeout_s, "no answer"
+        verify = self._tls.context() if self._tls is not None else True
         try:
-            async with asyncio.timeout(limit_s), httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+            async with (
+                asyncio.timeout(limit_s),
+                httpx.AsyncClient(trust_env=False, timeout=5.0, verify=verify) as client,
+            ):
                 while True:
                     try:
                         answer = await client.get(f"{url}/health")

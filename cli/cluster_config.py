@@ -7,7 +7,7 @@ from typing import Literal
 
 from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
-from pagewire.router.config import PolicyName, PrefillMode
+from pagewire.router.config import PrefillMode
 
 MAX_PORT = 65535
 
@@ -27,8 +27,20 @@ class ClusterConfig:
     redis: str = setting(
         "", help="URL of a Redis or Valkey server; an embedded one is started when unset", is_secret=True
     )
-    policy: PolicyName | None = setting(None, help="how the router chooses pods")
+    redis_ca: str | None = setting(None, help="file of certificates to trust with rediss:")
+    tls: bool = setting(
+        False, help="TLS for callers and between all processes, with certificates that are made for it, or of tls_dir"
+    )
+    tls_dir: str = setting(
+        "", help="folder of certificates as `pagewire certs` writes it, made where it is not; turns tls on"
+    )
+    api_keys: str | None = setting(None, help="TOML file of tenants and their keys' hashes; without it all are let in")
+    policy: str | None = setting(None, help="how the router chooses pods")
+    slo_ttft_s: float | None = setting(None, help="time to the first token that is promised", unit="s")
+    slo_gap_s: float | None = setting(None, help="time from the first token to the second that is promised", unit="s")
+    slo_tpot_s: float | None = setting(None, help="time per output token that is promised", unit="s")
     prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
+    workers: int | None = setting(None, help="router processes that accept on the same ports", unit="processes")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
         None, help="type of KV in its blocks; auto: that of weights"
@@ -42,6 +54,9 @@ class ClusterConfig:
     lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
     transports: str | None = setting(None, help="how blocks travel, best first, with commas; auto: shm, grpc")
+    prefix_fetch: Literal["auto", "always", "never"] | None = setting(
+        None, help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
+    )
     deterministic: bool | None = setting(None, help="equal tokens in any batch, chunk and placement, or no start")
     layer_groups: int | None = setting(None, help="parts that a block travels in", unit="groups")
     kv_order: Literal["layer_outer", "head_outer"] | None = setting(None, help="what is outermost in a block")
@@ -58,6 +73,8 @@ class ClusterConfig:
     brownout: Literal["off", "on"] | None = setting(None, help="reduce service in steps under pressure")
     brownout_max_tokens: int | None = setting(None, help="longest answer in the last of these steps", unit="tokens")
     threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
+    otlp_endpoint: str | None = setting(None, help="OpenTelemetry collector that traces go to: http://HOST:PORT")
+    trace_ratio: float | None = setting(None, help="share of requests that are traced, 0 to 1")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
     start_timeout_s: float = setting(300.0, help="longest wait until everything is ready", unit="s")

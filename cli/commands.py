@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pagewire.cli import flags, models
+from pagewire.cli import flags, models, slo_commands
 from pagewire.cli.batch_config import BatchConfig
 from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.collector import with_collector
+from pagewire.cli.keys import keys_create
 from pagewire.cli.progress import bar
 from pagewire.core.config import ConfigError
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
+from pagewire.slo.sweep_config import SweepConfig
 
 if TYPE_CHECKING:
     from pagewire.engine.config import EngineConfig
@@ -30,12 +34,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Url = Annotated[str, typer.Option("--url", help="gRPC address of the router", metavar="HOST:PORT")]
+ApiKey = Annotated[str, typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="key that the router asks for")]
+TlsCa = Annotated[
+    Path | None, typer.Option("--tls-ca", help="PEM file of the authority of the router's certificate", metavar="FILE")
+]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="0 takes the most likely token always")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
 
 DEFAULT_URL = "127.0.0.1:50050"
-OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig) | {models.MODELS_DIR_VARIABLE}
+DEFAULT_ROUTER = "http://127.0.0.1:8000"
+# Little of what a request makes is a cycle: looked for after every 700 objects, it costs a burst a tenth of its time.
+GARBAGE = (20_000, 20, 20)
+OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig, SweepConfig) | {
+    models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
+}  # fmt: skip
 
 
 def build() -> typer.Typer:
@@ -50,14 +63,19 @@ def build() -> typer.Typer:
     app.command("router")(flags.command(RouterConfig, router, others=OTHER_VARIABLES))
     for role, run in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.COLOCATED, colocated)):
         app.command(role.value)(flags.command(PodConfig, run, fixed={"role": role}, others=OTHER_VARIABLES))
-    for command in (chat, complete, demo, doctor):
+    for command in (chat, complete, demo, doctor, certs):
         app.command()(command)
     app.command("run-batch")(flags.command(BatchConfig, run_batch, others=OTHER_VARIABLES))
     app.command("kv-size")(kv_size)
+    app.command("role")(change_role)
     model = typer.Typer(help="Local models: get one, or see what is there.", no_args_is_help=True)
     for name, subcommand in (("get", model_get), ("path", model_path), ("list", model_list)):
         model.command(name)(subcommand)
     app.add_typer(model, name="model")
+    app.add_typer(slo_commands.build(OTHER_VARIABLES), name="slo")
+    keys = typer.Typer(help="API keys of a router.", no_args_is_help=True)
+    keys.command("create")(keys_create)
+    app.add_typer(keys, name="keys")
     return app
 
 
@@ -73,28 +91,56 @@ def up(config: ClusterConfig) -> None:
 
 def router(config: RouterConfig) -> None:
     """Run a router: the HTTP and gRPC front door of a cluster."""
-    from pagewire.router.main import run
+    if config.workers > 1:
+        from pagewire.cli.workers import Workers
 
-    _serve(run, flags.with_model(config, str(models.resolve(config.model))), loop_factory=_fast_loop())
+        asyncio.run(Workers(config, sys.argv[1:]).run(_say_ready))
+        return
+    from pagewire.router.main import run
+    from pagewire.router.models import ModelSource
+
+    config = with_collector(config, os.environ)
+    sources = [ModelSource.parse(each) for each in config.model]
+    found = tuple(f"{source.name}={models.resolve(str(source.folder))}" for source in sources)
+    _serve(run, dataclasses.replace(config, model=found), loop_factory=_fast_loop())
+
+
+def _say_ready(ready: Mapping[str, object]) -> None:
+    print(json.dumps(ready), flush=True)
 
 
 def prefill(config: PodConfig) -> None:
     """Run a prefill pod: it builds prompts' KV and ships it."""
-    from pagewire.prefill_service.main import run
+    _pod(config)
 
-    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+
+def _pod(config: PodConfig) -> None:
+    from pagewire.cli.pod import run
+
+    _serve(run, flags.with_model(with_collector(config, os.environ), str(models.resolve(config.model))))
 
 
 def decode(config: PodConfig) -> None:
     """Run a decode pod: it owns requests and streams their tokens."""
-    from pagewire.decode_service.main import run
-
-    _serve(run, flags.with_model(config, str(models.resolve(config.model))))
+    _pod(config)
 
 
 def colocated(config: PodConfig) -> None:
     """Run a colocated pod: prompts and answers in one."""
-    decode(config)
+    _pod(config)
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(help="where to write them", metavar="DIR")],
+    days: Annotated[float, typer.Option("--days", help="how long they are valid")] = 30.0,
+    host: Annotated[list[str] | None, typer.Option("--host", help="another name or address, again for each")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an authority and certificates for a test cluster: of the router, of the pods and of a client."""
+    from pagewire.cli import certs as made
+
+    written = [str(path) for path in made.make(folder, days=days, hosts=(*made.HOSTS, *(host or ())))]
+    typer.echo(json.dumps(written) if as_json else "\n".join(written))
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -117,7 +163,10 @@ def _serve(
     def on_ready(ready: Mapping[str, object]) -> None:
         nonlocal is_ready
         is_ready = True
-        print(json.dumps(ready), flush=True)
+        gc.collect()
+        gc.freeze()  # what is here now stays: looking through it for garbage would stop all streams for milliseconds
+        gc.set_threshold(*GARBAGE)
+        _say_ready(ready)
 
     async def serve() -> None:
         await run(config, on_ready=on_ready)
@@ -135,6 +184,8 @@ def _serve(
 
 def chat(
     url: Url = DEFAULT_URL,
+    api_key: ApiKey = "",
+    tls_ca: TlsCa = None,
     system: Annotated[str, typer.Option("--system", help="system prompt")] = "",
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -142,12 +193,15 @@ def chat(
     """Talk to the model of a running cluster: one line is one message, Ctrl-C cuts an answer off, Ctrl-D leaves."""
     from pagewire.cli import talk
 
-    talk.chat(url, system=system, options=talk.options(max_tokens, temperature))
+    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca)
+    talk.chat(client, system=system, options=talk.options(max_tokens, temperature))
 
 
 def complete(
     prompt: Annotated[str, typer.Argument(help="the text to continue, - for standard input")],
     url: Url = DEFAULT_URL,
+    api_key: ApiKey = "",
+    tls_ca: TlsCa = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     as_json: Json = False,
@@ -156,7 +210,8 @@ def complete(
     from pagewire.cli import talk
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    talk.complete(url, text, as_json=as_json, options=talk.options(max_tokens, temperature))
+    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca)
+    talk.complete(client, text, as_json=as_json, options=talk.options(max_tokens, temperature))
 
 
 def demo(model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL) -> None:
@@ -171,6 +226,20 @@ def doctor(as_json: Json = False) -> None:
     from pagewire.cli import doctor as checks
 
     sys.exit(checks.report(checks.examine(), as_json=as_json))
+
+
+def change_role(
+    pod: Annotated[str, typer.Argument(help="id of the pod")],
+    role: Annotated[Role, typer.Argument(help="prefill, decode or colocated", metavar="ROLE")],
+    router: Annotated[str, typer.Option("--router", help="HTTP address of a router", metavar="URL")] = DEFAULT_ROUTER,
+    key: Annotated[
+        str, typer.Option("--operator-key", envvar="PAGEWIRE_OPERATOR_KEY", help="the router's operator_key")
+    ] = "",
+) -> None:
+    """Have a running pod change its role, without a restart, and wait until it has."""
+    from pagewire.cli import role as changes
+
+    changes.run(router, pod, role, key)
 
 
 def run_batch(

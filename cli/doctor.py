@@ -46,7 +46,7 @@ def examine() -> list[Finding]:
         ("Python", _python),
         ("PyTorch", _torch),
         ("engine packages", lambda: _packages("engine", "transformers", "safetensors", "numpy")),
-        ("router packages", lambda: _packages("router", "fastapi", "uvicorn", "tokenizers", "jinja2", "redis")),
+        ("router packages", lambda: _packages("router", "starlette", "uvicorn", "tokenizers", "jinja2", "redis")),
         ("CPU", _cpu),
         ("native code", _native),
         ("memory", _memory),

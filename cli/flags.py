@@ -36,7 +36,8 @@ def command(
     def invoke(**given: Any) -> None:
         file, show = given.pop("config"), given.pop("show_config")
         beside = {each.name: given.pop(each.name) for each in own}
-        loaded = load(cls, file=file, environ=os.environ, flags={**given, **set_here}, other_variables=others)
+        told = {name: value for name, value in given.items() if value != []}  # a list that was not given
+        loaded = load(cls, file=file, environ=os.environ, flags={**told, **set_here}, other_variables=others)
         if show:
             _show(loaded)
             return
@@ -67,7 +68,7 @@ def _of(each: Setting) -> inspect.Parameter:
         return _parameter(each.name, bool | None, None, option)
     metavar = "|".join(each.choices) or each.unit or {"str": "TEXT", "Path": "PATH"}.get(each.kind.__name__, "NUMBER")
     option = typer.Option(each.flag, help=describe(each), show_default=False, metavar=metavar)
-    return _parameter(each.name, str | None, None, option)
+    return _parameter(each.name, list[str] | None if each.is_list else str | None, None, option)
 
 
 def describe(each: Setting) -> str:

@@ -25,6 +25,7 @@ from pagewire.router.answers import Answer
 from pagewire.router.intake import Intake
 from pagewire.router.openai import Call
 from pagewire.router.request import Chunk, Ending, Finished, Request, Usage
+from pagewire.router.sampling_defaults import sampling_defaults
 from pagewire.router.scoring import scored, scored_prompt
 
 NO_DEADLINE_S = 86_400.0  # nothing in a batch is late; the router's check wants a bound
@@ -62,7 +63,12 @@ class Batch:
         self._on_line = on_line
         fingerprint = engine.engine.ready.fingerprint
         self._model = fingerprint.model_name
-        self._intake = Intake(engine.tokenizer, lambda: fingerprint, max_timeout_s=NO_DEADLINE_S)
+        self._intake = Intake(
+            engine.tokenizer,
+            lambda: fingerprint,
+            max_timeout_s=NO_DEADLINE_S,
+            defaults=sampling_defaults(engine.tokenizer.folder),
+        )
         self._asked: dict[int, tuple[BatchLine, Call, Request]] = {}  # what runs, by the number of its job
         self._seen: set[str] = set()
 
@@ -108,6 +114,7 @@ class Batch:
                 sampling=request.sampling,
                 cache_salt=request.cache_salt,
                 priority=request.priority,
+                text_rules=request.text_rules,
             )
 
     def _body(self, call: Call, request: Request, done: Completion) -> dict[str, Any]:
@@ -135,10 +142,14 @@ class Batch:
                 token_ids=output.token_ids,
                 logprobs=scored(output.logprobs, token_bytes),
                 index=index,
+                ending=finished.endings[index],
             )
             for index, output in enumerate(done.outputs)
         ]
-        return answer.whole(chunks, finished)
+        if (finder := self._intake.tools.finder(call.ask, request)) is not None:
+            chunks = [finder.chunk(chunk) for chunk in chunks]
+            finished = finder.finished(finished)
+        return answer.whole(chunks, [finished])
 
     def _write(self, line: dict[str, Any], done: Completion | None = None) -> None:
         with uninterrupted():  # no half lines, and no line that is not counted

@@ -9,9 +9,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from pagewire.cli.progress import say
-from pagewire.client import Client, Message, Options, Prompt
+from pagewire.client import Client, Message, Options, Prompt, Tls
 from pagewire.core.errors import Cancelled, PagewireError
 
 
@@ -20,10 +21,15 @@ def options(max_tokens: int | None, temperature: float | None) -> Options:
     return Options(max_tokens=max_tokens, temperature=temperature)
 
 
-def chat(url: str, *, system: str, options: Options) -> None:
+def client_of(url: str, *, api_key: str, tls_ca: Path | None) -> Client:
+    """Return a client of a router; `tls_ca` is whom to believe where it speaks TLS. Raises OSError as the file does."""
+    return Client(url, api_key=api_key, tls=Tls.of_files(tls_ca) if tls_ca is not None else None)
+
+
+def chat(connected: Client, *, system: str, options: Options) -> None:
     """Answer one line after the other, each with all that was said before it; end of input leaves."""
     messages = [Message(role="system", content=system)] if system else []
-    with Client(url) as client:
+    with connected as client:
         model = client.model_info().model
         if sys.stdin.isatty():
             # Lines can be edited and come back with the arrow keys.
@@ -40,9 +46,9 @@ def chat(url: str, *, system: str, options: Options) -> None:
                 messages.pop()
 
 
-def complete(url: str, prompt: str, *, as_json: bool, options: Options) -> None:
+def complete(connected: Client, prompt: str, *, as_json: bool, options: Options) -> None:
     """Print the continuation as it comes, or the whole result as one JSON object."""
-    with Client(url) as client:
+    with connected as client:
         if as_json:
             print(json.dumps(dataclasses.asdict(client.generate(prompt, **options))))
         else:

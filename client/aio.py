@@ -1,4 +1,4 @@
-"""The SDK for asyncio: `AsyncClient` and its `AsyncStream`. A thin shell around `Generation`; one event loop only."""
+"""The SDK for asyncio: `AsyncClient` and its streams. A thin shell around the calls' lives; one event loop only."""
 
 from __future__ import annotations
 
@@ -7,53 +7,52 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, Unpack
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
-from pagewire.client.channel import GENERATE, GET_MODEL_INFO, options, target_of
-from pagewire.client.codec import error_from_wire, model_info_from_wire, request_to_wire
+from pagewire.client.attempts import Attempts
+from pagewire.client.channel import callables, options, targets_of
+from pagewire.client.cluster import KvEvent, PodLoad
+from pagewire.client.codec import loads_from_wire, model_info_from_wire, request_to_wire, tokenize_to_wire
+from pagewire.client.course import Course
 from pagewire.client.generation import Generation
-from pagewire.client.options import Options, Prompt
+from pagewire.client.listening import Listening
+from pagewire.client.options import Options, Prompt, Tools
 from pagewire.client.results import Chunk, ModelInfo, Result
 from pagewire.client.retry import DEFAULT_RETRY, DEFAULT_TIMEOUT, RetryBudget, RetryPolicy, Timeout
+from pagewire.client.routers import Routers
+from pagewire.client.security import Tls, call_metadata
+from pagewire.client.status import error_from_wire
+from pagewire.client.trace import trace_metadata
 from pagewire.core.errors import Cancelled
 from pagewire.protos import inference_pb2
 
+T = TypeVar("T")
+
 
 class _Call(Protocol):
-    def __aiter__(self) -> AsyncIterator[inference_pb2.GenerateResponse]: ...
+    def __aiter__(self) -> AsyncIterator[Any]: ...
 
     def cancel(self) -> object: ...
 
 
-class AsyncStream:
-    """An answer as it comes: iterate for chunks, then read `result`. Leaving the `async with` block cancels it."""
+_Open = Callable[[int, Course[Any], float | None], _Call]
 
-    def __init__(
-        self,
-        generation: Generation,
-        open_call: Callable[[inference_pb2.GenerateRequest, float], _Call],
-    ) -> None:
-        self._generation = generation
+
+class _Stream(Generic[T]):
+    """A call whose answer comes in pieces: iterate for them. Leaving the `async with` block cancels it."""
+
+    def __init__(self, course: Course[T], open_call: _Open) -> None:
+        self._course = course
         self._open_call = open_call
         self._call: _Call | None = None
         self._cancelled = asyncio.Event()
         self._iterator = self._iterate()
 
-    @property
-    def request_id(self) -> str:
-        """The request's id: the caller's, or the router's once it answered."""
-        return self._generation.request_id
-
-    @property
-    def result(self) -> Result:
-        """The finished answer; raises EngineFailed while chunks are still to come."""
-        return self._generation.result()
-
     def cancel(self) -> None:
-        """End the request now; an iteration under way in another task raises Cancelled."""
+        """End the call now; an iteration under way in another task raises Cancelled."""
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
@@ -67,18 +66,18 @@ class AsyncStream:
         self.cancel()
         await self._iterator.aclose()
 
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        """Return the chunks as they come; a second loop goes on where the first stopped. Raises PagewireError."""
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Return the pieces as they come; a second loop goes on where the first stopped. Raises PagewireError."""
         return self._iterator
 
-    async def _iterate(self) -> AsyncGenerator[Chunk, None]:
-        while not self._generation.is_finished:
+    async def _iterate(self) -> AsyncGenerator[T, None]:
+        while not self._course.is_finished:
             try:
                 async for response in self._begin():
-                    chunk = self._generation.on_response(response)
-                    if chunk is not None:
-                        yield chunk
-                self._generation.result()
+                    piece = self._course.on_response(response)
+                    if piece is not None:
+                        yield piece
+                self._course.result()
             except grpc.aio.AioRpcError as error:
                 await self._pause(error)
             except asyncio.CancelledError:
@@ -87,15 +86,15 @@ class AsyncStream:
                 raise
 
     def _begin(self) -> _Call:
-        generation = self._generation
-        self._call = self._open_call(generation.request, generation.attempt(time.monotonic()))
+        place, left_s = self._course.begin(time.monotonic())
+        self._call = self._open_call(place, self._course, left_s)
         if self._cancelled.is_set():
             self._call.cancel()
         return self._call
 
     async def _pause(self, error: grpc.aio.AioRpcError) -> None:
         self._raise_if_cancelled()
-        pause_s = self._generation.on_error(*_status(error), now_s=time.monotonic(), draw=random.random())
+        pause_s = self._course.on_error(*_status(error), now_s=time.monotonic(), draw=random.random())
         try:
             async with asyncio.timeout(pause_s):
                 await self._cancelled.wait()
@@ -105,53 +104,70 @@ class AsyncStream:
 
     def _raise_if_cancelled(self) -> None:
         if self._cancelled.is_set():
-            raise self._generation.named(Cancelled("the caller cancelled the request")) from None
+            raise self._course.named(Cancelled("the caller cancelled the request")) from None
+
+
+class AsyncStream(_Stream[Chunk]):
+    """An answer as it comes: iterate for chunks, then read `result`. Leaving the `async with` block cancels it."""
+
+    def __init__(self, generation: Generation, open_call: _Open) -> None:
+        super().__init__(generation, open_call)
+        self._generation = generation
+
+    @property
+    def request_id(self) -> str:
+        """The request's id: the caller's, or the router's once it answered."""
+        return self._generation.request_id
+
+    @property
+    def result(self) -> Result:
+        """The finished answer; raises EngineFailed while chunks are still to come."""
+        return self._generation.result()
+
+
+class AsyncKvEvents(_Stream[KvEvent]):
+    """What pods' caches hold, as it changes: iterate for events, without end. Leaving the block ends it."""
 
 
 class AsyncClient:
-    """A connection to a router, for asyncio.
+    """A connection to a cluster's routers, for asyncio.
 
         async with AsyncClient("127.0.0.1:50050") as client:
             async with client.stream([Message(role="user", content="Hello!")], max_tokens=64) as stream:
                 async for chunk in stream:
                     print(chunk.text, end="")
 
-    Failures are `pagewire.core.errors`, with `request_id` and `retry_after_s`. A retryable one is tried again as long
-    as no chunk was handed out.
+    Failures are `pagewire.core.errors`, with `request_id` and `retry_after_s`. What another try can help is tried again
+    within `retry` and a budget that all calls share, as long as no chunk was handed out; a router that is lost is left
+    for the next of `urls` (several, or one text with commas), and an answer that it had begun goes on there.
+
+    `tls` holds for all routers, "grpcs://" in an address for one; `api_key` goes with each call, in the clear without
+    TLS. Raises ValueError on an address or key of no known form.
     """
 
     def __init__(
         self,
-        url: str = "127.0.0.1:50050",
+        urls: str | Sequence[str] = "127.0.0.1:50050",
         *,
+        api_key: str = "",
+        tls: Tls | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
         retry: RetryPolicy = DEFAULT_RETRY,
-        credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        self._url = url
         self._timeout = timeout
         self._retry = retry
         self._budget = RetryBudget()
-        target = target_of(url)
-        self._channel = (
-            grpc.aio.secure_channel(target, credentials, options=options(timeout.connect_s))
-            if credentials is not None
-            else grpc.aio.insecure_channel(target, options=options(timeout.connect_s))
-        )
-        self._generate: grpc.aio.UnaryStreamMultiCallable[
-            inference_pb2.GenerateRequest, inference_pb2.GenerateResponse
-        ] = self._channel.unary_stream(
-            GENERATE,
-            request_serializer=inference_pb2.GenerateRequest.SerializeToString,
-            response_deserializer=inference_pb2.GenerateResponse.FromString,
-        )
-        self._get_model_info: grpc.aio.UnaryUnaryMultiCallable[
-            inference_pb2.GetModelInfoRequest, inference_pb2.GetModelInfoResponse
-        ] = self._channel.unary_unary(
-            GET_MODEL_INFO,
-            request_serializer=inference_pb2.GetModelInfoRequest.SerializeToString,
-            response_deserializer=inference_pb2.GetModelInfoResponse.FromString,
-        )
+        self._is_closed = False
+        self._metadata = call_metadata(api_key)
+        targets = targets_of(urls)
+        self._routers = Routers(len(targets))
+        self._channels = [
+            grpc.aio.secure_channel(target.name, (tls or Tls()).credentials(), options=options(timeout, tls))
+            if tls is not None or target.has_tls
+            else grpc.aio.insecure_channel(target.name, options=options(timeout, tls))
+            for target in targets
+        ]
+        self._methods = [callables(channel) for channel in self._channels]
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,8 +178,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; running requests are cancelled."""
-        await self._channel.close()
+        """Close the connections; running requests are cancelled, and new ones raise Cancelled."""
+        self._is_closed = True
+        for channel in self._channels:
+            await channel.close()
 
     def stream(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> AsyncStream:
         """Return the answer to a text, token ids or chat messages as a stream, to be used in an `async with` block.
@@ -171,13 +189,12 @@ class AsyncClient:
         `asked` is described in `Options`; `timeout_s` stands in for the client's total. Raises InvalidRequest on a
         prompt of no known form.
         """
-        generation = Generation(
-            request_to_wire(prompt, asked),
-            timeout_s=timeout_s or self._timeout.total_s,
-            policy=self._retry,
-            budget=self._budget,
-            now_s=time.monotonic(),
-        )
+        request = request_to_wire(prompt, asked)
+        if not request.sampling.HasField("seed"):
+            # As the router would, but known here, so that another one can repeat the answer.
+            request.sampling.seed = random.getrandbits(63)
+        metadata = trace_metadata(asked.get("traceparent"))
+        generation = Generation(request, self._attempts(timeout_s), resumes=self._retry.resumes, metadata=metadata)
         return AsyncStream(generation, self._open)
 
     async def generate(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> Result:
@@ -187,16 +204,65 @@ class AsyncClient:
                 pass
             return stream.result
 
-    async def model_info(self) -> ModelInfo:
-        """Return the served model and its limits. Raises Unavailable when the router cannot be reached."""
-        try:
-            info = await self._get_model_info(inference_pb2.GetModelInfoRequest(), timeout=self._timeout.total_s)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_wire(*_status(error), "") from None
-        return model_info_from_wire(info)
+    async def tokenize(
+        self, prompt: Prompt, *, model: str = "", tools: Tools = (), timeout_s: float | None = None
+    ) -> tuple[int, ...]:
+        """Return the tokens of a text, or of a chat as `generate` would put it, with `tools` if there are.
 
-    def _open(self, request: inference_pb2.GenerateRequest, timeout_s: float) -> _Call:
-        return self._generate(request, timeout=timeout_s)
+        Raises InvalidRequest on a prompt of another form, or one that does not fit the model.
+        """
+        return tuple((await self._unary("Tokenize", tokenize_to_wire(prompt, model, tools), timeout_s)).token_ids)
+
+    async def model_info(self, model: str = "", *, timeout_s: float | None = None) -> ModelInfo:
+        """Return what is served of a model, the first one unless named, and its limits.
+
+        Raises UnknownModel, or Unavailable when no router can be reached.
+        """
+        request = inference_pb2.GetModelInfoRequest(model=model)
+        return model_info_from_wire(await self._unary("GetModelInfo", request, timeout_s))
+
+    async def loads(self, *, timeout_s: float | None = None) -> tuple[PodLoad, ...]:
+        """Return what each pod that the router knows holds and has to do. Raises Unavailable as `model_info` does."""
+        return loads_from_wire(await self._unary("GetLoads", inference_pb2.GetLoadsRequest(), timeout_s))
+
+    def kv_events(self, pod_ids: Sequence[str] = (), *, timeout_s: float | None = None) -> AsyncKvEvents:
+        """Return what the caches of these pods (all, when there are none) hold and how that changes, as a stream.
+
+        It is without end unless `timeout_s` is given, which raises DeadlineExceeded. When its router goes away it
+        raises RouterLost or Draining: what is known then is stale. A subscriber that is slow is told of gaps.
+        """
+        request = inference_pb2.SubscribeKvEventsRequest(pod_ids=pod_ids)
+        return AsyncKvEvents(Listening(request, self._attempts(timeout_s, has_end=False)), self._open)
+
+    def _attempts(self, timeout_s: float | None, *, has_end: bool = True) -> Attempts:
+        if self._is_closed:
+            raise Cancelled("the client is closed")
+        return Attempts(
+            timeout_s=self._timeout.total_s if timeout_s is None and has_end else timeout_s,
+            policy=self._retry,
+            budget=self._budget,
+            routers=self._routers,
+            now_s=time.monotonic(),
+        )
+
+    def _open(self, place: int, course: Course[Any], left_s: float | None) -> _Call:
+        metadata = (*self._metadata, *course.metadata)
+        call: _Call = self._methods[place][course.method](course.request, timeout=left_s, metadata=metadata)
+        return call
+
+    async def _unary(self, method: str, request: Any, timeout_s: float | None) -> Any:
+        attempts = self._attempts(timeout_s)
+        while True:
+            place, left_s = attempts.begin(time.monotonic())
+            try:
+                answer = await self._methods[place][method](request, timeout=left_s, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                failure = error_from_wire(*_status(error), "")
+            else:
+                attempts.succeeded()
+                return answer
+            pause_s = attempts.failed(failure, now_s=time.monotonic(), draw=random.random())
+            await asyncio.sleep(pause_s)
 
 
 def _status(error: grpc.aio.AioRpcError) -> tuple[str, str, Sequence[tuple[str, str | bytes]]]:

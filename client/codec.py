@@ -1,21 +1,33 @@
-"""The SDK's values to and from `protos/inference.proto`, and gRPC statuses to errors. Protobuf stops here."""
+"""The SDK's values to and from `protos/inference.proto`. Protobuf stops here."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
-
-from pagewire.client.options import Options, Prompt
-from pagewire.client.results import Chunk, Message, ModelInfo, Output, Result, TokenLogprob, TransferReport, Usage
-from pagewire.core.errors import STATUS_OF, EngineFailed, InvalidRequest, PagewireError, TransferFailed, from_cause
+from pagewire.client.cluster import Block, KvEvent, KvEventKind, Load, PodLoad
+from pagewire.client.explanation import Explanation, PlacementOption
+from pagewire.client.options import Options, Prompt, Tools
+from pagewire.client.prompts import fill_prompt
+from pagewire.client.results import (
+    Chunk,
+    ModelInfo,
+    Output,
+    Result,
+    TokenLogprob,
+    ToolCall,
+    ToolCallPart,
+    TransferReport,
+    Usage,
+)
+from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.protos import inference_pb2
 
-_DETAILS_KEY = "grpc-status-details-bin"
+_SAME_IN_TRANSFER = tuple(field.name for field in dataclasses.fields(TransferReport))
+_SAME_IN_OPTION = tuple(field.name for field in dataclasses.fields(PlacementOption))
 
 
 def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateRequest:
@@ -30,11 +42,15 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     stop, bad_words = options.get("stop", ()), options.get("bad_words", ())
     early_stopping = options.get("early_stopping")
     request = inference_pb2.GenerateRequest()
-    _fill_prompt(request, prompt)
+    fill_prompt(request, prompt, options)
     try:
         request.model = options.get("model", "")
         request.cache_salt = options.get("cache_salt", "")
         request.priority = options.get("priority", 0)
+        interval = options.get("stream_interval")
+        if interval is not None:
+            request.stream_interval = interval
+        request.explain = options.get("explain", False)
         request.request_id = options.get("request_id", "")
         sampling = inference_pb2.Sampling(
             n=options.get("n"),
@@ -81,6 +97,10 @@ def chunk_from_wire(chunk: inference_pb2.Chunk) -> Chunk:
         logprobs=tuple(_logprob(each) for each in chunk.logprobs),
         finish_reason=_finish_reason(chunk.ending) if chunk.HasField("ending") else None,
         stop=_matched_stop(chunk.ending),
+        tool_calls=tuple(
+            ToolCallPart(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
+            for part in chunk.tool_calls
+        ),
     )
 
 
@@ -108,6 +128,7 @@ def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inferen
         transfer=_transfer(complete.transfer) if complete.HasField("transfer") else None,
         prompt_token_ids=tuple(complete.prompt_token_ids),
         prompt_logprobs=tuple(_logprob(each) for each in complete.prompt_logprobs),
+        explanation=_explanation(complete.explanation) if complete.HasField("explanation") else None,
     )
 
 
@@ -121,41 +142,61 @@ def model_info_from_wire(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
     )
 
 
-def error_from_wire(
-    code: str, message: str, trailing_metadata: Iterable[tuple[str, str | bytes]], request_id: str
-) -> PagewireError:
-    """Return the error that a gRPC status stands for. `code` is its name, such as "UNAVAILABLE"."""
-    cause, field, retry_after_s = "", "", 0.0
-    for key, value in trailing_metadata:
-        if key != _DETAILS_KEY or not isinstance(value, bytes):
-            continue
-        for detail in _details(value):
-            if isinstance(detail, error_details_pb2.ErrorInfo):
-                cause = detail.reason
-                request_id = detail.metadata.get("request_id") or request_id
-            elif isinstance(detail, error_details_pb2.BadRequest) and detail.field_violations:
-                field = detail.field_violations[0].field
-            elif isinstance(detail, error_details_pb2.RetryInfo):
-                retry_after_s = detail.retry_delay.ToTimedelta().total_seconds()
-    error = from_cause(cause or _cause_of(code), message, field=field, retry_after_s=retry_after_s)
-    error.request_id = request_id
-    return error
+def tokenize_to_wire(prompt: Prompt, model: str, tools: Tools = ()) -> inference_pb2.TokenizeRequest:
+    """Return the wire form of a text or chat to tokenize. Raises InvalidRequest on a prompt of another form."""
+    filled = inference_pb2.GenerateRequest()
+    fill_prompt(filled, prompt, {"tools": tools})
+    match filled.WhichOneof("prompt"):
+        case "text":
+            return inference_pb2.TokenizeRequest(model=model, text=filled.text)
+        case "chat":
+            return inference_pb2.TokenizeRequest(model=model, chat=filled.chat)
+    raise InvalidRequest("only a text or a chat can be tokenized", field="prompt")
 
 
-def _fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
-    if isinstance(prompt, str):
-        request.text = prompt
-        return
-    parts = list(prompt)
-    if not parts:
-        raise InvalidRequest("the prompt is empty", field="prompt")
-    tokens = [part for part in parts if isinstance(part, int) and not isinstance(part, bool)]
-    if len(tokens) < len(parts):
-        request.chat.messages.extend(_message(part) for part in parts)
-    elif all(0 <= token < 2**32 for token in tokens):
-        request.tokens.token_ids.extend(tokens)
-    else:
-        raise InvalidRequest("a token id is between 0 and 2**32 - 1", field="prompt")
+def loads_from_wire(answer: inference_pb2.GetLoadsResponse) -> tuple[PodLoad, ...]:
+    """Return the pods' loads."""
+    return tuple(_pod_load(pod) for pod in answer.pods)
+
+
+def kv_event_from_wire(event: inference_pb2.KvEvent) -> KvEvent:
+    """Return what a pod's cache holds, gained or lost; raises EngineFailed on an event of no known kind."""
+    kind = event.WhichOneof("body")
+    if kind is None:
+        raise EngineFailed("the server sent an event that is neither snapshot, change nor gap")
+    return KvEvent(
+        kind=KvEventKind(kind),
+        pod_id=event.pod_id,
+        incarnation=event.incarnation,
+        sequence=event.sequence,
+        stored=_blocks(event.snapshot.blocks or event.change.stored),
+        evicted=tuple(event.change.evicted),
+        part=event.snapshot.part,
+        num_parts=event.snapshot.num_parts,
+        reason=event.gap.reason,
+    )
+
+
+def _pod_load(pod: inference_pb2.PodLoad) -> PodLoad:
+    load = {field.name: getattr(pod.load, field.name) for field in dataclasses.fields(Load)}
+    return PodLoad(
+        pod_id=pod.pod_id,
+        incarnation=pod.incarnation,
+        address=pod.address,
+        role=pod.role,
+        usable=pod.usable,
+        reason=pod.reason,
+        in_flight=pod.in_flight,
+        pending_tokens=pod.pending_tokens,
+        load=Load(**load) if pod.HasField("load") else None,
+        model=pod.model,
+        circuit=pod.circuit,
+        ejected=pod.ejected,
+    )
+
+
+def _blocks(blocks: Iterable[inference_pb2.KvBlock]) -> tuple[Block, ...]:
+    return tuple(Block(hash=block.hash, depth=block.depth, tier=block.tier) for block in blocks)
 
 
 def _guide(options: Options) -> inference_pb2.Guide | None:
@@ -191,7 +232,16 @@ def _output(chunks: list[Chunk], ending: inference_pb2.Ending) -> Output:
         logprobs=tuple(token for chunk in chunks for token in chunk.logprobs),
         cumulative_logprob=ending.cumulative_logprob if ending.HasField("cumulative_logprob") else None,
         score=ending.score if ending.HasField("score") else None,
+        tool_calls=_calls(part for chunk in chunks for part in chunk.tool_calls),
     )
+
+
+def _calls(parts: Iterable[ToolCallPart]) -> tuple[ToolCall, ...]:
+    calls: dict[int, ToolCall] = {}
+    for part in parts:
+        before = calls.get(part.index, ToolCall(id=part.id, name=part.name, arguments=""))
+        calls[part.index] = dataclasses.replace(before, arguments=before.arguments + part.arguments)
+    return tuple(calls.values())
 
 
 def _finish_reason(ending: inference_pb2.Ending) -> FinishReason:
@@ -208,17 +258,6 @@ def _matched_stop(ending: inference_pb2.Ending) -> str | int | None:
     return ending.stop_token_id if matched == "stop_token_id" else None
 
 
-def _message(part: object) -> inference_pb2.ChatMessage:
-    if isinstance(part, Message):
-        return inference_pb2.ChatMessage(role=part.role, content=part.content)
-    if isinstance(part, Mapping) and set(part) == {"role", "content"}:
-        return inference_pb2.ChatMessage(role=part["role"], content=part["content"])
-    raise InvalidRequest(
-        f"a prompt is a text, a list of token ids, or a list of messages with role and content, not {part!r}",
-        field="prompt",
-    )
-
-
 def _timeline(timeline: inference_pb2.Timeline) -> Timeline:
     # A phase of a newer server is left out rather than refused: stamps are for reading, not for deciding.
     known = {phase.value for phase in Phase}
@@ -226,48 +265,19 @@ def _timeline(timeline: inference_pb2.Timeline) -> Timeline:
     return Timeline(process=timeline.process, stamps=stamps)
 
 
-def _transfer(transfer: inference_pb2.Transfer) -> TransferReport:
-    return TransferReport(
-        placement=transfer.placement,
-        prefill_pod=transfer.prefill_pod,
-        decode_pod=transfer.decode_pod,
-        prefill_cached_tokens=transfer.prefill_cached_tokens,
-        prefill_computed_tokens=transfer.prefill_computed_tokens,
-        decode_cached_tokens=transfer.decode_cached_tokens,
-        decode_computed_tokens=transfer.decode_computed_tokens,
-        chunks=transfer.chunks,
-        manifest_blocks=transfer.manifest_blocks,
-        blocks_shipped=transfer.blocks_shipped,
-        bytes_shipped=transfer.bytes_shipped,
-        transfer_s=transfer.transfer_s,
-        exposed_s=transfer.exposed_s,
-        transport=transfer.transport,
-        causes=tuple(transfer.causes),
-        prefill_fetched_tokens=transfer.prefill_fetched_tokens,
-        decode_fetched_tokens=transfer.decode_fetched_tokens,
-        predicted_local_s=transfer.predicted_local_s,
-        predicted_remote_s=transfer.predicted_remote_s,
-        notes=tuple(transfer.notes),
+def _explanation(explanation: inference_pb2.Explanation) -> Explanation:
+    return Explanation(
+        policy=explanation.policy,
+        slo_ttft_s=explanation.slo_ttft_s,
+        slo_gap_s=explanation.slo_gap_s,
+        slo_tpot_s=explanation.slo_tpot_s,
+        options=tuple(
+            PlacementOption(**{name: getattr(option, name) for name in _SAME_IN_OPTION})
+            for option in explanation.options
+        ),
     )
 
 
-def _details(data: bytes) -> list[object]:
-    found: list[object] = []
-    try:
-        status = status_pb2.Status.FromString(data)
-        for packed in status.details:
-            for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
-                if packed.Is(kind.DESCRIPTOR):
-                    detail = kind()
-                    packed.Unpack(detail)
-                    found.append(detail)
-    except DecodeError:
-        # Details are an extra; the status code and its text still say what happened.
-        return []
-    return found
-
-
-def _cause_of(code: str) -> str:
-    """Return the cause of a status without details, such as gRPC's own: the first row of the table that has it."""
-    rows = ((error, status) for error, status in STATUS_OF.items() if not issubclass(error, TransferFailed))
-    return next((error.cause for error, status in rows if status.grpc == code), code.lower())
+def _transfer(transfer: inference_pb2.Transfer) -> TransferReport:
+    same = {name: getattr(transfer, name) for name in _SAME_IN_TRANSFER}
+    return TransferReport(**same | {"causes": tuple(transfer.causes), "notes": tuple(transfer.notes)})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from pagewire.client.results import Message
+from pagewire.client.results import Message, Tool
 
-Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, Any]]
+Tools = Sequence[Tool | Mapping[str, Any]]
 
 
 class Options(TypedDict, total=False):
@@ -34,13 +35,20 @@ class Options(TypedDict, total=False):
                      what the answer has to be: a schema (an object, or its JSON), any object, a grammar; one of them
     logprobs         report each token's log probability, and those of so many of the likeliest
     prompt_logprobs  the same for the prompt's tokens, in the result
+    tools            functions that the model may call in a chat: `Tool`s, or objects as in OpenAI's API
+    tool_choice      "none", "auto", "required", or the tool that has to be called: a `Tool`, or an object as there
+    parallel_tool_calls  False is one call at most
     seed             makes the answer repeatable
     stop             strings that end the answer; they are not part of it
     stop_token_ids   tokens that end the answer
     ignore_eos       go on after the end-of-sequence token
     cache_salt       prompts with different salts never share cached KV
     priority         the lower, the sooner, where the cluster schedules by priority: -100 to 100, 0 when left out
+    stream_interval  a chunk has so many tokens at least, after an answer's first one; 1 when left out
+    explain          have the result say why the request was placed as it was
     request_id       for logs; the router makes one when left out
+    traceparent      W3C's header of the span that the request is part of; OpenTelemetry's current one when left out,
+                     where the program has OpenTelemetry, and "" for none
     """
 
     model: str
@@ -68,10 +76,16 @@ class Options(TypedDict, total=False):
     lark: str
     logprobs: int | None
     prompt_logprobs: int | None
+    tools: Tools
+    tool_choice: str | Tool | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
     seed: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     cache_salt: str
     priority: int
+    stream_interval: int | None
+    explain: bool
     request_id: str
+    traceparent: str | None

@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from pagewire.client.explanation import Explanation
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the model may call. `parameters` is the JSON schema of its arguments, an object."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """What a model called. `arguments` is a JSON object, as the model wrote it; cut off where the answer was."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the arguments; raises ValueError where they are no JSON object."""
+        value = json.loads(self.arguments)
+        if not isinstance(value, dict):
+            raise ValueError(f"the arguments of {self.name} are no object: {self.arguments!r}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallPart:
+    """A piece of call `index`: the first of each has its id and name, and the arguments of all belong together."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of a chat: `role` is "system", "user" or "assistant"."""
+    """One turn of a chat: `role` is "system", "user", "assistant" or "tool".
+
+    An assistant's may have `tool_calls`; one of a tool says in `tool_call_id` which call it answers.
+    """
 
     role: str
-    content: str
+    content: str = ""
+    name: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +83,8 @@ class Chunk:
 
     `text` may be empty while a character is incomplete, or held back for a stop string. `logprobs` has an entry for
     each token where they were asked for. The last chunk of an answer has its `finish_reason`, and in `stop` the stop
-    string or token that ended it, or None.
+    string or token that ended it, or None. Where there are tools, `tool_calls` are the pieces of calls in it, one of
+    each call at most, and `text` is the rest.
     """
 
     text: str
@@ -46,6 +93,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
+    tool_calls: tuple[ToolCallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +145,8 @@ class TransferReport:
 class Output:
     """One finished answer. `stop` is the stop string or token that ended it, or None.
 
-    Of a beam search, `cumulative_logprob` is the sum over `token_ids`, and `score` what the outputs are ordered by.
+    One that calls tools ends with `FinishReason.TOOL_CALLS`; `message` is what the chat goes on with. Of a beam search,
+    `cumulative_logprob` is the sum over `token_ids`, and `score` what the outputs are ordered by.
     """
 
     text: str
@@ -107,13 +156,20 @@ class Output:
     logprobs: tuple[TokenLogprob, ...] = ()
     cumulative_logprob: float | None = None
     score: float | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """The answer as a turn of the chat."""
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A finished request: `n` outputs in the order of their index, and what the first one has by its short names.
 
-    Those of a beam search are the best first, and fewer than `n` where what is allowed makes no more.
+    Those of a beam search are the best first, and fewer than `n` where what is allowed makes no more. `explanation` is
+    there where it was asked for.
     """
 
     request_id: str
@@ -123,6 +179,7 @@ class Result:
     transfer: TransferReport | None = None
     prompt_token_ids: tuple[int, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    explanation: Explanation | None = None
 
     @property
     def text(self) -> str:
@@ -148,6 +205,16 @@ class Result:
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """The log probabilities of the first output."""
         return self.outputs[0].logprobs
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """What the first output calls."""
+        return self.outputs[0].tool_calls
+
+    @property
+    def message(self) -> Message:
+        """The first output as a turn of the chat."""
+        return self.outputs[0].message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,24 +9,34 @@ from pagewire.core.errors import PagewireError, status_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """Limits in seconds: `connect_s` for one attempt to connect, `total_s` for a call with all its retries."""
+    """Limits in seconds: `connect_s` for one attempt to connect, `total_s` for a call with all its retries.
+
+    A router from which nothing comes, not even the answer to a ping, is lost after `silence_s` at most, of which two
+    thirds pass before the ping. Routers end connections that ping more often than every ten seconds.
+    """
 
     connect_s: float = 5.0
     total_s: float = 600.0
+    silence_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.connect_s <= 0 or self.total_s <= 0:
-            raise ValueError(f"timeouts must be positive, are connect_s={self.connect_s}, total_s={self.total_s}")
+        if self.connect_s <= 0 or self.total_s <= 0 or self.silence_s <= 0:
+            raise ValueError(f"timeouts must be positive, are {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Attempts of one call, the first included, and the pauses between them, which grow and are drawn at random."""
+    """Attempts of one call, the first included, and the pauses between them, which grow and are drawn at random.
+
+    With `resumes` an answer whose router is lost on the way is asked for again and goes on where it broke off, at the
+    price of computing it twice; without, the loss is raised.
+    """
 
     max_attempts: int = 3
     first_backoff_s: float = 0.1
     max_backoff_s: float = 5.0
     multiplier: float = 2.0
+    resumes: bool = True
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

@@ -1,10 +1,11 @@
 """The chained hash that names a full block of tokens and everything before it.
 
-    root = blake2b_16(key, version | model digest | KV fingerprint | adapter | tenant salt)   each length-prefixed
+    root = blake2b_16(key, version | model digest | KV fingerprint | adapter | salt [ | tenant])   each length-prefixed
     h[i] = blake2b_16(h[i-1] | tokens of block i as little-endian uint32)
 
 Equal hashes mean equal prefixes under one model, layout, adapter and tenant. Pure; golden vectors in the tests pin it,
-because every process of a cluster must agree on it.
+because every process of a cluster must agree on it: HASH_VERSION, which pods and routers compare when they link, is
+another whenever a hash is, or the choice of blocks that the index has keys for.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ INDEX_STRIDE = 8
 
 
 def root_hash(
-    *, model_digest: str, kv_fingerprint: str, adapter: str = "", salt: str = "", key: bytes = b""
+    *, model_digest: str, kv_fingerprint: str, adapter: str = "", salt: str = "", tenant: str = "", key: bytes = b""
 ) -> BlockHash:
-    """Return the hash that all chains of one model, layout, adapter and tenant start from.
+    """Return the hash that all chains of one model, layout, adapter, salt and tenant start from.
 
+    `tenant` is the salt of whoever asks, `salt` the request's own: the same one of two tenants is two. Without a tenant
+    there is no such part, which is another hash than that of any tenant's.
     `key` is the cluster's secret, at most 64 bytes are used; without it a tenant could compute another's hashes.
     """
     state = hashlib.blake2b(digest_size=HASH_BYTES, key=key[:64])
-    for part in (str(HASH_VERSION), model_digest, kv_fingerprint, adapter, salt):
+    for part in (str(HASH_VERSION), model_digest, kv_fingerprint, adapter, salt, *((tenant,) if tenant else ())):
         data = part.encode()
         state.update(len(data).to_bytes(4, "little"))
         state.update(data)

@@ -85,8 +85,8 @@ class Loaded(Generic[T]):
         rows = []
         for each in settings(type(self.value)):
             value = getattr(self.value, each.name)
-            text = f"{value} {each.unit}".strip()
-            if value is None or value == "":
+            text = f"{', '.join(map(str, value)) if each.is_list else value} {each.unit}".strip()
+            if value is None or value in ("", ()):
                 text = "(unset)"
             elif each.is_secret:
                 text = "(set)"

@@ -1,7 +1,7 @@
 """What a pod's front and its engine process say to one another, as plain values.
 
-    front -> engine  Add Reserve Bind Keep Join Stop Abort Hold Release Ping
-    engine -> front  EngineReady CannotStart Reserved Bound StepDone Freed Held Pong
+    front -> engine  Become Add Reserve Bind Keep Join Stop Abort Hold Release Ping
+    engine -> front  EngineReady CannotStart Became Reserved Bound StepDone Freed Held Pong
 
 The wire form is `protos/engine.proto`. A sequence goes by the `request_id` of its spec; each is used once.
 """
@@ -15,15 +15,25 @@ from pagewire.core.errors import ErrorInfo
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.token_record import TokenRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRole:
+    """A role that an engine cannot have as it was started, and why."""
+
+    role: Role
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReady:
     """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory.
 
-    A block travels in `layer_groups` parts.
+    A block travels in `layer_groups` parts. Every role of a pod can be had that is not among `refused_roles`. `device`
+    is the UUID of the GPU that computes, "" without one.
     """
 
     layout: KVLayout
@@ -32,6 +42,8 @@ class EngineReady:
     eos_token_ids: tuple[int, ...]
     vocab_size: int
     layer_groups: int
+    refused_roles: tuple[RefusedRole, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,23 @@ class CannotStart:
     """In place of `EngineReady`: a model or a setting that cannot work. The process ends with it."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Become:
+    """Go on with this role, between two steps. What still runs or is held is cut off; what is cached stays.
+
+    A `StepDone` before the answer tells all that the cache holds: whoever gives the order may know nothing of it.
+    """
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Became:
+    """The answer to `Become`."""
+
+    role: Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +256,21 @@ class SequenceEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptChunk:
+    """A step computed `num_tokens` of a prompt that stays here."""
+
+    request_id: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
     """What one step, or one command between steps, brought about; or what a step that still computes has done of its
-    chunks (then there is nothing else in it)."""
+    chunks (then there is nothing else in it).
+
+    `elapsed_s` is how long the step computed, 0 where none did. `preempted` are requests of which a sequence had to
+    give way, each as often as it had.
+    """
 
     records: tuple[TokenRecord, ...] = ()
     chunks: tuple[ChunkDone, ...] = ()
@@ -237,9 +278,12 @@ class StepDone:
     stored: tuple[CachedBlock, ...] = ()
     evicted: tuple[CachedBlock, ...] = ()
     load: Load | None = None
+    elapsed_s: float = 0.0
+    prompts: tuple[PromptChunk, ...] = ()
+    preempted: tuple[str, ...] = ()
 
 
 EngineMessage = (
     EngineReady | CannotStart | Add | Reserve | Reserved | Bind | Bound | Keep | Join | Abort | Stop | Hold | Held
-    | Release | Freed | Ping | Pong | StepDone
+    | Release | Freed | Ping | Pong | StepDone | Become | Became
 )  # fmt: skip

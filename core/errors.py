@@ -4,14 +4,18 @@
     |- InvalidRequest            the caller's fault, names the field and the bound
     |  |- UnknownModel
     |  |- UnsupportedField
+    |  |- UnknownPod
     |- Unauthenticated
+    |- Forbidden                 known, and not allowed to
     |- Overloaded                try later; carries `retry_after_s`
     |- Unavailable               nobody can serve it now
     |  |- Draining
     |  |- PodLost                a pod went away with the request
+    |  |- RouterLost             a client lost the router that had its request
     |  |- HandedOver             a pod gave the request to another, its KV is still there
     |- DeadlineExceeded
     |- Cancelled
+    |- RoleRefused               a pod cannot take the role it is told to, or not now
     |- PeerMismatch              two processes that must not be paired
     |- TransferFailed            KV did not arrive; never reaches a client, D completes what landed
     |  |- PrefillLost            the pod that shipped is gone
@@ -70,10 +74,22 @@ class UnsupportedField(InvalidRequest):
     cause = "unsupported_field"
 
 
+class UnknownPod(InvalidRequest):
+    """No pod of that name is linked."""
+
+    cause = "pod_not_found"
+
+
 class Unauthenticated(PagewireError):
     """A missing or wrong credential."""
 
     cause = "unauthenticated"
+
+
+class Forbidden(PagewireError):
+    """Whoever asks is known, and has no right to this."""
+
+    cause = "forbidden"
 
 
 class Overloaded(PagewireError):
@@ -100,6 +116,12 @@ class PodLost(Unavailable):
     cause = "pod_lost"
 
 
+class RouterLost(Unavailable):
+    """The router cannot be reached, or went away with the request. Clients find this out; no router says it."""
+
+    cause = "router_lost"
+
+
 class HandedOver(Unavailable):
     """The pod goes away and stopped the request; its KV can be fetched there for a while."""
 
@@ -116,6 +138,12 @@ class Cancelled(PagewireError):
     """The client, or the router on its behalf, gave the request up."""
 
     cause = "cancelled"
+
+
+class RoleRefused(PagewireError):
+    """A pod cannot take the role that it is told to, or not now; it goes on as it was."""
+
+    cause = "role_refused"
 
 
 class PeerMismatch(PagewireError):
@@ -191,14 +219,18 @@ STATUS_OF: dict[type[PagewireError], Status] = {
     InvalidRequest: Status("INVALID_ARGUMENT", 400, False),
     UnknownModel: Status("NOT_FOUND", 404, False),
     UnsupportedField: Status("INVALID_ARGUMENT", 400, False),
+    UnknownPod: Status("NOT_FOUND", 404, False),
     Unauthenticated: Status("UNAUTHENTICATED", 401, False),
+    Forbidden: Status("PERMISSION_DENIED", 403, False),
     Overloaded: Status("RESOURCE_EXHAUSTED", 429, True),
     Unavailable: Status("UNAVAILABLE", 503, True),
     Draining: Status("UNAVAILABLE", 503, True),
     PodLost: Status("UNAVAILABLE", 503, True),
+    RouterLost: Status("UNAVAILABLE", 503, True),
     HandedOver: Status("UNAVAILABLE", 503, True),
     DeadlineExceeded: Status("DEADLINE_EXCEEDED", 504, False),
     Cancelled: Status("CANCELLED", 499, False),
+    RoleRefused: Status("FAILED_PRECONDITION", 409, False),
     PeerMismatch: Status("FAILED_PRECONDITION", 500, False),
     TransferFailed: Status("INTERNAL", 500, True),
     PrefillLost: Status("INTERNAL", 500, True),

@@ -16,6 +16,14 @@ class BrownoutLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inflow:
+    """What a pod has taken from the pool of the pod `source`, since the two met: bytes of KV, as they travelled."""
+
+    source: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What a pod holds and has to do, counted now.
 
@@ -27,8 +35,15 @@ class Load:
     pool has spilled there. `prompt_tokens` are those of admitted sequences; of these, `prompt_tokens_cached` were
     cached, and of those `prompt_tokens_pinned` in pinned blocks.
     `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
-    are. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is
-    how many prompt tokens the last step might have had.
+    are; so are `step_s_per_sequence`, what a decode step takes longer with a sequence more, and what taking blocks from
+    other pods costs in the mean, an exchange and a token's KV. `step_sequences` is how many sequences the steps behind
+    `step_s` had. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is
+    how many prompt tokens the last step might have had. Of the cached blocks that had to make room (`blocks_evicted`)
+    `blocks_evicted_over_quota` went before others' since their tenant had more than its quota; `tenants_over_quota` is
+    how many have now. Since the start, `blocks_allocated` were taken from the free ones and `blocks_freed` came to
+    them: total - allocated + freed = free. `graph_recaptures` are device graphs that had to be captured anew. Of the
+    held blocks `blocks_arriving` are those whose KV is on its way here. `inflows` are the busiest of the pods that KV
+    is taken from, counted at `at_s` of the pod's own monotonic clock, 0 when not stamped.
     """
 
     num_running: int = 0
@@ -59,3 +74,21 @@ class Load:
     blocks_shared: int = 0
     block_steps: int = 0
     block_steps_shared: int = 0
+    step_sequences: float = 0.0
+    step_s_per_sequence: float = 0.0
+    link_rtt_s: float = 0.0
+    link_s_per_token: float = 0.0
+    blocks_evicted: int = 0
+    blocks_evicted_over_quota: int = 0
+    tenants_over_quota: int = 0
+    blocks_allocated: int = 0
+    blocks_freed: int = 0
+    graph_recaptures: int = 0
+    blocks_arriving: int = 0
+    inflows: tuple[Inflow, ...] = ()
+    at_s: float = 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds that the waiting prompt tokens should take, as measured; 0 until that is."""
+        return self.waiting_tokens * self.prefill_s_per_token

@@ -7,6 +7,7 @@ Who says what to whom:
 
     both ways        Hello Welcome Refused Heartbeat
     router -> decode Submit Stop Cancel                  decode -> router  Tokens Ended
+    router -> pod    ChangeRole                          pod -> router     CacheEvents RoleAnswer
     taker -> source  Run Fetch Landed Resend Fence       source -> taker   RunAccepted ShipmentRefused ChunkReady
                                                                            FirstToken FetchReady ShipmentFailed Fenced
 
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.cache_events import CacheEvents
 from pagewire.core.errors import ErrorInfo
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
@@ -31,8 +33,8 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
 from pagewire.core.token_record import TokenRecord
 
-WIRE_VERSION = 5
-OLDEST_WIRE_VERSION = 5  # one that knows no beams would send a `length_penalty` of 0, and no `early_stopping`
+WIRE_VERSION = 7
+OLDEST_WIRE_VERSION = 7  # before, a message was one frame
 
 
 class Role(StrEnum):
@@ -92,9 +94,32 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Still alive, every second or so; a pod adds its load."""
+    """Still alive, every second or so; a pod adds its load.
+
+    A router says with `wants_cache` that it wants to hear of the pod's cache, from a snapshot on, or no more; None says
+    nothing new. A pod that knows nothing of this overlooks it.
+    """
 
     load: Load | None = None
+    wants_cache: bool | None = None
+
+
+# ---------------------------------------------------------------------------------------------------- router <-> pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRole:
+    """Drain, and come back as another incarnation that has this role."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleAnswer:
+    """The answer to `ChangeRole`: the pod drains for it from now on, or why it does not."""
+
+    role: Role
+    error: ErrorInfo | None = None
 
 
 # ------------------------------------------------------------------------------------------------- router <-> decode
@@ -123,7 +148,8 @@ class Candidate:
 class Submit:
     """Run this request. With no candidates the pod prefills it itself. `deadline_s` is the time that remains.
 
-    `prefill` is "remote" (wherever a candidate can), "local", or "auto": the pod compares predicted times.
+    `prefill` is "remote" (wherever a candidate can), "local", or "auto": the pod compares predicted times. Here and
+    below, `traceparent` is what the spans of the request go below, as W3C writes it; "" where it is not traced.
     """
 
     spec: SequenceSpec
@@ -131,6 +157,7 @@ class Submit:
     prefill: str = "remote"
     deadline_s: float = 600.0
     sources: tuple[Source, ...] = ()
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +213,7 @@ class Run:
     lease_s: float
     deadline_s: float
     sources: tuple[Source, ...] = ()
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +231,7 @@ class Fetch:
     ticket: bytes
     lease_s: float
     deadline_s: float
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,4 +339,5 @@ class Fenced:
 LinkMessage = (
     Hello | Welcome | Refused | Heartbeat | Submit | Stop | Cancel | Tokens | Ended | Run | RunAccepted
     | ShipmentRefused | ChunkReady | FirstToken | ShipmentFailed | Landed | Resend | Fence | Fenced | Fetch | FetchReady
+    | CacheEvents | ChangeRole | RoleAnswer
 )  # fmt: skip

@@ -7,7 +7,9 @@ and this processor.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import logging
@@ -16,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-psabi")
 # OpenMP's library is the one that the process has already, where it has one of that name: torch's.
 LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
-BUILD_S = 120.0
+BUILD_S = 300.0  # some seconds on an idle machine
 
 
 @functools.cache
@@ -51,6 +54,22 @@ def _load(source: Path) -> ctypes.CDLL:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"{source.stem}-{name}.so"
+    with _alone(folder):  # pods that start together would slow each other down, building the same
+        return _kept_or_built(source, library, compiler, flags)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from building here meanwhile; they wait."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def _kept_or_built(source: Path, library: Path, compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     if library.exists():
         try:
             return ctypes.CDLL(str(library))
@@ -59,13 +78,13 @@ def _load(source: Path) -> ctypes.CDLL:
     program = shutil.which(compiler)
     if program is None:
         raise FileNotFoundError(f"there is no {compiler} on PATH")
-    with tempfile.TemporaryDirectory(dir=folder) as own:
+    with tempfile.TemporaryDirectory(dir=library.parent) as own:
         fresh = Path(own) / library.name
         subprocess.run(
             [program, *flags, "-o", str(fresh), str(source)], check=True, capture_output=True, timeout=BUILD_S
         )
         ctypes.CDLL(str(fresh))  # nobody else shall find what does not load
-        fresh.replace(library)  # whoever builds it at the same time has built the same
+        fresh.replace(library)
     return ctypes.CDLL(str(library))  # by the name that it keeps
 
 

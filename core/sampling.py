@@ -43,10 +43,14 @@ _NOT_WITH_BEAMS: dict[str, tuple[object, ...]] = {
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API."""
+    """Why a sequence ended, in the words of the OpenAI API.
+
+    `TOOL_CALLS` is what routers call a STOP with calls in its text; pods see no text.
+    """
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
     CANCELLED = "cancelled"
 
 
@@ -142,13 +146,10 @@ class SamplingParams:
         transformers' True, False and "never" for `early_stopping`. Raises InvalidRequest for what is none of these.
         """
         for name in _SEQUENCES:
-            object.__setattr__(self, name, _sequence(name, getattr(self, name)))
-        asked = str(self.early_stopping).lower()
-        if asked not in set(EarlyStopping):
-            raise InvalidRequest(
-                f'early_stopping is true, false or "never", not {self.early_stopping!r}', field="early_stopping"
-            )
-        object.__setattr__(self, "early_stopping", EarlyStopping(asked))
+            if (given := getattr(self, name)) != ():
+                object.__setattr__(self, name, _sequence(name, given))
+        if not isinstance(self.early_stopping, EarlyStopping):
+            object.__setattr__(self, "early_stopping", _early_stopping(self.early_stopping))
 
     @property
     def num_beams(self) -> int:
@@ -186,7 +187,8 @@ class SamplingParams:
         A known `vocab_size` bounds token ids.
         """
         for name, kinds in _KINDS.items():
-            _kind(name, getattr(self, name), kinds)
+            if type(value := getattr(self, name)) not in kinds:
+                _kind(name, value, kinds)
         _bound("n", self.n, 1, MAX_N)
         _bound("max_tokens", self.max_tokens, 1, _MAX_INT)
         _bound("min_tokens", self.min_tokens, 0, self.max_tokens)
@@ -296,6 +298,13 @@ def _sequence(field: str, value: object) -> tuple[object, ...]:
     for member in members:
         _kind(field, member, (_SEQUENCES[field],))
     return members
+
+
+def _early_stopping(value: object) -> EarlyStopping:
+    asked = str(value).lower()
+    if asked not in set(EarlyStopping):
+        raise InvalidRequest(f'early_stopping is true, false or "never", not {value!r}', field="early_stopping")
+    return EarlyStopping(asked)
 
 
 def _bound(field: str, value: float, low: float, high: float) -> None:

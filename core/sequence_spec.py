@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.cache_quota import CacheQuota
 from pagewire.core.sampling import SamplingParams
 
 MAX_PRIORITY = 100  # priorities are -MAX_PRIORITY .. MAX_PRIORITY, 0 unless set
@@ -29,7 +30,8 @@ class SequenceSpec:
 
     `index` and `output` are those of the first stream. `output` holds tokens that the client already has (`Continue`):
     they are computed like a prompt, and count as output for every stop rule. `root` is where the hash chain starts; it
-    carries model, layout, tenant. The lower its `priority`, the sooner it runs, where pods schedule by priority.
+    carries model, layout, tenant. The lower its `priority`, the sooner it runs, where pods schedule by priority. What
+    stays cached of it counts against its `cache_quota`, None for no limit.
     """
 
     request_id: str
@@ -40,6 +42,7 @@ class SequenceSpec:
     index: int = 0
     priority: int = 0
     branches: tuple[Branch, ...] = ()
+    cache_quota: CacheQuota | None = None
 
     @property
     def num_sequences(self) -> int:

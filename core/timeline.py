@@ -15,6 +15,7 @@ class Phase(StrEnum):
     # router
     RECEIVED = "received"
     TOKENIZED = "tokenized"
+    LOOKED_UP = "looked_up"
     PLACED = "placed"
     SUBMITTED = "submitted"
     FIRST_TOKEN = "first_token"
@@ -32,6 +33,7 @@ class Phase(StrEnum):
     FINISHED = "finished"
     # prefill pod
     RUN_RECEIVED = "run_received"
+    PREFILL_BEGUN = "prefill_begun"
     FIRST_CHUNK_COMPUTED = "first_chunk_computed"
     LAST_CHUNK_COMPUTED = "last_chunk_computed"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import torch
 
 from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
-from pagewire.core.engine_messages import EngineReady
+from pagewire.core.engine_messages import EngineReady, RefusedRole
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import BlockOrder, KVLayout
-from pagewire.core.sampling import SamplingParams
+from pagewire.core.messages import Role
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import Brownout
@@ -29,11 +30,11 @@ from pagewire.engine.model.native import NativeArchitecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.preemption import Preemption, PreemptionMode
-from pagewire.engine.role_policy import policy_of
+from pagewire.engine.role_policy import ROLES, policy_of
+from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import policy_named
-from pagewire.engine.step import Draw, Grant, Step
 from pagewire.engine.step_pace import StepPace
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -41,7 +42,7 @@ from pagewire.kernels.torch_backend import TorchBackend
 
 log = logging.getLogger(__name__)
 
-MOST_LAYER_GROUPS = 4  # a last chunk's bytes are hidden with two already; each more is a message more
+LAYER_GROUPS = (2, 3)  # two hide a last chunk's bytes; each more interrupts the prompt once more, for milliseconds
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
 
@@ -80,34 +81,27 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     log.info("%s", cache.describe())
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     max_model_len = _max_model_len(config, architecture)
-    window, spills, why_not = _reach(config, architecture, cache, num_slots)
-    if not window:
-        cache.sizing.require(max_model_len, num_slots if spills else 0, why_not)
+    eos_token_ids = frozenset(folder.eos_token_ids)
+
+    def terms_of(role: Role) -> RoleTerms:
+        return _terms(role, config, architecture, cache, max_model_len, num_slots, eos_token_ids)
+
+    terms = terms_of(config.role)  # refused before the weights are read
     backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
-    limits = Limits(
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-        chunk_size=config.chunk_size,
-        block_size=config.block_size,
-        max_model_len=max_model_len,
-        vocab_size=architecture.vocab_size,
-        eos_token_ids=frozenset(folder.eos_token_ids),
-        window=window,
-        spills=spills,
-    )
+    roles, refused_roles = _roles(terms_of)
     layer_groups = config.layer_groups or _layer_groups(layout, device)
-    grammars = Grammars(folder.path / "tokenizer.json", limits.vocab_size, limits.eos_token_ids)
-    sampler = Sampler(backend, EditBuilder(limits.eos_token_ids, device, grammars))
+    grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
+    sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
     scheduler = Scheduler(
         BlockPool(cache.num_blocks, num_slots),
-        limits,
-        policy_of(config.role),
+        terms.limits,
+        terms.policy,
         policy_named(config.scheduling),
         Preemption(PreemptionMode(config.preemption)),
     )
@@ -118,35 +112,76 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         eos_token_ids=folder.eos_token_ids,
         vocab_size=architecture.vocab_size,
         layer_groups=layer_groups,
+        refused_roles=refused_roles,
+        device=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else "",
     )
-    # Where nothing decodes there is nobody to spare a long step.
-    most = config.max_num_batched_tokens
-    least = most if scheduler.policy.hands_off else min(config.block_size, most)
+    most, least = config.max_num_batched_tokens, terms.least_prefill
     pace = StepPace(config.step_target_s, least=least, most=most) if config.step_target_s else None
     brownout = Brownout(least_prefill=least) if config.brownout else None
-    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout)
+    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
 
 
 def warm_up(engine: Engine) -> None:
-    """Run a chunk and a decode on blocks that nobody holds yet, so that the first request meets a warm model."""
-    layout = engine.cache.layout
-    length = min(layout.block_size, engine.ready.fingerprint.max_model_len - 1)
-    draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+    """Compute a chunk and a token for nobody, so that the first request meets a warm model."""
+    chunk = min(engine.cache.layout.block_size, engine.ready.fingerprint.max_model_len - 1)
     for _ in range(WARM_UP_ROUNDS):
-        for start, stop in ((0, length), (length - 1, length)):
-            grant = Grant(request_id="warm-up", tokens=(0,) * (stop - start), start=start, block_ids=(0,), draw=draw)
-            engine.runner.run(Step(grants=(grant,)), lambda step, group: None)
-    engine.cache.pool[0].zero_()
+        engine.runner.rehearse(chunk)
+        engine.runner.rehearse()
 
 
-def _reach(config: EngineConfig, architecture: Architecture, cache: KVCache, num_slots: int) -> tuple[int, bool, str]:
+def _terms(
+    role: Role,
+    config: EngineConfig,
+    architecture: Architecture,
+    cache: KVCache,
+    max_model_len: int,
+    num_slots: int,
+    eos_token_ids: frozenset[int],
+) -> RoleTerms:
+    """Return what the engine goes by in a role; raises ValueError for one that it cannot have."""
+    policy, most = policy_of(role), config.max_num_batched_tokens
+    window, spills, why_not = _reach(role, config, architecture, cache, num_slots)
+    if not window:
+        cache.sizing.require(max_model_len, num_slots if spills else 0, why_not)
+    limits = Limits(
+        max_num_batched_tokens=most,
+        max_num_seqs=config.max_num_seqs,
+        chunk_size=config.chunk_size,
+        block_size=config.block_size,
+        max_model_len=max_model_len,
+        vocab_size=architecture.vocab_size,
+        eos_token_ids=eos_token_ids,
+        window=window,
+        spills=spills,
+    )
+    # Where nothing decodes there is nobody to spare a long step.
+    return RoleTerms(
+        policy=policy, limits=limits, least_prefill=most if policy.hands_off else min(config.block_size, most)
+    )
+
+
+def _roles(terms_of: Callable[[Role], RoleTerms]) -> tuple[dict[Role, RoleTerms], tuple[RefusedRole, ...]]:
+    """Return the roles that can be had, and those that cannot."""
+    roles: dict[Role, RoleTerms] = {}
+    refused: list[RefusedRole] = []
+    for role in ROLES:
+        try:
+            roles[role] = terms_of(role)
+        except ValueError as error:
+            refused.append(RefusedRole(role=role, reason=str(error)))
+    return roles, tuple(refused)
+
+
+def _reach(
+    role: Role, config: EngineConfig, architecture: Architecture, cache: KVCache, num_slots: int
+) -> tuple[int, bool, str]:
     """Return what lets a sequence be larger than the pool: the window that frees blocks, whether it spills, or why not.
 
     The window is the model's, where it is of use, else 0. The last is "" or a clause for whoever is refused.
     """
-    if policy_of(config.role).hands_off:
-        return 0, False, f"a {config.role} pod ships sequences whole"
+    if policy_of(role).hands_off:
+        return 0, False, f"a {role} pod ships sequences whole"
     reasons = []
     chunk = f"a chunk_size of {config.chunk_size}"
     if architecture.window:
@@ -179,7 +214,7 @@ def _layer_groups(layout: KVLayout, device: torch.device) -> int:
     # Elsewhere than on a CPU a layer is still being computed when the next is asked for: nothing to announce yet.
     if layout.order is not BlockOrder.LAYER_OUTER or device.type != "cpu":
         return 1
-    return next(groups for groups in range(MOST_LAYER_GROUPS, 0, -1) if layout.num_layers % groups == 0)
+    return next((groups for groups in LAYER_GROUPS if layout.num_layers % groups == 0), 1)
 
 
 def _why_not_deterministic(architecture: Architecture, backend: Backend) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.engine.owner import Owner
 
 NO_BLOCK = -1  # stands in a block table for a block that is not in the pool
 
@@ -14,7 +15,8 @@ class Block:
     """A block: `references` is how many sequences hold it; `block_hash` is set while the cache knows it.
 
     `children` are the ids of the registered blocks that directly follow this one in some chain. One that is not
-    `parks` is not worth a copy in host memory when it leaves the cache.
+    `parks` is not worth a copy in host memory when it leaves the cache. While the cache knows it, its `owner` is whose
+    quota it counts against, None for nobody's.
     """
 
     block_id: int
@@ -24,3 +26,4 @@ class Block:
     depth: int = 0
     children: set[int] = field(default_factory=set)
     parks: bool = True
+    owner: Owner | None = None

@@ -68,7 +68,7 @@ class Brownout:
 
     def __init__(self, *, least_prefill: int) -> None:
         self.level = BrownoutLevel.NORMAL
-        self._least_prefill = least_prefill
+        self.least_prefill = least_prefill
         self._wish = 0  # +1 up, -1 down
         self._since_s = 0.0
 
@@ -91,7 +91,7 @@ class Brownout:
         """Return how many of `most` prompt tokens a step may have."""
         if LEVELS.index(self.level) < LEVELS.index(BrownoutLevel.SMALL_PREFILL):
             return most
-        return min(most, max(self._least_prefill, int(most * PREFILL_SHARE)))
+        return min(most, max(self.least_prefill, int(most * PREFILL_SHARE)))
 
     def relieve(self, pool: BlockPool) -> None:
         """Move idle cached blocks out of the pool, where it is time to."""

@@ -18,6 +18,8 @@ from collections import deque
 from pagewire.core.engine_messages import (
     Abort,
     Add,
+    Became,
+    Become,
     Bind,
     Bound,
     CannotStart,
@@ -37,6 +39,7 @@ from pagewire.core.engine_messages import (
     Stop,
 )
 from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Role
 from pagewire.engine import frames
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import OnStep
@@ -111,6 +114,10 @@ class EngineClient:
     def pid(self) -> int:
         """The process id of the engine."""
         return self._process.pid
+
+    async def become(self, role: Role) -> None:
+        """Have the engine go on with `role`; all that it caches comes in a step before this returns."""
+        await self._ask(Become(role=role), Became, role.value)
 
     def add(self, command: Add) -> None:
         """Run a sequence; all that follows comes in `StepDone`s. Raises EngineFailed when the process is gone."""
@@ -212,6 +219,8 @@ class EngineClient:
                 self.on_step(message)
             case Reserved() | Bound() | Held() | Freed():
                 self._answer(message, message.request_id)
+            case Became():
+                self._answer(message, message.role.value)
             case Pong():
                 self._answer(message, str(message.nonce))
             case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pagewire.core.clock import Clock
@@ -23,6 +23,7 @@ from pagewire.core.engine_messages import (
     Hold,
     Join,
     Keep,
+    PromptChunk,
     Reserve,
     Reserved,
     SequenceEnd,
@@ -31,11 +32,14 @@ from pagewire.core.engine_messages import (
 )
 from pagewire.core.errors import ErrorInfo, PagewireError
 from pagewire.core.load import BrownoutLevel, Load
+from pagewire.core.messages import Role
 from pagewire.core.token_record import TokenRecord
-from pagewire.engine import hold, progress, reservation
+from pagewire.engine import hold, progress, reservation, role_terms
 from pagewire.engine.brownout import Brownout, pressure_of
 from pagewire.engine.group import Group
 from pagewire.engine.moves import Move, Way
+from pagewire.engine.rehearsal import Rehearsal
+from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.runner import Runner, compute
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import State
@@ -65,6 +69,7 @@ class EngineLoop:
         mover: Mover | None = None,
         pace: StepPace | None = None,
         brownout: Brownout | None = None,
+        roles: Mapping[Role, RoleTerms] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -72,6 +77,8 @@ class EngineLoop:
         self._mover = mover  # needed where blocks are copied at all
         self._pace = pace  # where steps are to end in time
         self._brownout = brownout  # where service may be reduced under pressure
+        self._roles = roles or {}  # those that can be had
+        self._rehearsal = Rehearsal()
         self._prefill_budget = scheduler.limits.max_num_batched_tokens
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
@@ -83,9 +90,13 @@ class EngineLoop:
         self._stopped: list[Stop] = []  # likewise
         self._freed: list[Freed] = []
         self._pings: list[int] = []
+        self._due: list[Role] = []  # roles to change to before the next step
+        self._became: list[Role] = []
+        self._announces = False  # all that is cached, with the next word
         self._records: list[TokenRecord] = []
         self._chunks: list[ChunkDone] = []
         self._ends: list[SequenceEnd] = []
+        self._prompts: list[PromptChunk] = []
         self._computed = self._output = 0
         self._block_steps = self._block_steps_shared = 0
         self._told = self._load()  # the load that the outside knows
@@ -186,6 +197,16 @@ class EngineLoop:
             hold.release(self._scheduler, request_id)
             self._wake()
 
+    def become(self, role: Role) -> None:
+        """Go on with another role before the next step, and tell all that is cached; raises KeyError.
+
+        `take_became` returns the role once it is so.
+        """
+        with self._changed:
+            self._roles[role]  # refused here, where the order comes from, and not by the step
+            self._due.append(role)
+            self._wake()
+
     def ping(self, nonce: int) -> None:
         """Have `take_pings` return `nonce` once the running step is over."""
         with self._changed:
@@ -201,37 +222,69 @@ class EngineLoop:
     # ----------------------------------------------------------------------------------------------------- the loop
 
     def wait_for_work(self, timeout_s: float | None = None) -> bool:
-        """Sleep until there may be something to do; False once closed."""
+        """Sleep until there may be something to do, or rehearse for what is expected; False once closed."""
+        limits_s = [] if timeout_s is None else [timeout_s]
         if self._brownout is not None and self._brownout.is_active:
-            timeout_s = (
-                TICK_S if timeout_s is None else min(timeout_s, TICK_S)
-            )  # the way back is a matter of time alone
+            limits_s.append(TICK_S)  # the way back is a matter of time alone
         with self._changed:
-            self._changed.wait_for(lambda: self._work or self._closed, timeout_s)
-            return not self._closed
+            expects = any(sequence.state is State.RESERVED for sequence in self._scheduler.sequences.values())
+            due_in_s = self._rehearsal.due_in_s(self._clock.now(), expects=expects)
+            if due_in_s is not None:
+                limits_s.append(due_in_s)
+            self._changed.wait_for(lambda: self._work or self._closed, min(limits_s, default=None))
+            if self._work or self._closed or not expects:
+                return not self._closed
+        started_s = self._clock.now()
+        if self._rehearsal.due_in_s(started_s, expects=True) == 0:
+            self._runner.rehearse()
+            self._rehearsal.rehearsed(started_s, self._clock.now())
+        return True
 
     def step(self) -> StepDone | None:
         """Schedule, run, commit; None when nothing advanced and not even the load changed since the last call."""
+        step = self.begin()
+        if step is None:
+            return self.news()
+        started_s = self._clock.now()
+        computed, errors = compute(self._runner, step, self._group_done)
+        ended_s = self._clock.now()
+        self._rehearsal.stepped(ended_s)
+        return self.commit(step, computed, errors, ended_s - started_s)
+
+    def begin(self) -> Step | None:
+        """Return what is to be computed now, None when nothing can advance; `commit` is to follow.
+
+        For whoever computes steps in a time of its own, as `step` does in the machine's.
+        """
         with self._changed:
             self._work = False
+            self._change_role()
             self._prefill_budget = self._most_prefill()
             step = self._scheduler.schedule(self._prefill_budget)
             self._move()
             if step is None:
-                return self._drain()
+                return None
             sequences = self._scheduler.sequences
             self._in_step = frozenset(sequences[grant.request_id].request_id for grant in step.grants)
             self._block_steps += self._scheduler.pool.num_claims
             self._block_steps_shared += self._scheduler.pool.num_shared
-        started_s = self._clock.now()
-        computed, errors = compute(self._runner, step, self._group_done)
-        elapsed_s = self._clock.now() - started_s
+            return step
+
+    def commit(
+        self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError], elapsed_s: float
+    ) -> StepDone | None:
+        """Account for the step that was begun, which took `elapsed_s`; return what came of it."""
         with self._changed:
             self._commit(step, computed, errors)
             if not errors:
                 self._measure(step, elapsed_s)
             self._in_step = frozenset()
             self._work = True  # whatever follows from this step
+            return self._drain(elapsed_s)
+
+    def news(self) -> StepDone | None:
+        """Return what has changed since anything was last told, without a step; None when nothing has."""
+        with self._changed:
             return self._drain()
 
     def _group_done(self, step: Step, group: int) -> None:
@@ -256,6 +309,12 @@ class EngineLoop:
             pings, self._pings = tuple(self._pings), []
             return pings
 
+    def take_became(self) -> tuple[Role, ...]:
+        """Return the roles that it changed to; what it cached then was told before."""
+        with self._changed:
+            became, self._became = tuple(self._became), []
+            return became
+
     def load(self) -> Load:
         """Return what the engine holds and has to do, counted now."""
         with self._changed:
@@ -267,6 +326,13 @@ class EngineLoop:
             self._scheduler.pool.check()
 
     # ----------------------------------------------------------------------------------- inside, with the lock held
+
+    def _change_role(self) -> None:
+        for role in self._due:
+            role_terms.change(self._scheduler, self._roles[role], self._pace, self._brownout)
+        self._announces = self._announces or bool(self._due)
+        self._became += self._due
+        self._due.clear()
 
     def _move(self) -> None:
         # Before the lock is let go: whoever learns an id finds what belongs there, and may write to it.
@@ -305,7 +371,10 @@ class EngineLoop:
                 continue
             before = sequence.group.computed_tokens
             done = progress.commit(self._scheduler, sequence, grant, computed)
-            self._computed += sequence.group.computed_tokens - before
+            computed_tokens = sequence.group.computed_tokens - before
+            self._computed += computed_tokens
+            if computed_tokens and not self._scheduler.policy.hands_off:
+                self._prompts.append(PromptChunk(request_id=sequence.request_id, num_tokens=computed_tokens))
             self._records += done.records
             self._output += sum(len(record.tokens) for record in done.records)
             if done.chunk is not None:
@@ -343,16 +412,30 @@ class EngineLoop:
             most = self._brownout.most_prefill(most)
         return most if self._pace is None else min(most, self._pace.most_prefill(*scheduler.decodes_ahead()))
 
-    def _drain(self) -> StepDone | None:
+    def _drain(self, elapsed_s: float = 0.0) -> StepDone | None:
         stored, evicted = self._scheduler.pool.drain_events()
         records, self._records = tuple(self._records), []
         chunks, self._chunks = tuple(self._chunks), []
         ends, self._ends = tuple(self._ends), []
+        prompts, self._prompts = tuple(self._prompts), []
+        preempted, self._scheduler.preempted = tuple(self._scheduler.preempted), []
         load = self._load()
-        if load == self._told and not (records or chunks or ends or stored or evicted):
+        if load == self._told and not (records or chunks or ends or stored or evicted or self._announces):
             return None
+        if self._announces:
+            stored, self._announces = self._scheduler.pool.cached_chain(), False
         self._told = load
-        return StepDone(records=records, chunks=chunks, ends=ends, stored=stored, evicted=evicted, load=load)
+        return StepDone(
+            records=records,
+            chunks=chunks,
+            ends=ends,
+            stored=stored,
+            evicted=evicted,
+            load=load,
+            elapsed_s=elapsed_s,
+            prompts=prompts,
+            preempted=preempted,
+        )
 
     def _load(self) -> Load:
         scheduler, pool = self._scheduler, self._scheduler.pool
@@ -368,9 +451,15 @@ class EngineLoop:
             blocks_reserved=pool.num_reserved,
             blocks_host=pool.host.num_parked + pool.host.num_lent,
             blocks_shared=pool.num_shared,
+            blocks_evicted=pool.cache.num_evicted,
+            blocks_evicted_over_quota=pool.cache.num_evicted_over,
+            tenants_over_quota=pool.cache.num_over,
             block_steps=self._block_steps,
             block_steps_shared=self._block_steps_shared,
             blocks_orphaned=pool.num_orphaned(scheduler.tables()),
+            blocks_allocated=pool.num_allocated,
+            blocks_freed=pool.num_freed,
+            graph_recaptures=self._runner.num_recaptures,
             prompt_tokens_computed=self._computed,
             prompt_tokens=scheduler.num_prompt_tokens,
             prompt_tokens_cached=scheduler.num_cached_tokens,
@@ -384,6 +473,8 @@ class EngineLoop:
             brownout=self._brownout.level if self._brownout is not None else BrownoutLevel.NORMAL,
             prefill_s_per_token=self._meter.prefill_s_per_token,
             step_s=self._meter.step_s,
+            step_sequences=self._meter.step_sequences,
+            step_s_per_sequence=self._meter.step_s_per_sequence,
         )
 
 

@@ -1,7 +1,9 @@
-"""What the front of every pod does that is not its job: engine, gRPC server, links, discovery, metrics, health, drain.
+"""What the front of every pod does that is not its job: steps, links, discovery, metrics, health, drain.
 
 The front speaks and the engine steps, in two processes, so that bulk bytes never share an interpreter with a step.
-`Front.run` is a pod's whole life. It knows no prefill and no decode: that is the `Service` it is given.
+A front is a pod for as long as it has one role: one incarnation, which begins with what its engine caches and ends in
+a drain. `Front.run` is all of it. It knows no prefill and no decode: that is the `Service` it is given. Engine and
+doors are lent, and outlive it.
 
 Invariant: health is SERVING only while the engine process lives and the pod admits work.
 """
@@ -20,18 +22,28 @@ from typing import Protocol
 import grpc
 
 from pagewire.core.engine_messages import StepDone
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, RoleRefused
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
+from pagewire.core.trace_context import TraceContext
 from pagewire.engine import pin, pinning, prefix_file
+from pagewire.engine.role_policy import ROLES
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers
-from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.block_index import BlockIndex
+from pagewire.serving.cache_feed import CacheFeed
+from pagewire.serving.doors import Doors
 from pagewire.serving.handshake import Identity
 from pagewire.serving.lifecycle import Lifecycle
-from pagewire.serving.metrics import LoadCollector, Sample, serve
+from pagewire.serving.metrics import About, LoadCollector
 from pagewire.serving.pod_config import PodConfig
-from pagewire.serving.registry import Publisher, Registration, Registry
+from pagewire.serving.publisher import Publisher
+from pagewire.serving.redis_address import RedisAddress
+from pagewire.serving.registration import Registration
+from pagewire.serving.registry import Registry
+from pagewire.serving.sample import Sample
+from pagewire.serving.tls import Wire
+from pagewire.serving.tracing import Exporter, Process, Tracing
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +87,25 @@ class Service(Protocol):
 
 
 class Front:
-    """One pod's front, with its engine running."""
+    """The front of a pod that has `role`, with its engine running. `next_role` is what it drains for, if for one.
 
-    def __init__(self, config: PodConfig, role: Role, engine: RunningEngine, offers: Offers) -> None:
+    `exporter` takes the spans of traced requests; None: nothing is traced.
+    """
+
+    def __init__(
+        self,
+        config: PodConfig,
+        role: Role,
+        engine: RunningEngine,
+        offers: Offers,
+        wire: Wire,
+        exporter: Exporter | None = None,
+    ) -> None:
         self.config = config
         self.engine = engine
         self.offers = offers
         self.lifecycle = Lifecycle()
+        self.next_role: Role | None = None
         self.identity = Identity(
             peer_id=config.pod_id or f"{role.value}-{os.urandom(4).hex()}",
             incarnation=os.urandom(4).hex(),
@@ -90,6 +114,11 @@ class Front:
             fingerprint=engine.ready.fingerprint,
             transports=offers.texts,
         )
+        self.cache_feed = CacheFeed()
+        self.wire = wire
+        self.tracing: Tracing | None = None
+        if exporter is not None:
+            self.tracing = Tracing(exporter, Process(f"pagewire-{role.value}", self.identity.peer_id))
         self.address = ""  # where peers dial it, once it serves
         self._load = Load(blocks_total=engine.ready.num_blocks, blocks_free=engine.ready.num_blocks)
 
@@ -97,63 +126,89 @@ class Front:
         """Return the engine's latest word on its load, and whether the pod drains."""
         return self._load if self.lifecycle.is_ready else _draining(self._load)
 
+    def trace_of(self, traceparent: str) -> TraceContext | None:
+        """Return what the spans of a request are below; None where it is not traced, or nothing is here."""
+        return self.tracing.begin(traceparent) if self.tracing is not None and traceparent else None
+
     def note(self, step: StepDone) -> None:
-        """Take the engine's latest word on its load."""
+        """Take the engine's latest word on its load and its cache."""
         if step.load is not None:
             self._load = step.load
+        if step.stored or step.evicted:
+            self.cache_feed.note(step.stored, step.evicted)
 
-    async def run(self, service: Service, on_ready: Ready) -> None:
-        """Serve until drained.
+    def change_role(self, role: Role) -> None:
+        """Begin to drain, to come back with `role`.
 
-        Raises EngineFailed when the engine dies, OSError when a port is taken, ValueError when a prefix is not pinned.
+        Raises InvalidRequest for what is no pod's role, RoleRefused for one that this pod has or cannot have, Draining.
+        """
+        pod_id = self.identity.peer_id
+        if role not in ROLES:
+            raise InvalidRequest(f"a pod's role is one of {', '.join(ROLES)}, not {role}", field="role")
+        if not self.lifecycle.is_ready:
+            raise Draining(f"{pod_id} is draining")
+        if role is self.identity.role:
+            raise RoleRefused(f"{pod_id} is a {role} pod already")
+        for refused in self.engine.ready.refused_roles:
+            if refused.role is role:
+                raise RoleRefused(f"{pod_id} cannot be a {role} pod: {refused.reason}")
+        self.next_role = role
+        self.lifecycle.drain(f"becomes a {role} pod")
+
+    async def run(self, service: Service, doors: Doors, on_ready: Ready) -> None:
+        """Serve until drained; `lifecycle` is stopped then, and the service closed.
+
+        Raises EngineFailed when the engine dies, ValueError when a prefix is not pinned.
         """
         config, identity = self.config, self.identity
         async with contextlib.AsyncExitStack() as ends:  # whatever was begun is ended, the last thing first
             ends.callback(self.lifecycle.stopped)
-            ends.push_async_callback(self.engine.close)
-            server = GrpcServer(config.host, config.port, service.handlers())
-            ends.push_async_callback(server.stop, grace_s=1.0)
             ends.push_async_callback(service.aclose)
-            await server.start()
-            self.address = server.address
+            self.address = doors.address
             collector = LoadCollector(
-                identity.peer_id, identity.role.value, self.load, service.counters, service.gauges
-            )
-            metrics = serve(collector, config.host, config.metrics_port)
-            ends.callback(metrics.server_close)
-            ends.callback(metrics.shutdown)
+                self._about(), self.load, self._counters_of(service), service.gauges,
+                pids={"front": os.getpid(), "engine": self.engine.pid}, device=self.engine.ready.device,
+            )  # fmt: skip
             registration = Registration(
                 pod_id=identity.peer_id,
                 incarnation=identity.incarnation,
                 role=identity.role,
-                address=server.address,
-                metrics=f"{config.host}:{metrics.server_port}",
+                address=doors.address,
+                metrics=doors.metrics_address,
                 fingerprint=self.engine.ready.fingerprint,
             )
-            registry = Registry(config.redis_url, config.cluster)
+            redis = RedisAddress.parse(config.redis_url, config.redis_ca)
+            registry, index = Registry(redis, config.cluster), BlockIndex(redis, config.cluster)
             ends.push_async_callback(registry.aclose)
-            publisher = Publisher(registry, lambda: registration)
+            ends.push_async_callback(index.aclose)
+            publisher = Publisher(registry, index, registration)
+            self.engine.on_step = lambda step: self._tell(step, publisher)
+            await self.engine.become(identity.role)
             await self._pin_prefixes(publisher)
             self.engine.on_step = self._steps_to(service, publisher)
+            doors.lead_to(service.handlers(), collector)
+            ends.callback(doors.lead_nowhere)
             publishing = asyncio.create_task(publisher.run())
             ends.push_async_callback(_stop, publishing)
-            self.lifecycle.drain_on_signals()
             self.lifecycle.ready()
-            await server.serving(True)
+            await doors.serving(self.lifecycle.is_ready)
             on_ready({
-                "id": identity.peer_id, "grpc": server.address, "metrics": f"http://{registration.metrics}/metrics",
+                "id": identity.peer_id, "grpc": doors.address, "metrics": f"http://{registration.metrics}/metrics",
                 "pid": os.getpid(), "role": identity.role.value,
             })  # fmt: skip
-            await self._until_drained(server, service, publisher)
+            await self._until_drained(doors, service, publisher, publishing)
 
-    async def _until_drained(self, server: GrpcServer, service: Service, publisher: Publisher) -> None:
+    async def _until_drained(
+        self, doors: Doors, service: Service, publisher: Publisher, publishing: asyncio.Task[None]
+    ) -> None:
         died = asyncio.create_task(self.engine.exited.wait())
         asked = asyncio.create_task(self.lifecycle.wait_draining())
         try:
             await _first_of(died, asked)
             if not died.done():
                 # Readiness goes first, liveness stays; withdrawn from discovery, then the admitted are finished.
-                await server.serving(False)
+                await doors.serving(False)
+                await _stop(publishing)  # it would register the pod anew
                 await publisher.withdraw()
                 settled = asyncio.create_task(service.drained())
                 await _first_of(died, settled, timeout_s=self.config.drain_s)
@@ -166,7 +221,7 @@ class Front:
                 settled.cancel()
             if died.done():
                 self.lifecycle.drain("the engine process died")
-                await server.serving(False)
+                await doors.serving(False)
                 error = EngineFailed("the engine process died")
                 await service.fail(error)
                 raise error
@@ -181,6 +236,21 @@ class Front:
         prefixes = await asyncio.to_thread(prefix_file.read, Path(config.pin_prefix), Path(config.model))
         pins = pin.plan(prefixes, self.engine.ready, key=config.cluster_secret.encode(), share=config.pin_share)
         await pinning.compute(self.engine, pins, lambda step: self._tell(step, publisher))
+
+    def _about(self) -> About:
+        ready, identity = self.engine.ready, self.identity
+        cache = {
+            "block_size": str(ready.layout.block_size),
+            "cache_dtype": ready.layout.dtype,
+            "num_gpu_blocks": str(ready.num_blocks),
+            "enable_prefix_caching": "True",
+        }
+        model = ready.fingerprint.model_name
+        return About(pod_id=identity.peer_id, role=identity.role.value, model=model, cache=cache)
+
+    def _counters_of(self, service: Service) -> Callable[[], dict[str, float]]:
+        tracing = self.tracing
+        return service.counters if tracing is None else lambda: {**service.counters(), **tracing.counters()}
 
     def _steps_to(self, service: Service, publisher: Publisher) -> Callable[[StepDone], None]:
         def on_step(step: StepDone) -> None:

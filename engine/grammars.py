@@ -22,8 +22,10 @@ from pagewire.core.sampling import Grammar, GrammarKind
 
 MAX_COMPILED = 256
 MAX_MATCHED = 256
-# Below the library's own: a lexer state is about 2 kB.
-_LIMITS = LLParserLimits(max_lexer_states=30_000, max_grammar_size=100_000, verbose_errors=False)
+# Below the library's own: a lexer state is about 2 kB, and fuel for a lexer is time in its first masks, 2 us a unit.
+_LIMITS = LLParserLimits(
+    max_lexer_states=30_000, max_grammar_size=100_000, initial_lexer_fuel=200_000, verbose_errors=False
+)
 _ERROR_CHARS = 300
 
 
@@ -72,8 +74,15 @@ class Grammars:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
         matcher = LLMatcher(self._load(grammar), _source(grammar), log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise _refusal(grammar, matcher)
+        begun = matcher
+        for _ in range(2):
+            # Copies share a lexer, which is built by the masks that ask for it: by the first one here, where no step
+            # waits. That it went beyond the bounds shows in the one after it.
+            if not begun.is_error():
+                begun = matcher.deep_copy()
+                begun.compute_bitmask()
+        if begun.is_error():
+            raise _refusal(grammar, begun)
         with self._guard:
             self._compiled[key] = matcher
             if len(self._compiled) > MAX_COMPILED:

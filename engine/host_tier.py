@@ -10,12 +10,13 @@ what both hold of a chain is a prefix.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.engine.eviction_order import EvictionOrder
 from pagewire.engine.moves import Moves, Way
+from pagewire.engine.owner import Owner
 
 
 class OutOfSlots(Exception):
@@ -24,17 +25,21 @@ class OutOfSlots(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A block in the host tier: `depth` is its place in the chain; a `tail` is not full, and its sequence's own."""
+    """A block in the host tier: `depth` is its place in the chain; a `tail` is not full, and its sequence's own.
+
+    Its `owner` is whose quota it counts against.
+    """
 
     slot: int
     block_hash: BlockHash
     parent_hash: BlockHash | None
     depth: int
     is_tail: bool = False
+    owner: Owner | None = None
 
 
 class HostTier:
-    """`num_slots` places for blocks; the least recently used chain goes first, from its leaf.
+    """`num_slots` places for blocks; the chain that is first in order to go goes from its leaf.
 
     One slot is kept for a block on its way up while another goes down, so that bringing one up costs none.
     """
@@ -43,7 +48,8 @@ class HostTier:
         self.num_slots = num_slots
         self._lent: set[int] = set()
         self._free = list(range(num_slots - 1, -1, -1))
-        self._parked: OrderedDict[BlockHash, Parked] = OrderedDict()  # least recently used first
+        self._parked: dict[BlockHash, Parked] = {}
+        self._order: EvictionOrder[BlockHash] = EvictionOrder(num_slots)
         self._children: dict[BlockHash, set[BlockHash]] = {}  # of blocks here and of blocks in the pool
         self._moves = moves
 
@@ -73,7 +79,7 @@ class HostTier:
         """Make a chain the most recently used, its last block the least recently used of it."""
         for block_hash in reversed(hashes):
             if block_hash in self._parked:
-                self._parked.move_to_end(block_hash)
+                self._order.touch(block_hash)
 
     def is_followed(self, block_hash: BlockHash) -> bool:
         """Return whether something here comes directly after a block."""
@@ -87,12 +93,14 @@ class HostTier:
         depth: int,
         *,
         is_tail: bool = False,
+        owner: Owner | None = None,
     ) -> tuple[Parked, ...]:
         """Take over what a block of the pool caches; return what had to go to make room. Needs a capacity at all."""
         assert block_hash not in self._parked, "a block is parked twice"
         gone = () if len(self._parked) < self.capacity else (self._drop(self._least_useful()),)
-        parked = Parked(self._free.pop(), block_hash, parent_hash, depth, is_tail)
+        parked = Parked(self._free.pop(), block_hash, parent_hash, depth, is_tail, owner)
         self._parked[block_hash] = parked
+        self._order.add(block_hash, owner)
         if parent_hash is not None:
             self._children.setdefault(parent_hash, set()).add(block_hash)
         self._moves.ask(block_id, parked.slot, Way.OUT)
@@ -155,6 +163,8 @@ class HostTier:
         placed = sorted([*used, *self._free, *self._lent])
         assert placed == list(range(self.num_slots)), "a slot is lost, or in two places"
         assert len(used) <= self.capacity, "no slot is left for a block on its way up"
+        assert set(self._order) == set(self._parked)
+        self._order.check()
         for block_hash, parked in self._parked.items():
             assert parked.block_hash == block_hash
             assert (parked.parent_hash is None) == (parked.depth == 0)
@@ -163,8 +173,8 @@ class HostTier:
         assert all(self._children.values()), "an empty set of children is kept"
 
     def _least_useful(self) -> BlockHash:
-        # From the least recently used block down to a leaf, as in the pool.
-        block_hash = next(iter(self._parked))
+        # From the first in order down to a leaf, as in the pool.
+        block_hash = self._order.first()
         while children := self._children.get(block_hash):
             block_hash = next(iter(children))
         return block_hash
@@ -176,6 +186,7 @@ class HostTier:
 
     def _remove(self, block_hash: BlockHash) -> Parked:
         parked = self._parked.pop(block_hash)
+        self._order.remove(block_hash)
         if parked.parent_hash is not None:
             siblings = self._children[parked.parent_hash]
             siblings.discard(block_hash)

@@ -22,7 +22,7 @@ from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.interrupts import uninterrupted
-from pagewire.text.text_stream import TextStream
+from pagewire.text.text_stream import PLAIN, TextRules, TextStream
 from pagewire.text.tokenizer import Tokenizer
 
 # Queued sequences for each that may run: a batch never starves, and counting those that wait costs nothing.
@@ -40,6 +40,7 @@ class Job:
     sampling: SamplingParams
     cache_salt: str = ""
     priority: int = 0
+    text_rules: TextRules = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +224,7 @@ class InPlaceEngine:
         streams = [
             _Stream(
                 sampling=sampling,
-                stream=TextStream(self.tokenizer.detokenizer(), sampling.stop, sampling.min_tokens),
+                stream=self.tokenizer.text_stream(sampling.stop, sampling.min_tokens, job.text_rules),
             )
             for _ in range(sampling.n)
         ]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import torch
 
 from pagewire.core.kv_layout import BlockOrder
+from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.architecture import Model
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.sampler import Sampler
-from pagewire.engine.step import Computed, Grant, Step
+from pagewire.engine.step import Computed, Draw, Grant, Step
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.decoder_stack import OnLayer
 
 
 class ModelRunner:
@@ -40,12 +42,14 @@ class ModelRunner:
                 f"layer_groups {num_groups}: {layout.num_layers} layers in blocks that are {layout.order} do not "
                 "fall into that many equal spans"
             )
+        self.num_recaptures = 0  # every step is computed eagerly: there is no graph to capture
         self._layers_per_group = layout.num_layers // num_groups
         self._model = model
         self._cache = cache
         self._backend = backend
         self._sampler = sampler
         self._host = host
+        self._stage = torch.zeros_like(cache.pool[:1])  # where rehearsals write
 
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
@@ -60,8 +64,18 @@ class ModelRunner:
                 if self._layers_per_group < self._cache.layout.num_layers:
                     on_group(step, group - 1)
 
-        batch = Batch.of(step, self._cache.layout.block_size, self._cache.pool.device, self._host)
-        logits = self._model.forward(batch, self._cache.pool, wrote if sealed else None)  # [n, V]
+        return self._compute(step, self._cache.pool, wrote if sealed else None)
+
+    @torch.inference_mode()
+    def rehearse(self, num_tokens: int = 1) -> None:
+        """Compute that many tokens, at most a block of them, for nobody: on a block that is not the pool's."""
+        draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+        grant = Grant(request_id="rehearsal", tokens=(0,) * num_tokens, start=0, block_ids=(0,), draw=draw)
+        self._compute(Step(grants=(grant,)), self._stage, None)
+
+    def _compute(self, step: Step, pool: torch.Tensor, wrote: OnLayer | None) -> dict[str, Computed]:
+        batch = Batch.of(step, self._cache.layout.block_size, pool.device, self._host)
+        logits = self._model.forward(batch, pool, wrote)  # [n, V]
         return self._sampler.draw(logits, batch) if batch.draws or batch.scorings else {}
 
     def _seal(self, grant: Grant, layers: slice) -> None:

@@ -21,6 +21,8 @@ from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import (
     Abort,
     Add,
+    Became,
+    Become,
     Bind,
     CannotStart,
     EngineMessage,
@@ -135,6 +137,8 @@ class CommandReader:
                     self._front.send(freed)
             case Release():
                 self._loop.release(message.request_id)
+            case Become():
+                self._loop.become(message.role)
             case Ping():
                 self._loop.ping(message.nonce)
             case _:
@@ -177,6 +181,8 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
                 front.send(done)
             for freed in engine.loop.take_freed():
                 front.send(freed)
+            for role in engine.loop.take_became():
+                front.send(Became(role=role))
             for nonce in engine.loop.take_pings():
                 front.send(Pong(nonce=nonce))
     except (BrokenPipeError, ConnectionResetError):

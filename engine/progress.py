@@ -197,7 +197,9 @@ def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) ->
     hashes = sequence.chain(end)
     for depth in range(max(first, sequence.num_gone), end):
         parent = hashes[depth - 1] if depth else None
-        if not scheduler.pool.register(sequence.block_table[depth], hashes[depth], parent, depth):
+        if not scheduler.pool.register(
+            sequence.block_table[depth], hashes[depth], parent, depth, sequence.spec.cache_quota
+        ):
             return False
         sequence.num_registered = depth + 1
     return True

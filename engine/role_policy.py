@@ -20,6 +20,9 @@ _POLICIES = {
     Role.COLOCATED: RolePolicy(hands_off=False),
 }
 
+ROLES = tuple(_POLICIES)
+"""Those that a pod can have."""
+
 
 def policy_of(role: Role) -> RolePolicy:
     """Return the policy of a pod's role; raises ValueError for a role that has no engine."""

@@ -22,11 +22,20 @@ OnGroup = Callable[[Step, int], None]
 class Runner(Protocol):
     """What computes a step."""
 
+    @property
+    def num_recaptures(self) -> int:
+        """Device graphs that had to be captured anew since the warm-up: each stalls a step."""
+        ...
+
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Return what was found out, by request id; running a step again writes the same KV to the same places.
 
         What a grant has nothing to find out for is left out.
         """
+        ...
+
+    def rehearse(self) -> None:
+        """Compute a token for nobody, by the same code and weights as a step; leave no trace of it."""
         ...
 
 

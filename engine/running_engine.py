@@ -24,6 +24,7 @@ from pagewire.core.engine_messages import (
     StepDone,
     Stop,
 )
+from pagewire.core.messages import Role
 from pagewire.kvtransfer.transport import BlockMemory
 
 OnStep = Callable[[StepDone], None]
@@ -40,8 +41,20 @@ class RunningEngine(Protocol):
     on_step: OnStep
 
     @property
+    def pid(self) -> int:
+        """The process that steps."""
+        ...
+
+    @property
     def pool(self) -> BlockMemory:
         """The bytes of the KV pool."""
+        ...
+
+    async def become(self, role: Role) -> None:
+        """Have the engine go on with `role`, which is none of `ready.refused_roles`; what still runs is cut off.
+
+        All that it caches comes in a step before this returns.
+        """
         ...
 
     def add(self, command: Add) -> None:

@@ -60,6 +60,7 @@ class Scheduler:
         self.joined: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.num_preemptions = 0
+        self.preempted: list[str] = []  # requests, until somebody takes note of them
         self.num_swaps = 0  # of these, those whose KV was copied to host memory
         self.num_prompt_tokens = 0  # of the sequences that were admitted, and of those what was cached, and pinned
         self.num_cached_tokens = 0
@@ -344,6 +345,7 @@ class Scheduler:
         self._short = self.waiting[0]
         self.num_preemptions += 1
         self.num_swaps += swaps
+        self.preempted.append(victim.request_id)
 
     def _release(self, sequence: Sequence, *, parks: bool = True) -> None:
         departed.release(self.pool, sequence, parks=parks)

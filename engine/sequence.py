@@ -120,10 +120,12 @@ class Sequence:
 
     def chain(self, num_blocks: int) -> list[BlockHash]:
         """Return the hashes of the first `num_blocks` blocks, which must be full of known tokens."""
-        while len(self.hashes) < num_blocks:
-            start = len(self.hashes) * self.block_size
-            parent = self.hashes[-1] if self.hashes else self.spec.root
-            self.hashes.append(extend(parent, self.tokens(start, start + self.block_size)))
+        known, size = len(self.hashes), self.block_size
+        if known < num_blocks:
+            tokens, parent = self.tokens(known * size, num_blocks * size), self.parent_of(known) or self.spec.root
+            for start in range(0, len(tokens), size):
+                parent = extend(parent, tokens[start : start + size])
+                self.hashes.append(parent)
         return self.hashes[:num_blocks]
 
     def tail_hash(self, num_tokens: int) -> BlockHash | None:

@@ -5,6 +5,7 @@ Knows bounds; knows nothing of what else runs. Invariant: what passes can run to
 
 from __future__ import annotations
 
+from pagewire.core.cache_quota import MAX_TAG_BYTES
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec
 from pagewire.engine.limits import Limits
@@ -44,6 +45,12 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *
     if not -MAX_PRIORITY <= spec.priority <= MAX_PRIORITY:
         raise InvalidRequest(
             f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {spec.priority}", field="priority"
+        )
+    quota = spec.cache_quota
+    if quota is not None and not (1 <= len(quota.tag) <= MAX_TAG_BYTES and 0 <= quota.share <= 1):
+        raise InvalidRequest(
+            f"cache_quota has a tag of 1 to {MAX_TAG_BYTES} bytes and a share of 0 to 1, not {quota}",
+            field="cache_quota",
         )
     if len(spec.output) >= spec.sampling.max_tokens:
         raise InvalidRequest(

@@ -6,6 +6,8 @@ Takes durations; reads no clock.
 from __future__ import annotations
 
 SMOOTHING = 0.2  # weight of the newest measurement
+LEAST_SPREAD = 0.25  # sequences squared; less tells nothing of a slope
+TREND_SMOOTHING = 0.05  # the same where a slope is wanted: batches change more slowly than steps vary
 
 
 class StepMeter:
@@ -14,6 +16,9 @@ class StepMeter:
     def __init__(self) -> None:
         self.prefill_s_per_token = 0.0
         self.step_s = 0.0
+        self.step_sequences = 0.0  # in the steps behind `step_s`
+        self._spread = 0.0  # of the number of sequences, and of it together with the seconds
+        self._spread_s = 0.0
         self.copy_out_s_per_block = 0.0
         self.copy_in_s_per_block = 0.0
 
@@ -23,7 +28,20 @@ class StepMeter:
             share_s = elapsed_s - (self.step_s if num_decodes else 0.0)
             self.prefill_s_per_token = _blend(self.prefill_s_per_token, max(0.0, share_s) / num_prefill_tokens)
         elif num_decodes:
-            self.step_s = _blend(self.step_s, elapsed_s)
+            self._observe_batch(num_decodes, elapsed_s)
+
+    @property
+    def step_s_per_sequence(self) -> float:
+        """What a decode step takes longer with a sequence more; 0 while all had about as many."""
+        return max(0.0, self._spread_s / self._spread) if self._spread >= LEAST_SPREAD else 0.0
+
+    def _observe_batch(self, num_decodes: int, elapsed_s: float) -> None:
+        if self.step_s:
+            off, off_s = num_decodes - self.step_sequences, elapsed_s - self.step_s
+            self._spread += TREND_SMOOTHING * (off * off - self._spread)
+            self._spread_s += TREND_SMOOTHING * (off * off_s - self._spread_s)
+        self.step_sequences = _blend(self.step_sequences, float(num_decodes))
+        self.step_s = _blend(self.step_s, elapsed_s)
 
     def observe_copies(self, num_blocks: int, elapsed_s: float, *, is_out: bool) -> None:
         """Account for blocks copied out of the pool, or into it."""

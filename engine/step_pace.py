@@ -20,8 +20,8 @@ class StepPace:
         if target_s <= 0 or not 1 <= least <= most:
             raise ValueError(f"a step of {target_s} s with {least} to {most} prompt tokens cannot be aimed at")
         self.cost = StepCost()
+        self.least_prefill = least
         self._target_s = target_s
-        self._least = least
         self._most = most
         self._seen = least
 
@@ -29,7 +29,7 @@ class StepPace:
         """Return how many prompt tokens may go beside `decodes`, the first of them `depth` tokens into its prompt."""
         left_s = self._target_s - self.cost.predict_s(decodes) - MARGIN * self.cost.error_s
         fitting = min(self.cost.most_prefill(left_s, depth), GROWTH * self._seen, self._most)
-        return max(self._least, fitting)
+        return max(self.least_prefill, fitting)
 
     def observe(self, shape: StepShape, elapsed_s: float) -> None:
         """Account for a step that took `elapsed_s`."""

@@ -23,7 +23,7 @@ def save(pool: BlockPool, limits: Limits, preemption: Preemption, victim: Sequen
     if not own or not preemption.swaps(min(victim.num_computed, own * size), own, pool.host.capacity):
         return False
     depth, tail_hash = victim.num_computed // size, victim.tail_hash(victim.num_computed)
-    if tail_hash is None or pool.save_tail(victim.block_table[depth], tail_hash, victim.parent_of(depth), depth):
+    if tail_hash is None or pool.cache.save_tail(victim.block_table[depth], tail_hash, victim.parent_of(depth), depth):
         victim.num_saved = victim.num_computed
     return True
 
@@ -48,5 +48,5 @@ def forget(pool: BlockPool, sequence: Sequence) -> None:
     """Let go of what was saved of a sequence, if it is still there."""
     tail_hash = sequence.tail_hash(sequence.num_saved)
     if tail_hash is not None:
-        pool.forget_tail(tail_hash)
+        pool.cache.forget_tail(tail_hash)
     sequence.num_saved = 0

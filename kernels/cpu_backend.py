@@ -193,13 +193,13 @@ class CpuBackend(TorchBackend):
 
 
 class _PackedLinear:
-    """A weight `[N, K]` as packed panels, and its bias in fp32."""
+    """A weight `[N, K]` as packed stripes, and its bias in fp32."""
 
     def __init__(
-        self, function: Callable[..., None], panels: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None
+        self, function: Callable[..., None], stripes: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None
     ) -> None:
         self._function = function
-        self._panels = panels
+        self._stripes = stripes
         self._num_outputs, self._num_inputs = shape
         self._bias = None if bias is None else bias.float()
 
@@ -208,7 +208,6 @@ class _PackedLinear:
         x = x.contiguous()
         out = x.new_empty(x.shape[0], self._num_outputs)
         bias = None if self._bias is None else self._bias.data_ptr()
-        self._function(
-            x.data_ptr(), self._panels.data_ptr(), bias, out.data_ptr(), x.shape[0], self._num_inputs, self._num_outputs
-        )
+        sizes = (x.shape[0], self._num_inputs, self._num_outputs)
+        self._function(x.data_ptr(), self._stripes.data_ptr(), bias, out.data_ptr(), *sizes)
         return out

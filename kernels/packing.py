@@ -1,4 +1,4 @@
-"""Weights as the native products read them: panels of 16 outputs, `[ceil(N / 16), K / step, 16, step]`.
+"""Weights as the native products read them: stripes of 32 outputs, `[ceil(N / 32), K / step, 32, step]`.
 
 Zeros stand behind the last output; `step` elements of an input lie behind one another, as many as the processor
 multiplies at once. Knows nothing of what a product is for.
@@ -11,6 +11,7 @@ import torch
 from pagewire.kernels.arena import Arena
 
 LANES = 16
+STRIPE = 32  # outputs that lie behind one another for each `step` inputs
 STEP = {torch.bfloat16: 2, torch.float32: 1}
 SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}  # of a native function's name
 
@@ -21,17 +22,17 @@ def is_packable(weight: torch.Tensor) -> bool:
 
 
 def pack(weight: torch.Tensor, arena: Arena) -> torch.Tensor:
-    """Return the panels of a weight `[N, K]`."""
+    """Return the stripes of a weight `[N, K]`."""
     step = STEP[weight.dtype]
     num_outputs, num_inputs = weight.shape
-    num_panels, whole = -(-num_outputs // LANES), num_outputs // LANES
-    panels = arena.empty((num_panels, num_inputs // step, LANES, step), weight.dtype)
-    panels[:whole] = weight[: whole * LANES].view(whole, LANES, -1, step).permute(0, 2, 1, 3)
-    if whole < num_panels:
-        rest = weight[whole * LANES :].view(-1, num_inputs // step, step)  # [N % 16, K / step, step]
-        panels[whole] = 0
-        panels[whole, :, : rest.shape[0]] = rest.transpose(0, 1)
-    return panels
+    num_stripes, whole = -(-num_outputs // STRIPE), num_outputs // STRIPE
+    stripes = arena.empty((num_stripes, num_inputs // step, STRIPE, step), weight.dtype)
+    stripes[:whole] = weight[: whole * STRIPE].view(whole, STRIPE, num_inputs // step, step).permute(0, 2, 1, 3)
+    if whole < num_stripes:
+        rest = weight[whole * STRIPE :].view(-1, num_inputs // step, step)  # [N % 32, K / step, step]
+        stripes[whole] = 0
+        stripes[whole, :, : rest.shape[0]] = rest.transpose(0, 1)
+    return stripes
 
 
 def by_turns(halves: torch.Tensor) -> torch.Tensor:

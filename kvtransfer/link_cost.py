@@ -34,6 +34,11 @@ class LinkMeter:
         self._s_per_byte: float | None = None
 
     @property
+    def is_measured(self) -> bool:
+        """True once blocks came this way at a rate that was taken."""
+        return self._s_per_byte is not None
+
+    @property
     def cost(self) -> LinkCost:
         """What is known now; the priors where nothing is."""
         prior = LinkCost()

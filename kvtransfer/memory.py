@@ -12,7 +12,8 @@ import mmap
 import os
 
 from pagewire.core import pages
-from pagewire.kvtransfer.summed_copy import summed_copy
+from pagewire.core.buffer_address import BufferAddress
+from pagewire.kvtransfer.summed_copy import summed_copy_at
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x10  # F_SEAL_FUTURE_WRITE: mappings that exist go on writing
 
@@ -35,6 +36,7 @@ class PoolMemory:
         self._num_blocks = num_blocks
         self._fd = None if fd is None else os.dup(fd)
         self._splits: dict[int, PoolMemory] = {}
+        self._address: int | None = None  # once it is written by address
 
     @classmethod
     def map(cls, fd: int, *, block_bytes: int, num_blocks: int) -> PoolMemory:
@@ -104,7 +106,17 @@ class PoolMemory:
 
     def write_summed(self, block_id: int, data: bytes | bytearray | memoryview, seed: int) -> int:
         """Copy `data` into the block; return the checksum of what was written. Raises as `write` does."""
-        return summed_copy(self._view[self._span(block_id)], data, seed)
+        if len(data) != self._block_bytes:
+            raise ValueError(f"{len(data)} bytes for a block of {self._block_bytes}")
+        with BufferAddress(data) as address:
+            return self.write_summed_from(block_id, address, seed)
+
+    def write_summed_from(self, block_id: int, address: int, seed: int) -> int:
+        """The same, of a block's length of bytes at `address`, which the caller answers for. Raises IndexError."""
+        start = self._span(block_id).start
+        if self._address is None:
+            self._address = self.address
+        return summed_copy_at(self._address + start, address, self._block_bytes, seed)
 
     def close(self) -> None:
         """Let go of the file and the mapping; views that are still out keep it mapped until they are gone."""
@@ -113,6 +125,7 @@ class PoolMemory:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+        self._address, self._num_blocks = None, 0
         try:
             self._view.release()
             if isinstance(self._buffer, mmap.mmap):

@@ -111,6 +111,11 @@ class IncomingShipment:
         return self._room.first_block
 
     @property
+    def num_groups(self) -> int:
+        """How many parts a block travels in."""
+        return self._num_groups
+
+    @property
     def is_open(self) -> bool:
         """True while blocks are still taken."""
         return self.state in (IncomingState.RESERVED, IncomingState.SHIPPING)
@@ -124,6 +129,11 @@ class IncomingShipment:
     def num_verified(self) -> int:
         """How many blocks were placed, whole."""
         return sum(self._is_verified(index) for index in (self.manifest or self._room).indices())
+
+    @property
+    def num_arriving(self) -> int:
+        """How many blocks are bound here, and wait for their KV or for that of the others."""
+        return max(0, len(self._block_ids) - self.first_block) if self.is_open else 0
 
     @property
     def num_quarantined(self) -> int:

@@ -5,6 +5,17 @@ Knows indices and moments. Invariant: no second is counted twice, however chunks
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Landing(NamedTuple):
+    """Parts that were announced together, when, and when the last of them so far was placed."""
+
+    parts: range
+    announced_s: float
+    placed_s: float
+
 
 class TransferTimes:
     """Collects announcements, verifications and the first token of one shipment."""
@@ -43,16 +54,22 @@ class TransferTimes:
     def transfer_s(self) -> float:
         """Seconds in which at least one announced chunk was on its way: the length of a union of intervals.
 
-        A chunk's interval runs from its announcement (or its first verified block, where bytes overtook the
-        announcement) to its last verified block so far; a chunk without any has none.
+        Of each chunk, what `landings` says.
         """
-        intervals = []
-        for indices, announced_s in self._chunks:
-            moments = [self._verified_s[index] for index in indices if index in self._verified_s]
-            if moments:
-                intervals.append((min(announced_s, *moments), max(moments)))
+        intervals = [(landing.announced_s, landing.placed_s) for landing in self.landings()]
         total_s, reached_s = 0.0, float("-inf")
         for start_s, end_s in sorted(intervals):
             total_s += max(0.0, end_s - max(start_s, reached_s))
             reached_s = max(reached_s, end_s)
         return total_s
+
+    def landings(self) -> Iterator[Landing]:
+        """Yield each chunk that has verified blocks.
+
+        It runs from its announcement (or its first verified block, where bytes overtook the announcement) to its last
+        verified block so far.
+        """
+        for indices, announced_s in self._chunks:
+            moments = [self._verified_s[index] for index in indices if index in self._verified_s]
+            if moments:
+                yield Landing(indices, min(announced_s, *moments), max(moments))

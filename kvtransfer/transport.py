@@ -101,6 +101,10 @@ class BlockMemory(Protocol):
         """Copy `data` into the block; return xxh3_64 of what was written, seeded. Raises as `write` does."""
         ...
 
+    def write_summed_from(self, block_id: int, address: int, seed: int) -> int:
+        """The same, of a block's length of bytes at `address` in this process, which are the caller's to keep there."""
+        ...
+
 
 class Sink(Protocol):
     """Where a registered shipment's blocks go. A claim with the verdict PLACE is settled exactly once, whatever comes:

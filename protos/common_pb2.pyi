@@ -104,8 +104,16 @@ class Branch(_message.Message):
     output: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, index: _Optional[int] = ..., output: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class CacheQuota(_message.Message):
+    __slots__ = ("tag", "share")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    tag: bytes
+    share: float
+    def __init__(self, tag: _Optional[bytes] = ..., share: _Optional[float] = ...) -> None: ...
+
 class SequenceSpec(_message.Message):
-    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority", "branches")
+    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority", "branches", "cache_quota")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +122,7 @@ class SequenceSpec(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_QUOTA_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: SamplingParams
@@ -122,7 +131,8 @@ class SequenceSpec(_message.Message):
     index: int
     priority: int
     branches: _containers.RepeatedCompositeFieldContainer[Branch]
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ...) -> None: ...
+    cache_quota: CacheQuota
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., cache_quota: _Optional[_Union[CacheQuota, _Mapping]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token", "logprob", "rank", "top_tokens", "top_logprobs")
@@ -160,8 +170,16 @@ class TokenRecord(_message.Message):
     score: float
     def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...
 
+class Inflow(_message.Message):
+    __slots__ = ("source", "num_bytes")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    num_bytes: int
+    def __init__(self, source: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block", "prefill_budget", "brownout", "blocks_shared", "block_steps", "block_steps_shared")
+    __slots__ = ("num_running", "num_waiting", "waiting_tokens", "blocks_total", "blocks_free", "blocks_cached", "blocks_held", "blocks_reserved", "blocks_orphaned", "prompt_tokens_computed", "prompt_tokens_cached", "output_tokens", "preemptions", "prefill_s_per_token", "step_s", "draining", "blocks_host", "blocks_pinned", "prompt_tokens", "prompt_tokens_pinned", "preemptions_swapped", "copy_out_s_per_block", "copy_in_s_per_block", "prefill_budget", "brownout", "blocks_shared", "block_steps", "block_steps_shared", "step_sequences", "step_s_per_sequence", "link_rtt_s", "link_s_per_token", "blocks_evicted", "blocks_evicted_over_quota", "tenants_over_quota", "blocks_allocated", "blocks_freed", "graph_recaptures", "blocks_arriving", "inflows", "at_s")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +208,19 @@ class Load(_message.Message):
     BLOCKS_SHARED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_STEPS_SHARED_FIELD_NUMBER: _ClassVar[int]
+    STEP_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_PER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LINK_RTT_S_FIELD_NUMBER: _ClassVar[int]
+    LINK_S_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_EVICTED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_EVICTED_OVER_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_OVER_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_ALLOCATED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FREED_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_RECAPTURES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_ARRIVING_FIELD_NUMBER: _ClassVar[int]
+    INFLOWS_FIELD_NUMBER: _ClassVar[int]
+    AT_S_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     waiting_tokens: int
@@ -218,7 +249,20 @@ class Load(_message.Message):
     blocks_shared: int
     block_steps: int
     block_steps_shared: int
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ..., blocks_shared: _Optional[int] = ..., block_steps: _Optional[int] = ..., block_steps_shared: _Optional[int] = ...) -> None: ...
+    step_sequences: float
+    step_s_per_sequence: float
+    link_rtt_s: float
+    link_s_per_token: float
+    blocks_evicted: int
+    blocks_evicted_over_quota: int
+    tenants_over_quota: int
+    blocks_allocated: int
+    blocks_freed: int
+    graph_recaptures: int
+    blocks_arriving: int
+    inflows: _containers.RepeatedCompositeFieldContainer[Inflow]
+    at_s: float
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ..., blocks_shared: _Optional[int] = ..., block_steps: _Optional[int] = ..., block_steps_shared: _Optional[int] = ..., step_sequences: _Optional[float] = ..., step_s_per_sequence: _Optional[float] = ..., link_rtt_s: _Optional[float] = ..., link_s_per_token: _Optional[float] = ..., blocks_evicted: _Optional[int] = ..., blocks_evicted_over_quota: _Optional[int] = ..., tenants_over_quota: _Optional[int] = ..., blocks_allocated: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., graph_recaptures: _Optional[int] = ..., blocks_arriving: _Optional[int] = ..., inflows: _Optional[_Iterable[_Union[Inflow, _Mapping]]] = ..., at_s: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes")

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong", "hold", "held", "keep", "cannot_start", "stop")
+    __slots__ = ("engine_ready", "add", "reserve", "reserved", "bind", "bound", "join", "abort", "release", "freed", "step_done", "ping", "pong", "hold", "held", "keep", "cannot_start", "stop", "become", "became")
     ENGINE_READY_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class Frame(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     CANNOT_START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    BECOME_FIELD_NUMBER: _ClassVar[int]
+    BECAME_FIELD_NUMBER: _ClassVar[int]
     engine_ready: EngineReady
     add: Add
     reserve: Reserve
@@ -45,23 +47,49 @@ class Frame(_message.Message):
     keep: Keep
     cannot_start: CannotStart
     stop: Stop
-    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    become: Become
+    became: Became
+    def __init__(self, engine_ready: _Optional[_Union[EngineReady, _Mapping]] = ..., add: _Optional[_Union[Add, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., step_done: _Optional[_Union[StepDone, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., cannot_start: _Optional[_Union[CannotStart, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., become: _Optional[_Union[Become, _Mapping]] = ..., became: _Optional[_Union[Became, _Mapping]] = ...) -> None: ...
 
 class EngineReady(_message.Message):
-    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups")
+    __slots__ = ("layout", "num_blocks", "fingerprint", "eos_token_ids", "vocab_size", "layer_groups", "refused_roles", "device")
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     LAYER_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ROLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     layout: _common_pb2.KVLayout
     num_blocks: int
     fingerprint: _common_pb2.Fingerprint
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     vocab_size: int
     layer_groups: int
-    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., layer_groups: _Optional[int] = ...) -> None: ...
+    refused_roles: _containers.RepeatedCompositeFieldContainer[RefusedRole]
+    device: str
+    def __init__(self, layout: _Optional[_Union[_common_pb2.KVLayout, _Mapping]] = ..., num_blocks: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., layer_groups: _Optional[int] = ..., refused_roles: _Optional[_Iterable[_Union[RefusedRole, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
+
+class RefusedRole(_message.Message):
+    __slots__ = ("role", "reason")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    reason: str
+    def __init__(self, role: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Become(_message.Message):
+    __slots__ = ("role",)
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    def __init__(self, role: _Optional[str] = ...) -> None: ...
+
+class Became(_message.Message):
+    __slots__ = ("role",)
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    def __init__(self, role: _Optional[str] = ...) -> None: ...
 
 class CannotStart(_message.Message):
     __slots__ = ("reason",)
@@ -235,18 +263,32 @@ class SequenceEnd(_message.Message):
     fetched_tokens: int
     def __init__(self, request_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., fetched_tokens: _Optional[int] = ...) -> None: ...
 
+class PromptChunk(_message.Message):
+    __slots__ = ("request_id", "num_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    num_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
 class StepDone(_message.Message):
-    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load")
+    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load", "elapsed_s", "prompts", "preempted")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenRecord]
     chunks: _containers.RepeatedCompositeFieldContainer[ChunkDone]
     ends: _containers.RepeatedCompositeFieldContainer[SequenceEnd]
     stored: _containers.RepeatedCompositeFieldContainer[CachedBlock]
     evicted: _containers.RepeatedCompositeFieldContainer[CachedBlock]
     load: _common_pb2.Load
-    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ...) -> None: ...
+    elapsed_s: float
+    prompts: _containers.RepeatedCompositeFieldContainer[PromptChunk]
+    preempted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., prompts: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ..., preempted: _Optional[_Iterable[str]] = ...) -> None: ...

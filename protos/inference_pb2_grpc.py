@@ -44,6 +44,21 @@ class InferenceStub:
                 request_serializer=pagewire_dot_protos_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
                 response_deserializer=pagewire_dot_protos_dot_inference__pb2.GetModelInfoResponse.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/pagewire.v1.Inference/Tokenize',
+                request_serializer=pagewire_dot_protos_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=pagewire_dot_protos_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.GetLoads = channel.unary_unary(
+                '/pagewire.v1.Inference/GetLoads',
+                request_serializer=pagewire_dot_protos_dot_inference__pb2.GetLoadsRequest.SerializeToString,
+                response_deserializer=pagewire_dot_protos_dot_inference__pb2.GetLoadsResponse.FromString,
+                _registered_method=True)
+        self.SubscribeKvEvents = channel.unary_stream(
+                '/pagewire.v1.Inference/SubscribeKvEvents',
+                request_serializer=pagewire_dot_protos_dot_inference__pb2.SubscribeKvEventsRequest.SerializeToString,
+                response_deserializer=pagewire_dot_protos_dot_inference__pb2.KvEvent.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -59,7 +74,29 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModelInfo(self, request, context):
-        """GetModelInfo names the model that is served and its limits.
+        """GetModelInfo says how a served model is called, and its limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Tokenize returns the tokens that Generate would make of a prompt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoads(self, request, context):
+        """GetLoads says what each pod that the router knows holds and has to do. Where there are keys, it takes an operator's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubscribeKvEvents(self, request, context):
+        """SubscribeKvEvents streams what the pods' caches hold and how that changes, until the call is closed. As
+        GetLoads, it shows what others do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,6 +114,21 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.GetModelInfo,
                     request_deserializer=pagewire_dot_protos_dot_inference__pb2.GetModelInfoRequest.FromString,
                     response_serializer=pagewire_dot_protos_dot_inference__pb2.GetModelInfoResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=pagewire_dot_protos_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=pagewire_dot_protos_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'GetLoads': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoads,
+                    request_deserializer=pagewire_dot_protos_dot_inference__pb2.GetLoadsRequest.FromString,
+                    response_serializer=pagewire_dot_protos_dot_inference__pb2.GetLoadsResponse.SerializeToString,
+            ),
+            'SubscribeKvEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.SubscribeKvEvents,
+                    request_deserializer=pagewire_dot_protos_dot_inference__pb2.SubscribeKvEventsRequest.FromString,
+                    response_serializer=pagewire_dot_protos_dot_inference__pb2.KvEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,6 +185,87 @@ class Inference:
             '/pagewire.v1.Inference/GetModelInfo',
             pagewire_dot_protos_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
             pagewire_dot_protos_dot_inference__pb2.GetModelInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.Inference/Tokenize',
+            pagewire_dot_protos_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            pagewire_dot_protos_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.Inference/GetLoads',
+            pagewire_dot_protos_dot_inference__pb2.GetLoadsRequest.SerializeToString,
+            pagewire_dot_protos_dot_inference__pb2.GetLoadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubscribeKvEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagewire.v1.Inference/SubscribeKvEvents',
+            pagewire_dot_protos_dot_inference__pb2.SubscribeKvEventsRequest.SerializeToString,
+            pagewire_dot_protos_dot_inference__pb2.KvEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,8 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Frames(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[Frame]
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
+
 class Frame(_message.Message):
-    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "stop", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
+    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "stop", "cache_events", "change_role", "role_answer", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +24,9 @@ class Frame(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    CACHE_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     RUN_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     SHIPMENT_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +48,9 @@ class Frame(_message.Message):
     tokens: Tokens
     ended: Ended
     stop: Stop
+    cache_events: CacheEvents
+    change_role: ChangeRole
+    role_answer: RoleAnswer
     run: Run
     run_accepted: RunAccepted
     shipment_refused: ShipmentRefused
@@ -51,7 +63,7 @@ class Frame(_message.Message):
     fenced: Fenced
     fetch: Fetch
     fetch_ready: FetchReady
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., cache_events: _Optional[_Union[CacheEvents, _Mapping]] = ..., change_role: _Optional[_Union[ChangeRole, _Mapping]] = ..., role_answer: _Optional[_Union[RoleAnswer, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
@@ -102,10 +114,44 @@ class Refused(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("load",)
+    __slots__ = ("load", "wants_cache")
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    WANTS_CACHE_FIELD_NUMBER: _ClassVar[int]
     load: _common_pb2.Load
-    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ...) -> None: ...
+    wants_cache: bool
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., wants_cache: _Optional[bool] = ...) -> None: ...
+
+class CacheEvents(_message.Message):
+    __slots__ = ("sequence", "hashes", "depths", "tiers", "evicted", "part", "num_parts")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    DEPTHS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARTS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    depths: _containers.RepeatedScalarFieldContainer[int]
+    tiers: _containers.RepeatedScalarFieldContainer[int]
+    evicted: _containers.RepeatedScalarFieldContainer[bytes]
+    part: int
+    num_parts: int
+    def __init__(self, sequence: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., depths: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[int]] = ..., evicted: _Optional[_Iterable[bytes]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ...) -> None: ...
+
+class ChangeRole(_message.Message):
+    __slots__ = ("role",)
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    def __init__(self, role: _Optional[str] = ...) -> None: ...
+
+class RoleAnswer(_message.Message):
+    __slots__ = ("role", "error")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    error: _common_pb2.ErrorInfo
+    def __init__(self, role: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("pod_id", "address", "queue_s", "cached_tokens")
@@ -130,18 +176,20 @@ class Source(_message.Message):
     def __init__(self, pod_id: _Optional[str] = ..., address: _Optional[str] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("spec", "candidates", "prefill", "deadline_s", "sources")
+    __slots__ = ("spec", "candidates", "prefill", "deadline_s", "sources", "traceparent")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.SequenceSpec
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     prefill: str
     deadline_s: float
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., prefill: _Optional[str] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., prefill: _Optional[str] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("request_id", "index")
@@ -178,7 +226,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.ErrorInfo, _Mapping]] = ..., report: _Optional[_Union[_common_pb2.Report, _Mapping]] = ..., timelines: _Optional[_Iterable[_Union[_common_pb2.Timeline, _Mapping]]] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("spec", "generation", "shipment_id", "first_block", "ship", "ticket", "lease_s", "deadline_s", "sources")
+    __slots__ = ("spec", "generation", "shipment_id", "first_block", "ship", "ticket", "lease_s", "deadline_s", "sources", "traceparent")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHIPMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +236,7 @@ class Run(_message.Message):
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.SequenceSpec
     generation: int
     shipment_id: int
@@ -197,10 +246,11 @@ class Run(_message.Message):
     lease_s: float
     deadline_s: float
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., ship: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, spec: _Optional[_Union[_common_pb2.SequenceSpec, _Mapping]] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., ship: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("request_id", "generation", "shipment_id", "first_block", "hashes", "ticket", "lease_s", "deadline_s")
+    __slots__ = ("request_id", "generation", "shipment_id", "first_block", "hashes", "ticket", "lease_s", "deadline_s", "traceparent")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHIPMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +259,7 @@ class Fetch(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     generation: int
     shipment_id: int
@@ -217,7 +268,8 @@ class Fetch(_message.Message):
     ticket: bytes
     lease_s: float
     deadline_s: float
-    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request_id: _Optional[str] = ..., generation: _Optional[int] = ..., shipment_id: _Optional[int] = ..., first_block: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., ticket: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class FetchReady(_message.Message):
     __slots__ = ("request_id", "generation", "num_blocks")

@@ -36,8 +36,8 @@ class LinksStub:
         """
         self.Connect = channel.stream_stream(
                 '/pagewire.link.v1.Links/Connect',
-                request_serializer=pagewire_dot_protos_dot_link__pb2.Frame.SerializeToString,
-                response_deserializer=pagewire_dot_protos_dot_link__pb2.Frame.FromString,
+                request_serializer=pagewire_dot_protos_dot_link__pb2.Frames.SerializeToString,
+                response_deserializer=pagewire_dot_protos_dot_link__pb2.Frames.FromString,
                 _registered_method=True)
 
 
@@ -55,8 +55,8 @@ def add_LinksServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
-                    request_deserializer=pagewire_dot_protos_dot_link__pb2.Frame.FromString,
-                    response_serializer=pagewire_dot_protos_dot_link__pb2.Frame.SerializeToString,
+                    request_deserializer=pagewire_dot_protos_dot_link__pb2.Frames.FromString,
+                    response_serializer=pagewire_dot_protos_dot_link__pb2.Frames.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -84,8 +84,8 @@ class Links:
             request_iterator,
             target,
             '/pagewire.link.v1.Links/Connect',
-            pagewire_dot_protos_dot_link__pb2.Frame.SerializeToString,
-            pagewire_dot_protos_dot_link__pb2.Frame.FromString,
+            pagewire_dot_protos_dot_link__pb2.Frames.SerializeToString,
+            pagewire_dot_protos_dot_link__pb2.Frames.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,14 +1,15 @@
-"""How many requests the router works on at once, and how many second attempts it allows itself.
+"""Who may come in: a bounded number of requests at once, each tenant within its limits; and how many second attempts.
 
-Pure: time is a parameter. Knows counts, nothing of requests. Invariant: every `enter` that returned is followed by
-exactly one `leave`; `active` is their difference.
+Pure: time is a parameter. Knows counts, nothing of pods: whether one has room is the entrance's business. Invariant:
+every `enter` that returned is followed by exactly one `leave`; `active` is their difference and never above the bound.
 """
 
 from __future__ import annotations
 
-from pagewire.core.errors import Overloaded
-
-SMOOTHING = 0.1  # weight of the newest duration in the moving average
+from pagewire.router.drain_rate import DrainRate
+from pagewire.router.refusals import Reason, Refused
+from pagewire.router.tenant_limits import TenantLimits
+from pagewire.router.tenants import ANONYMOUS, Tenant
 
 
 class Admission:
@@ -19,29 +20,42 @@ class Admission:
             raise ValueError(f"max_concurrent must be at least 1, is {max_concurrent}")
         self._max_concurrent = max_concurrent
         self._active = 0
-        self._duration_s = 1.0
+        self._drain = DrainRate()
+        self._tenants = TenantLimits()
 
     @property
     def active(self) -> int:
         """How many requests are admitted now."""
         return self._active
 
-    def enter(self) -> None:
-        """Take a place; raises Overloaded, with the time in which one place should come free, when there is none."""
+    def most(self, tenant: Tenant) -> int:
+        """Return how many requests of a tenant may be in at once, if it is alone."""
+        return min(self._max_concurrent, tenant.max_concurrent or self._max_concurrent)
+
+    def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        """Take a place; raises Refused, with the time in which one should come free, when there is none."""
         if self._active >= self._max_concurrent:
-            raise Overloaded(
-                f"{self._active} requests are running, which is the bound", retry_after_s=self.retry_after_s()
-            )
+            message = f"{self._active} requests are running, which is the bound"
+            raise Refused(Reason.ROUTER_FULL, message, retry_after_s=self._drain.retry_after_s(1, now_s))
+        self._tenants.enter(tenant, now_s)
         self._active += 1
+        if self._active == self._max_concurrent:
+            self._drain.full(now_s)
 
-    def leave(self, duration_s: float) -> None:
-        """Give the place back after `duration_s` seconds."""
+    def leave(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        """Give the place back."""
+        self._tenants.leave(tenant, now_s)
+        if self._active == self._max_concurrent:
+            self._drain.freed(now_s, is_full=False)
         self._active -= 1
-        self._duration_s += SMOOTHING * (duration_s - self._duration_s)
 
-    def retry_after_s(self) -> float:
-        """Return the seconds after which another try is worth it: at least one, at most thirty."""
-        return min(30.0, max(1.0, self._duration_s / 2))
+    def charge(self, prompt_tokens: int, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        """Charge a prompt to who asks; raises Refused, with the time until it can pay, when it cannot."""
+        self._tenants.charge(tenant, prompt_tokens, now_s)
+
+    def settle(self, tokens: int, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        """Charge what was streamed; a negative number gives back what was charged and never ran."""
+        self._tenants.settle(tenant, tokens, now_s)
 
 
 class RetryBudget:

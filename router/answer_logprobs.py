@@ -6,7 +6,7 @@ U+FFFD, and its bytes say the rest where the shape has room for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagewire.router.request import ScoredToken
@@ -14,23 +14,28 @@ from pagewire.router.request import ScoredToken
 LEAST = -9999.0  # JSON has no infinity
 
 Json = dict[str, Any]
+Name = Callable[[ScoredToken], str]
 
 
-def chat(tokens: Sequence[ScoredToken]) -> Json:
-    """Return `logprobs` of a chat's choice."""
-    return {"content": [{**_entry(token), "top_logprobs": [_entry(each) for each in token.top]} for token in tokens]}
+def chat(tokens: Sequence[ScoredToken], name: Name) -> Json:
+    """Return `logprobs` of a chat's choice; `name` says what a token is called."""
+    return {
+        "content": [
+            {**_entry(token, name), "top_logprobs": [_entry(each, name) for each in token.top]} for token in tokens
+        ]
+    }
 
 
-def completion(tokens: Sequence[ScoredToken], offset: int) -> Json:
+def completion(tokens: Sequence[ScoredToken], offset: int, name: Name) -> Json:
     """Return `logprobs` of a completion's choice; `offset` counts the characters before the first token."""
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token.text)
     return {
-        "tokens": [token.text for token in tokens],
+        "tokens": [name(token) for token in tokens],
         "token_logprobs": [_finite(token.logprob) for token in tokens],
-        "top_logprobs": [_alternatives(token) for token in tokens],
+        "top_logprobs": [_alternatives(token, name) for token in tokens],
         "text_offset": offsets,
     }
 
@@ -48,17 +53,17 @@ def prompt(tokens: Sequence[ScoredToken]) -> list[Json | None]:
     ]
 
 
-def _entry(token: ScoredToken) -> Json:
-    return {"token": token.text, "logprob": _finite(token.logprob), "bytes": list(token.data)}
+def _entry(token: ScoredToken, name: Name) -> Json:
+    return {"token": name(token), "logprob": _finite(token.logprob), "bytes": list(token.data)}
 
 
-def _alternatives(token: ScoredToken) -> Json | None:
+def _alternatives(token: ScoredToken, name: Name) -> Json | None:
     # The token itself is always among them, as in OpenAI's answers. Of equal texts the likelier stands.
     if token.logprob is None:
         return None
     found: Json = {}
     for each in (*token.top, token):
-        found.setdefault(each.text, _finite(each.logprob))
+        found.setdefault(name(each), _finite(each.logprob))
     return found
 
 

@@ -1,22 +1,32 @@
 """Answers in the OpenAI API's shapes: whole responses, stream chunks, errors, the list of models.
 
-Pure: values in, JSON-ready dictionaries out. The `pagewire` object of an answer holds its timeline and report, where
-the caller asked for them, and in any case what was done otherwise than asked.
+Values in, JSON-ready dictionaries out. The `pagewire` object of an answer holds its timeline and report, where the
+caller asked for them, and in any case what was done otherwise than asked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, PagewireError, status_of
+from pagewire.core.sampling import FinishReason
 from pagewire.router import answer_logprobs
+from pagewire.router.explanation import explanation_object
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Ending, Finished, ScoredToken
+from pagewire.router.request import Begun, Chunk, Ending, Event, Finished, ScoredToken
+from pagewire.router.validation import Limits
+from pagewire.text.tools.reader import CallPart
 
-_ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_unavailable", 504: "timeout_error"}
+_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable",
+    504: "timeout_error",
+}
 
 Json = dict[str, Any]
 
@@ -29,18 +39,22 @@ def error_body(error: PagewireError) -> Json:
     return {"error": {"message": error.message, "type": kind, "param": param, "code": error.cause}}
 
 
-def models_body(model: str, max_model_len: int, created: int) -> Json:
-    """Return the list of the one model that is served."""
-    entry = {
-        "id": model,
+def models_body(served: Iterable[Limits], created: int) -> Json:
+    """Return the list of the models that are served."""
+    return {"object": "list", "data": [model_body(limits, created) for limits in served]}
+
+
+def model_body(limits: Limits, created: int) -> Json:
+    """Return what is said of one model."""
+    return {
+        "id": limits.model,
         "object": "model",
         "created": created,
         "owned_by": "pagewire",
-        "root": model,
+        "root": limits.model,
         "parent": None,
-        "max_model_len": max_model_len,
+        "max_model_len": limits.max_model_len,
     }
-    return {"object": "list", "data": [entry]}
 
 
 def pagewire_object(request_id: str, finished: Finished) -> Json:
@@ -60,116 +74,200 @@ def pagewire_object(request_id: str, finished: Finished) -> Json:
     }
 
 
-def _notes(finished: Finished) -> Json:
-    """Return what an answer holds of ours though nobody asked: that something was done otherwise than asked."""
-    notes = finished.report.notes if finished.report is not None else ()
-    return {"pagewire": {"notes": list(notes)}} if notes else {}
-
-
-def _usage(finished: Finished) -> Json:
-    usage = finished.usage
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Writes one answer. `created` is its Unix time in seconds."""
+    """Writes one answer, to one prompt or several. `created` is its Unix time in seconds."""
 
     call: Call
     model: str
     created: int
 
-    def whole(self, chunks: Sequence[Chunk], finished: Finished) -> Json:
-        """Return the response of a request that does not stream."""
+    def whole(self, chunks: Sequence[Chunk], finished: Sequence[Finished]) -> Json:
+        """Return the response of a request that does not stream; `finished` are in the order of the prompts."""
+        if self.call.is_score:
+            chunks = ()
+        of_index: dict[int, list[Chunk]] = {}
+        for chunk in chunks:
+            of_index.setdefault(chunk.index, []).append(chunk)
         choices = [
-            self._choice(index, [chunk for chunk in chunks if chunk.index == index], ending, finished)
-            for index, ending in enumerate(finished.endings)
+            self._choice(index, of_index.get(index, []), ending, each)
+            for each in finished
+            for index, ending in enumerate(each.endings, start=each.first_index)
         ]
-        body = {**self._head("chat.completion"), "choices": choices, "usage": _usage(finished), **_notes(finished)}
-        if self.call.with_timeline:
-            body["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
-        return body
+        return {
+            **self._head("chat.completion"),
+            **self._of_prompt(finished[0])[0],
+            "choices": choices,
+            "usage": self._usage(finished),
+            **self._ours(finished),
+        }
 
     def _choice(self, index: int, chunks: Sequence[Chunk], ending: Ending, finished: Finished) -> Json:
         text = (finished.echo or "") + "".join(chunk.text for chunk in chunks)
         choice: Json = {
             "index": index,
             "logprobs": self._logprobs(chunks, finished.prompt_logprobs if finished.echo is not None else ()),
-            "finish_reason": ending.finish_reason.value,
-            "stop_reason": ending.stop_reason,
+            **self._reason(ending),
         }
         if self.call.is_chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            choice["message"] = self._message(text, chunks, ending)
         else:
             choice["text"] = text
         if self.call.with_token_ids:
             choice["token_ids"] = [token for chunk in chunks for token in chunk.token_ids]
-            choice["prompt_token_ids"] = list(finished.prompt)
         if ending.score is not None:
             choice |= {"cumulative_logprob": ending.cumulative_logprob, "score": ending.score}
-        if finished.prompt_logprobs and finished.echo is None:
-            choice["prompt_logprobs"] = answer_logprobs.prompt(finished.prompt_logprobs)
-        return choice
+        return choice | self._of_prompt(finished)[1]
 
-    def opening(self) -> list[Json]:
-        """Return what a stream begins with: a chat names the role, for each choice."""
-        if not self.call.is_chat:
+    def _of_prompt(self, event: Begun | Finished) -> tuple[Json, Json]:
+        """Return what is told of a prompt with the answer, and with each choice, where vLLM has it."""
+        told: Json = {"prompt_token_ids": list(event.prompt)} if self.call.with_token_ids else {}
+        if event.prompt_logprobs and event.echo is None:
+            told["prompt_logprobs"] = answer_logprobs.prompt(event.prompt_logprobs)
+        return (told, {}) if self.call.is_chat else ({}, told)
+
+    def _reason(self, ending: Ending) -> Json:
+        if self.call.is_score:
+            return {"finish_reason": FinishReason.LENGTH, "stop_reason": None}
+        is_function = self.call.has_functions and ending.word is FinishReason.TOOL_CALLS
+        return {"finish_reason": "function_call" if is_function else ending.word, "stop_reason": ending.stop_reason}
+
+    def _message(self, text: str, chunks: Sequence[Chunk], ending: Ending) -> Json:
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        calls: dict[int, CallPart] = {}
+        for part in (part for chunk in chunks for part in chunk.calls) if ending.has_calls else ():
+            before = calls.get(part.index)
+            calls[part.index] = part if before is None else replace(before, arguments=before.arguments + part.arguments)
+        if calls:
+            message |= {"content": text or None, **self._call_parts(calls.values())}
+            for call in message.get("tool_calls", ()):
+                del call["index"]
+        return message
+
+    def _call_parts(self, parts: Iterable[CallPart]) -> Json:
+        """Return pieces of calls as a stream has them: the first one of each has an id and the name."""
+        told = []
+        for part in parts:
+            function = {"name": part.name, "arguments": part.arguments} if part.name else {"arguments": part.arguments}
+            if self.call.has_functions:
+                return {"function_call": function}  # the only one
+            told.append(
+                {
+                    "index": part.index,
+                    **({"id": part.id, "type": "function"} if part.name else {}),
+                    "function": function,
+                }
+            )
+        return {"tool_calls": told}
+
+    def prompt_of(self, event: Event) -> int:
+        """Return the place of the prompt that an event is about."""
+        index = event.index if isinstance(event, Chunk) else event.first_index
+        return index // (self.call.ask.n or 1)
+
+    def opening(self, begun: Begun, usage: Json | None = None) -> list[Json]:
+        """Return what the stream of a prompt's choices begins with: a chat's role, and what is told of the prompt.
+
+        `usage` is what every part of a stream has of it, here and below.
+        """
+        of_all, of_choice = self._of_prompt(begun)
+        if not self.call.is_chat and not of_choice and begun.echo is None:
             return []
-        delta = {"delta": {"role": "assistant", "content": ""}}
-        return [self._chunk(delta, index) for index in range(self.call.ask.n or 1)]
+        said: Json = (
+            {"delta": {"role": "assistant", "content": ""}} if self.call.is_chat else {"text": begun.echo or ""}
+        )
+        if self.call.with_token_ids:
+            said["token_ids"] = []
+        if begun.echo is not None:
+            said["logprobs"] = self._logprobs([], begun.prompt_logprobs)
+        choices = range(begun.first_index, begun.first_index + (self.call.ask.n or 1))
+        parts = [self._chunk({**said, **of_choice}, index, usage) for index in choices]
+        parts[0] |= of_all
+        return parts
 
-    def chunk(self, chunk: Chunk) -> list[Json]:
+    @property
+    def is_text_alone(self) -> bool:
+        """True where of a stream's chunks nothing is told but their text: they differ in nothing else."""
+        call = self.call
+        return not (call.with_token_ids or call.ask.logprobs is not None or call.with_running_usage or call.is_score)
+
+    def chunk(self, chunk: Chunk, usage: Json | None = None) -> list[Json]:
         """Return the stream's part for new output; nothing where the caller would see nothing."""
         shows_tokens = self.call.with_token_ids or self.call.ask.logprobs is not None
-        if not chunk.text and not (shows_tokens and chunk.token_ids):
+        if self.call.is_score or not (chunk.text or chunk.calls or (shows_tokens and chunk.token_ids)):
             return []
         choice: Json = {"delta": {"content": chunk.text}} if self.call.is_chat else {"text": chunk.text}
+        if chunk.calls:
+            choice["delta"] = self._call_parts(chunk.calls) | ({"content": chunk.text} if chunk.text else {})
         choice["logprobs"] = self._logprobs([chunk])
         if self.call.with_token_ids:
             choice["token_ids"] = list(chunk.token_ids)
-        return [self._chunk(choice, chunk.index)]
+        return [self._chunk(choice, chunk.index, usage)]
 
-    def end(self, last: Chunk, finished: Finished | None = None) -> Json:
-        """Return how a choice ends in a stream, after its `last` chunk; `finished` if the request ends with it."""
+    def end(self, last: Chunk, usage: Json | None = None) -> Json:
+        """Return how a choice ends in a stream, after its `last` chunk."""
         choice: Json = {"delta": {}} if self.call.is_chat else {"text": ""}
         if last.ending is not None:
-            choice |= {"finish_reason": last.ending.finish_reason.value, "stop_reason": last.ending.stop_reason}
+            choice |= self._reason(last.ending)
         if self.call.with_token_ids:
             choice["token_ids"] = []
-            if finished is not None:
-                choice["prompt_token_ids"] = list(finished.prompt)
-        return self._chunk(choice, last.index)
+        return self._chunk(choice, last.index, usage)
 
-    def closing(self, last: Chunk, finished: Finished) -> list[Json]:
+    def closing(self, last: Chunk, finished: Sequence[Finished], usage: Json | None = None) -> list[Json]:
         """Return how a stream ends: the end of the choice that took longest, then usage if asked for.
 
-        The last part carries `pagewire`.
+        `finished` are in the order of the prompts' ends. The last part carries `pagewire`.
         """
-        parts = [self.end(last, finished)]
+        parts = [self.end(last, usage)]
         if self.call.with_usage:
-            parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(finished)})
-        parts[-1] |= _notes(finished)
-        if self.call.with_timeline:
-            parts[-1]["pagewire"] = pagewire_object(self.call.ask.request_id, finished)
+            parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(finished)})
+        parts[-1] |= self._ours(sorted(finished, key=lambda each: each.first_index))
         return parts
+
+    def _ours(self, finished: Sequence[Finished]) -> Json:
+        """Return what an answer holds of ours: notes, though nobody asked, and what was asked, prompt by prompt."""
+        objects = [self._of_one(each) for each in finished]
+        ours: Json = objects[0] if len(objects) == 1 else {"prompts": objects} if any(objects) else {}
+        if not self.call.with_timeline:  # or the reports hold them
+            notes = dict.fromkeys(note for each in finished if each.report is not None for note in each.report.notes)
+            ours |= {"notes": list(notes)} if notes else {}
+        return {"pagewire": ours} if ours else {}
+
+    def _of_one(self, finished: Finished) -> Json:
+        """Return where and when one prompt ran, and why there: what of it was asked for."""
+        told = pagewire_object(self.call.ask.request_id, finished) if self.call.with_timeline else {}
+        if finished.explanation is not None:
+            told["explanation"] = explanation_object(finished.explanation)
+        return told
+
+    def _usage(self, finished: Sequence[Finished]) -> Json:
+        usages = [each.usage for each in finished]
+        counts = (sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))
+        return {
+            **self.counted(*counts),
+            "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+        }
+
+    def counted(self, prompt: int, completion: int) -> Json:
+        """Return so many tokens as usage. What a score generates is not asked for, and not counted."""
+        completion = 0 if self.call.is_score else completion
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def _logprobs(self, chunks: Sequence[Chunk], prompt: tuple[ScoredToken, ...] = ()) -> Json | None:
         if self.call.ask.logprobs is None:
             return None
         tokens = [*prompt, *(token for chunk in chunks for token in chunk.logprobs)]
         if self.call.is_chat:
-            return answer_logprobs.chat(tokens)
-        return answer_logprobs.completion(tokens, chunks[0].offset if chunks else 0)
+            return answer_logprobs.chat(tokens, self._name)
+        return answer_logprobs.completion(tokens, chunks[0].offset if chunks else 0, self._name)
 
-    def _chunk(self, choice: Json, index: int) -> Json:
+    def _name(self, token: ScoredToken) -> str:
+        return f"token_id:{token.token_id}" if self.call.shows_ids else token.text
+
+    def _chunk(self, choice: Json, index: int, usage: Json | None) -> Json:
         choice = {"index": index, "logprobs": None, "finish_reason": None, **choice}
         body = {**self._head("chat.completion.chunk"), "choices": [choice]}
-        return {**body, "usage": None} if self.call.with_usage else body
+        return {**body, "usage": usage} if self.call.with_usage else body
 
     def _head(self, chat_object: str) -> Json:
         prefix, kind = ("chatcmpl", chat_object) if self.call.is_chat else ("cmpl", "text_completion")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from pagewire.core.clock import Clock
@@ -23,34 +23,33 @@ from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
+    EngineFailed,
     HandedOver,
-    Overloaded,
     PagewireError,
     Unavailable,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Ended, Submit
-from pagewire.core.sequence_spec import Branch, SequenceSpec
+from pagewire.core.messages import Ended
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission, RetryBudget
 from pagewire.router.config import RouterConfig
-from pagewire.router.inbox import Arrived, Inbox
-from pagewire.router.intake import Intake
-from pagewire.router.life import Life
-from pagewire.router.metrics import RouterMetrics
-from pagewire.router.placing import Placed, Placer
-from pagewire.router.pods import PodPool
+from pagewire.router.inbox import Inbox
+from pagewire.router.life import Life, sequences_of
+from pagewire.router.models import Models, ServedModel
+from pagewire.router.observers import Observers
+from pagewire.router.placing import Placed
 from pagewire.router.request import Ask, Chunk, Event, Finished, Request
-from pagewire.router.sequence import Sequence
+from pagewire.router.tenants import Tenant
+from pagewire.router.trial import Trial
+from pagewire.router.turns import Turn, Turns
 from pagewire.serving.lifecycle import Lifecycle
-from pagewire.text.text_stream import TextStream
-from pagewire.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
 # How long the report of a request that is over may take; its tokens are out already.
 REPORT_WAIT_S = 5.0
+MAX_PREPARED = 4  # requests at a time: while one waits for Redis, another has the thread
 # How many draining pods one request may meet before that counts as a failure like any other.
 MAX_HANDOVERS = 8
 
@@ -62,128 +61,149 @@ class Dispatcher:
         self,
         *,
         config: RouterConfig,
-        intake: Intake,
-        tokenizer: Tokenizer,
-        pool: PodPool,
-        placer: Placer,
+        models: Models,
         lifecycle: Lifecycle,
-        metrics: RouterMetrics,
+        observers: Observers,
         clock: Clock,
     ) -> None:
         self._config = config
-        self._intake = intake
-        self._tokenizer = tokenizer
-        self._pool = pool
-        self._placer = placer
+        self._models = models
         self._lifecycle = lifecycle
-        self._metrics = metrics
+        self._observers = observers
         self._clock = clock
         self._admission = Admission(config.max_concurrent)
         self._budget = RetryBudget(ratio=config.retry_ratio, burst=config.retry_burst)
+        self.turns = Turns(MAX_PREPARED, clock)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._inboxes: set[Inbox] = set()  # of the attempts that run
+        self._cut_off: Callable[[], PagewireError] | None = None
 
     @property
     def active(self) -> int:
         """Requests admitted and not ended."""
         return self._admission.active
 
+    def most_at_once(self, tenant: Tenant) -> int:
+        """Return how many requests of a tenant may ever run side by side."""
+        return self._admission.most(tenant)
+
     async def wait_idle(self) -> None:
         """Return once no request runs."""
         await self._idle.wait()
 
-    async def answer(self, ask: Ask) -> AsyncGenerator[Event, None]:
-        """Run a request: chunks, then one `Finished`; raises a PagewireError instead where it fails.
+    def cut_off(self, why: Callable[[], PagewireError]) -> None:
+        """End every request with an error of its own, once what has come of it is out; none is tried again."""
+        self._cut_off = why
+        for model in self._models:
+            model.entrance.close(why)
+        for inbox in self._inboxes:
+            inbox.expire(why())
 
-        Close the generator to cancel the request.
+    async def answer(self, ask: Ask, turn: Turn | None = None) -> AsyncGenerator[Event, None]:
+        """Run a request: `Begun`, chunks, then one `Finished`; raises a PagewireError instead where it fails.
+
+        `turn` is the one in which the caller has read the ask, and is over when this is prepared; without it, it takes
+        one. Close the generator to cancel the request.
         """
-        start_s = self._clock.now()
-        watch = Stopwatch(self._config.name)
-        watch.stamp(Phase.RECEIVED, start_s)
-        outcome = Cancelled.cause
+        start_s = self._clock.now() if turn is None else turn.asked_s
+        observed = self._observers.begin(ask, start_s)
+        failure: PagewireError | None = Cancelled("nobody listens any more")
         try:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
-            limits = self._intake.check(ask)
-            fingerprint = self._pool.fingerprint  # the request is for what it was checked against, whatever comes
+            model = self._models.of(ask.model)
+            observed.is_for(model)
+            limits = model.intake.check(ask)
+            fingerprint = model.pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
-            self._admission.enter()
+            self._admission.enter(start_s, ask.tenant)
             self._idle.clear()
             try:
-                request = await self._intake.accept(ask, limits)
-                watch.stamp(Phase.TOKENIZED, self._clock.now())
-                self._budget.earn()
-                async with aclosing(self._run(request, fingerprint, watch, start_s)) as events:
+                observed.admitted(model)
+                with turn or await self.turns.take() as turn:
+                    if not model.intake.is_inline(ask):
+                        turn.over()  # a thread has the work
+                    request = await model.intake.accept(ask, limits)
+                    observed.tokenized()
+                    self._budget.earn()
+                    life = await self._life(model, ask, request, fingerprint, observed.watch, start_s)
+                    observed.prepared(life)
+                delivery = model.intake.delivery(ask, request)
+                async with aclosing(self._run(life, ask.tenant)) as events:
                     async for event in events:
                         if isinstance(event, Finished):
-                            outcome = ""
-                            self._metrics.finished(event, event.timelines[0])
-                        yield event
+                            failure = None
+                            observed.finished(event)
+                        if (told := delivery.take(event)) is not None:
+                            yield told
             finally:
-                self._admission.leave(self._clock.now() - start_s)
+                self._admission.leave(self._clock.now(), ask.tenant)
                 if self._admission.active == 0:
                     self._idle.set()
         except PagewireError as error:
-            outcome = error.cause
+            failure = error
             error.request_id = ask.request_id
             raise
+        except Exception as error:
+            # Both doors say the same of what nobody foresaw, and the log has the rest.
+            log.exception("request %s ended in an error that nobody foresaw", ask.request_id)
+            failure = EngineFailed("internal error")
+            failure.request_id = ask.request_id
+            raise failure from error
         finally:
-            if outcome:
-                self._metrics.requests.labels(outcome).inc()
+            observed.over(failure)
 
-    async def _run(
-        self, request: Request, fingerprint: Fingerprint, watch: Stopwatch, start_s: float
-    ) -> AsyncGenerator[Event, None]:
-        life = Life(
+    async def _run(self, life: Life, tenant: Tenant) -> AsyncGenerator[Event, None]:
+        num_prompt, counts = life.num_prompt, life.model.counts
+        counts.enter(life)
+        self._admission.charge(num_prompt, self._clock.now(), tenant)
+        try:
+            while life.running:
+                life.begin_try(self._clock.now())
+                placed = await life.model.entrance.place(life)
+                life.try_on(placed, self._clock.now())
+                try:
+                    async with aclosing(self._attempt(life, placed)) as chunks:
+                        async for chunk in chunks:
+                            if not life.has_begun:
+                                yield life.begun()
+                            yield chunk
+                except PagewireError as error:
+                    self._check_retry(life, placed, error)
+            finished = life.finished()
+            if life.placed is not None:
+                life.model.placer.learn(life.placed, finished)
+            yield finished
+        finally:
+            counts.leave(life)
+            now_s = self._clock.now()
+            self._admission.settle(life.num_output if life.attempt else -num_prompt, now_s, tenant)
+            if life.forecast is not None and life.running:
+                life.forecast.given_up(now_s)
+
+    async def _life(
+        self, model: ServedModel, ask: Ask, request: Request, fingerprint: Fingerprint, watch: Stopwatch, start_s: float
+    ) -> Life:
+        most = request.sampling.max_tokens
+        return Life(
+            model=model,
             request=request,
-            prefix=await self._placer.look_up(request, fingerprint),
-            sequences=tuple(self._sequence(request, index) for index in range(request.sampling.n)),
+            prefix=await model.lookup.look_up(request, fingerprint),
+            sequences=sequences_of(model, request),
             watch=watch,
+            received_s=start_s,
             deadline_at_s=start_s + request.timeout_s,
+            answer_tokens=most if ask.max_tokens is not None else min(most, self._config.open_answer_tokens),
             internal_id=uuid.uuid4().hex,
-            token_bytes=self._tokenizer.token_bytes,
         )
-        while life.running:
-            placed = await self._place(life)
-            life.attempt += 1
-            try:
-                async with aclosing(self._attempt(life, placed)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            except PagewireError as error:
-                self._check_retry(life, placed, error)
-        yield life.finished()
-
-    def _sequence(self, request: Request, index: int) -> Sequence:
-        sampling = request.sampling
-        return Sequence(
-            index=index,
-            sampling=sampling,
-            text=TextStream(self._tokenizer.detokenizer(), sampling.stop, sampling.min_tokens),
-            token_bytes=self._tokenizer.token_bytes,
-        )
-
-    async def _place(self, life: Life) -> Placed:
-        give_up_s = min(self._clock.now() + self._config.placement_wait_s, life.deadline_at_s)
-        while True:
-            placed = self._placer.place(life.request, life.prefix, life.failed_keys)
-            if placed is not None:
-                life.watch.stamp(Phase.PLACED, self._clock.now())
-                if life.attempt == 0:
-                    life.predicted_cached_tokens = placed.placement.cached_tokens
-                return placed
-            # Waiting helps when a pod is missing, not when every pod is full.
-            left_s = give_up_s - self._clock.now()
-            if self._clock.now() >= life.deadline_at_s:
-                raise DeadlineExceeded(f"the deadline of {life.request.timeout_s} s passed before a pod was found")
-            if isinstance(life.error, Overloaded) or left_s <= 0:
-                raise life.error or Unavailable("no decode pod is in reach", retry_after_s=1.0)
-            await self._pool.wait_change(left_s)
 
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:
         """Take note of a failed attempt; raises `error` when there must not be another."""
         log.warning("request %s, attempt %d: %s", life.request.request_id, life.attempt, error.message)
+        if self._cut_off is not None:
+            raise self._cut_off()
         if isinstance(error, HandedOver) and len(life.handovers) < MAX_HANDOVERS:
             # Nothing failed: it costs neither a try nor the budget.
             num_tokens = len(life.request.prompt) + len(life.running[0].output)
@@ -192,12 +212,13 @@ class Dispatcher:
             raise error
         life.failed_keys.add(placed.key)
         life.error = error
-        self._metrics.attempts.labels(error.cause).inc()
+        life.forecast = None  # what was expected was not expected of this
+        self._observers.attempt_failed(error)
 
     async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:
         """Submit once and pass tokens on until all sequences are over; raises where this pod cannot finish them."""
         attempt_id = f"{life.internal_id}.{life.attempt}"
-        submit = self._submit(life, placed, attempt_id)
+        submit = life.submit(placed, attempt_id, self._clock.now())
         inbox = Inbox(
             positions={each.index: len(each.output) for each in life.running},
             limit=life.request.sampling.max_tokens,
@@ -208,11 +229,16 @@ class Dispatcher:
         reason = "client"
         is_waiting = True
         placed.prefill_begins(len(life.request.prompt))
+        trial = Trial(life.model.pool.ejection, placed)
+        # One timer for the attempt: one for each token would cost as much as the token does.
+        left_s = max(0.0, life.deadline_at_s - self._clock.now())
+        deadline = asyncio.get_running_loop().call_later(left_s, lambda: inbox.expire(life.too_late()))
         try:
+            self._inboxes.add(inbox)
             placed.decode.submit(submit, inbox)
             life.watch.stamp(Phase.SUBMITTED, self._clock.now())
             while life.running:
-                arrived = await self._take(inbox, life)
+                arrived = await inbox.take()
                 if is_waiting and arrived.news:
                     is_waiting = False
                     placed.prefill_is_over(len(life.request.prompt))
@@ -222,50 +248,25 @@ class Dispatcher:
                         placed.decode.stop(attempt_id, chunk.index)  # pods see no text
                 for chunk in chunks:
                     yield chunk
+            deadline.cancel()
             life.ended = await self._report(inbox)
-        except DeadlineExceeded:
-            reason = "deadline"
+            trial.succeeded(life)
+        except PagewireError as error:
+            reason = "deadline" if isinstance(error, DeadlineExceeded) else reason
+            life.tries[-1].error = error.cause
+            trial.failed(error)
             raise
         finally:
+            life.tries[-1].ended_s = self._clock.now()
+            deadline.cancel()
+            self._inboxes.discard(inbox)
+            trial.end()
+            life.model.entrance.leave(life, placed)
             if is_waiting:
                 placed.prefill_is_over(len(life.request.prompt))
             if not inbox.is_settled:
                 placed.decode.cancel(attempt_id, reason)
             placed.decode.close_inbox(attempt_id)
-
-    def _submit(self, life: Life, placed: Placed, attempt_id: str) -> Submit:
-        first, *others = life.running
-        sampling = life.begin_attempt()
-        silent = range(sampling.n, sampling.num_sequences)  # beams that search and do not answer
-        spec = SequenceSpec(
-            request_id=attempt_id,
-            tokens=life.request.prompt,
-            sampling=sampling,
-            root=life.prefix.root,
-            output=tuple(first.output),
-            index=first.index,
-            priority=life.request.priority,
-            branches=(
-                *(Branch(index=each.index, output=tuple(each.output)) for each in others),
-                *(Branch(index=index) for index in silent),
-            ),
-        )
-        return Submit(
-            spec=spec,
-            candidates=placed.placement.candidates,
-            prefill=self._config.prefill_mode.value,
-            deadline_s=max(0.001, life.deadline_at_s - self._clock.now()),
-            sources=(*life.handovers[-1:], *placed.sources),
-        )
-
-    async def _take(self, inbox: Inbox, life: Life) -> Arrived:
-        left_s = life.deadline_at_s - self._clock.now()
-        try:
-            async with asyncio.timeout(max(0.0, left_s)):
-                return await inbox.take()
-        except TimeoutError:
-            phase = f"after {life.num_output} tokens" if life.num_output else "before the first token"
-            raise DeadlineExceeded(f"the deadline of {life.request.timeout_s} s passed {phase}") from None
 
     async def _report(self, inbox: Inbox) -> Ended | None:
         """Wait for the pod's last frame. The answer is complete without it, so its loss costs the report alone."""

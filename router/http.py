@@ -1,48 +1,49 @@
 """The HTTP front door: OpenAI's endpoints, health, metrics.
 
-Knows HTTP, server-sent events and disconnects; what a body means is in `openai.py`, what a request does in
-`dispatch.py`. A caller that goes away cancels its request, streaming or not. An error before the first token is an HTTP
-status; after it, an error event and `[DONE]`.
+Knows HTTP; what a body means is in `openai.py`, what a request does in `dispatch.py`, how its answer streams in
+`streaming.py`. A caller that goes away cancels its request, streaming or not. An error before the first token is
+an HTTP status.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
+import dataclasses
 import logging
-import math
 import time
-import uuid
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from importlib import metadata
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError, status_of
+from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError
 from pagewire.core.load import BrownoutLevel
-from pagewire.core.messages import Role
-from pagewire.router.answers import Answer, error_body, models_body
+from pagewire.router import openapi
+from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.intake import Intake
+from pagewire.router.guard import caller
+from pagewire.router.http_exchange import body_of, refusal, request_id_of
 from pagewire.router.metrics import RouterMetrics
+from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
-from pagewire.router.pods import PodPool
-from pagewire.router.request import Chunk, Event, Finished
-from pagewire.router.validation import is_request_id
+from pagewire.router.request import Event
+from pagewire.router.several import together
+from pagewire.router.streaming import EventStream, unless_gone, whole
+from pagewire.router.token_desk import TokenDesk
+from pagewire.router.turns import Turn
 from pagewire.serving.lifecycle import Lifecycle, Stage
 
 log = logging.getLogger(__name__)
 
-# A body beyond the bound is read and dropped up to here, so that its sender gets to read the refusal.
-MAX_DISCARDED_BYTES = 64 << 20
 TIMELINE_HEADER = "x-pagewire-timeline"
-T = TypeVar("T")
-DONE = b"data: [DONE]\n\n"
+EXPLAIN_HEADER = "x-pagewire-explain"
+TRACE_KEY = "traceparent"
+VERSION = metadata.version("pagewire")
 
 
 class FrontDoor:
@@ -52,240 +53,222 @@ class FrontDoor:
         self,
         *,
         dispatcher: Dispatcher,
-        intake: Intake,
-        pool: PodPool,
+        models: Models,
+        index: Callable[[], Mapping[str, object]],
         lifecycle: Lifecycle,
         metrics: RouterMetrics,
         max_body_bytes: int,
     ) -> None:
         self._dispatcher = dispatcher
-        self._intake = intake
-        self._pool = pool
+        self._models = models
+        self._index = index
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._started = int(time.time())
+        self._token_desk = TokenDesk(models)
 
-    def app(self) -> FastAPI:
-        """Return the ASGI application."""
-        app = FastAPI(title="Pagewire", openapi_url=None)
-        app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"])
-        app.add_api_route("/v1/completions", self.completions, methods=["POST"])
-        app.add_api_route("/v1/models", self.models, methods=["GET"])
-        app.add_api_route("/v1/models/{model:path}", self.model, methods=["GET"])
-        for path in ("/health", "/ready"):
-            app.add_api_route(path, self.health, methods=["GET"])
-        app.add_api_route("/live", self.live, methods=["GET"])
-        app.add_api_route("/metrics", self.metrics, methods=["GET"])
-        app.add_exception_handler(HTTPException, _http_error)
-        app.add_exception_handler(Exception, _http_error)
+    def app(self, others: Iterable[BaseRoute] = ()) -> ASGIApp:
+        """Return the ASGI application; `others` are routes that this door knows nothing of."""
+        generations = {
+            "/v1/chat/completions": _Generation(door=self, is_chat=True),
+            "/v1/completions": _Generation(door=self, is_chat=False),
+        }
+        framework = Starlette(
+            routes=[
+                *(Route(path, each, methods=["POST"]) for path, each in generations.items()),
+                Route("/v1/models", self.models),
+                Route("/v1/models/{model:path}", self.model),
+                Route("/health", self.health),
+                Route("/ready", self.health),
+                Route("/ping", self.health, methods=["GET", "POST"]),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
+                Route("/detokenize", self.detokenize, methods=["POST"]),
+                Route("/version", self.version),
+                Route("/load", self.load),
+                Route("/openapi.json", self.openapi),
+                Route("/live", self.live),
+                Route("/metrics", self.metrics),
+                *others,
+            ],
+            exception_handlers={HTTPException: _http_error, Exception: _http_error},
+        )
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            # What the framework puts around an application would cost every part of a stream.
+            is_post = scope["type"] == "http" and scope["method"] == "POST"
+            generation = generations.get(scope["path"]) if is_post else None
+            await (generation or framework)(scope, receive, send)
+
         return app
-
-    async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions."""
-        return await self._generate(request, is_chat=True)
-
-    async def completions(self, request: Request) -> Response:
-        """POST /v1/completions."""
-        return await self._generate(request, is_chat=False)
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        request_id = _request_id(request)
+        request_id = request_id_of(request.headers)
         try:
-            limits = self._intake.limits()
+            body = models_body(self._models.linked(), self._started)
         except PagewireError as error:
-            return _refusal(error, request_id)
-        body = models_body(limits.model, limits.max_model_len, self._started)
+            return refusal(error, request_id)
         return JSONResponse(body, headers={"x-request-id": request_id})
 
-    async def model(self, request: Request, model: str) -> Response:
+    async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
-        request_id = _request_id(request)
+        request_id = request_id_of(request.headers)
         try:
-            limits = self._intake.limits()
-            self._intake.check_model(model)
+            body = model_body(self._models.of(request.path_params["model"]).intake.limits(), self._started)
         except PagewireError as error:
-            return _refusal(error, request_id)
-        body = models_body(limits.model, limits.max_model_len, self._started)["data"][0]
+            return refusal(error, request_id)
         return JSONResponse(body, headers={"x-request-id": request_id})
 
-    async def health(self) -> Response:
-        """GET /health: 200 while a request would be admitted and some pod could take it; names pods in brownout."""
-        pods = self._usable_pods()
-        is_healthy = self._lifecycle.is_ready and pods[Role.DECODE] + pods[Role.COLOCATED] > 0
-        levels = {pod.pod_id: pod.load.brownout for pod in self._pool.usable(*Role)}
-        strained = {pod_id: level for pod_id, level in levels.items() if level is not BrownoutLevel.NORMAL}
-        body = {"status": self._lifecycle.stage.name.lower(), "pods": pods, "brownout": strained}
+    async def tokenize(self, request: Request) -> Response:
+        """POST /tokenize: the tokens of a text or a chat."""
+        return await self._told(request, self._token_desk.tokenize)
+
+    async def detokenize(self, request: Request) -> Response:
+        """POST /detokenize: the text of tokens."""
+        return await self._told(request, self._token_desk.detokenize)
+
+    async def version(self, _request: Request) -> Response:
+        """GET /version."""
+        return JSONResponse({"version": VERSION})
+
+    async def load(self, _request: Request) -> Response:
+        """GET /load: how many requests are admitted now."""
+        return JSONResponse({"server_load": self._dispatcher.active})
+
+    async def openapi(self, _request: Request) -> Response:
+        """GET /openapi.json: what this API takes and answers."""
+        return JSONResponse(openapi.document(VERSION))
+
+    async def health(self, _request: Request) -> Response:
+        """GET /health: 200 while a request for some model would be admitted and some pod could take it.
+
+        Another model may have no pod meanwhile: `models` says which can serve, and each answers for itself. Names pods
+        in brownout, those kept out for what attempts on them showed, those refused with why, and says what the prefix
+        index is worth.
+        """
+        is_healthy = self._lifecycle.is_ready and self._models.can_serve
+        counts = {model.title: model.num_pods() for model in self._models}
+        levels = {pod.pod_id: pod.load.brownout for model in self._models for pod in model.pool.usable(*POD_ROLES)}
+        body = {
+            "status": self._lifecycle.stage.name.lower(),
+            "pods": {role: sum(each[role] for each in counts.values()) for role in POD_ROLES},
+            "models": {model.title: model.can_serve for model in self._models},
+            "brownout": {pod_id: level for pod_id, level in levels.items() if level is not BrownoutLevel.NORMAL},
+            "ejected": {name: cause for model in self._models for name, cause in model.pool.ejected().items()},
+            **self._index(),
+        }
         return JSONResponse(body, status_code=200 if is_healthy else 503)
 
-    async def live(self) -> Response:
+    async def live(self, _request: Request) -> Response:
         """GET /live: 200 until the process stops."""
         is_live = self._lifecycle.stage is not Stage.STOPPED
         return JSONResponse({"status": self._lifecycle.stage.name.lower()}, status_code=200 if is_live else 503)
 
-    async def metrics(self) -> Response:
+    async def metrics(self, _request: Request) -> Response:
         """GET /metrics."""
         self._metrics.active.set(self._dispatcher.active)
-        for role, count in self._usable_pods().items():
-            self._metrics.pods.labels(role.value).set(count)
+        self._metrics.pods.clear()  # a model that had no name yet may have one now
+        for model in self._models:
+            for role, count in model.num_pods().items():
+                self._metrics.pods.labels(model.title, role.value).set(count)
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4")
 
-    def _usable_pods(self) -> dict[Role, int]:
-        return {role: len(self._pool.usable(role)) for role in (Role.PREFILL, Role.DECODE, Role.COLOCATED)}
-
-    async def _generate(self, request: Request, *, is_chat: bool) -> Response:
-        request_id = _request_id(request)
+    async def _told(self, request: Request, tell: Callable[[bytes], Awaitable[dict[str, Any]]]) -> Response:
+        request_id = request_id_of(request.headers)
         try:
-            call = await self._call(request, is_chat=is_chat, request_id=request_id)
-            answer = Answer(call=call, model=self._intake.limits().model, created=int(time.time()))
+            return JSONResponse(
+                await tell(await body_of(request, self._max_body_bytes)), headers={"x-request-id": request_id}
+            )
         except PagewireError as error:
-            self._metrics.requests.labels(error.cause).inc()
-            return _refusal(error, request_id)
+            return refusal(error, request_id)
+
+    async def generate(self, scope: Scope, receive: Receive, send: Send, *, is_chat: bool) -> None:
+        """POST /v1/chat/completions and /v1/completions."""
+        request = Request(scope, receive)
+        request_id = request_id_of(request.headers)
         try:
-            events = self._dispatcher.answer(call.ask)
+            data = await body_of(request, self._max_body_bytes)
+        except PagewireError as error:
+            await self._refuse(error, request_id)(scope, receive, send)
+            return
+        try:
+            async with unless_gone(receive):
+                with await self._dispatcher.turns.take() as turn:
+                    response = await self._answer(request, data, request_id, turn, is_chat=is_chat)
+                await response(scope, receive, send)
+        except Cancelled:
+            log.info("request %s: the client went away", request_id)
+
+    async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, *, is_chat: bool) -> ASGIApp:
+        try:
+            call = self._call(request, data, request_id, is_chat=is_chat)
+            model = self._models.of(call.ask.model).intake.limits().model
+        except PagewireError as error:
+            return self._refuse(error, request_id)
+        except Exception:  # the caller is answered, whatever it was
+            log.exception("request %s could not be read, for a reason that nobody foresaw", request_id)
+            return self._refuse(EngineFailed("internal error"), request_id)
+        answer = Answer(call=call, model=model, created=int(time.time()))
+        try:
+            events = self._events(call, turn)
             if call.is_streaming:
                 # Nothing is sent before the first event, so that a refusal has its own status.
-                first = await _unless_gone(request.receive, _first(events))
-                return _Stream(_sse(answer, first, events), events, request_id)
-            return await _unless_gone(request.receive, _whole(answer, events, request_id))
+                return EventStream(answer, await anext(events), events)
+            return JSONResponse(await whole(answer, events), headers={"x-request-id": request_id})
         except PagewireError as error:
-            return _refusal(error, request_id)
+            return refusal(error, request_id)  # the dispatcher has counted it
 
-    async def _call(self, request: Request, *, is_chat: bool, request_id: str) -> Call:
-        data = await self._body(request)
+    def _refuse(self, error: PagewireError, request_id: str) -> Response:
+        """Count and refuse what the dispatcher has not seen."""
+        self._metrics.requests.labels(error.cause).inc()
+        return refusal(error, request_id)
+
+    def _events(self, call: Call, turn: Turn) -> AsyncGenerator[Event, None]:
+        if len(call.asks) == 1:
+            return self._dispatcher.answer(call.ask, turn)
+        turn.over()  # each of them has its own
+        most = self._dispatcher.most_at_once(call.ask.tenant)
+        if len(call.asks) > most:  # coming back later would not help
+            text = f"prompt holds {len(call.asks)} prompts, and {most} requests may run at once"
+            raise InvalidRequest(text, field="prompt")
+        intake = self._models.of(call.ask.model).intake
+        for ask in call.asks:  # before any of them runs
+            intake.check(ask)
+        return together([self._dispatcher.answer(ask) for ask in call.asks], call.ask.n or 1)
+
+    def _call(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
-        call = parse(data, is_chat=is_chat, request_id=request_id, with_timeline=with_timeline)
+        explain = request.headers.get(EXPLAIN_HEADER, "") in ("1", "true")
+        parents = request.headers.getlist(TRACE_KEY)
+        origin = {
+            "request_id": request_id,
+            "tenant": caller(),
+            "explain": explain,
+            "traceparent": parents[0] if len(parents) == 1 else "",
+        }
+        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline)
         self._metrics.unknown_fields.inc(len(call.unknown_fields))
         return call
 
-    async def _body(self, request: Request) -> bytes:
-        data, num_bytes = bytearray(), 0
-        try:
-            async for part in request.stream():
-                num_bytes += len(part)
-                if num_bytes <= self._max_body_bytes:
-                    data += part
-                elif num_bytes > MAX_DISCARDED_BYTES:
-                    break
-        except ClientDisconnect as error:
-            raise Cancelled("the client went away before its body was read") from error
-        if num_bytes > self._max_body_bytes:
-            raise InvalidRequest(f"the body is larger than {self._max_body_bytes} bytes", field="body")
-        return bytes(data)
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Generation:
+    """One of the two endpoints that generate, as an application."""
 
-class _Stream(Response):
-    """Server-sent events, ended early when the caller goes away."""
+    door: FrontDoor
+    is_chat: bool
 
-    def __init__(
-        self, parts: AsyncGenerator[bytes, None], events: AsyncGenerator[Event, None], request_id: str
-    ) -> None:
-        super().__init__(
-            headers={"x-request-id": request_id, "cache-control": "no-cache"}, media_type="text/event-stream"
-        )
-        del self.headers["content-length"]
-        self._parts = parts
-        self._events = events
-
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        # `events` is closed here too: parts that were never begun would not close it.
-        async with aclosing(self._events), aclosing(self._parts):
-            try:
-                await _unless_gone(receive, self._send(send))
-            except Cancelled:
-                log.info("a client went away while its answer streamed")
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for part in self._parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _sse(answer: Answer, first: Event, events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
-    """Yield an answer as server-sent events; `first` is the event that was waited for."""
-    try:
-        for part in answer.opening():
-            yield _event(part)
-        chunk, event = None, first
-        while isinstance(event, Chunk):
-            chunk = event
-            for part in answer.chunk(chunk):
-                yield _event(part)
-            event = await anext(events)
-            if chunk.ending is not None and isinstance(event, Chunk):
-                yield _event(answer.end(chunk))
-        if chunk is None:
-            raise EngineFailed("the request ended without an answer")
-        for part in answer.closing(chunk, event):
-            yield _event(part)
-    except PagewireError as error:
-        yield _event(error_body(error))
-    yield DONE
-
-
-def _event(body: dict[str, object]) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-async def _first(events: AsyncGenerator[Event, None]) -> Event:
-    return await anext(events)
-
-
-async def _whole(answer: Answer, events: AsyncGenerator[Event, None], request_id: str) -> Response:
-    chunks: list[Chunk] = []
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, Finished):
-                return JSONResponse(answer.whole(chunks, event), headers={"x-request-id": request_id})
-            chunks.append(event)
-    raise EngineFailed("the request ended without an answer")
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
-    """Return what `work` returns; raises Cancelled, with `work` cancelled and done, if the caller disconnects first."""
-    task = asyncio.create_task(work)
-    watcher = asyncio.create_task(_disconnect(receive))
-    watcher.add_done_callback(lambda _: task.cancel())
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if watcher.done() and not watcher.cancelled():
-            raise Cancelled("the client went away") from None
-        raise
-    finally:
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _request_id(request: Request) -> str:
-    given = request.headers.get("x-request-id", "")
-    return given if is_request_id(given) else uuid.uuid4().hex
-
-
-def _refusal(error: PagewireError, request_id: str) -> Response:
-    status = status_of(error)
-    headers = {"x-request-id": request_id}
-    if status.http in (429, 503):
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
-    elif status.http >= 500:
-        headers["x-should-retry"] = "false"  # clients of the OpenAI API try any 5xx again unless told
-    return JSONResponse(error_body(error), status_code=status.http, headers=headers)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.door.generate(scope, receive, send, is_chat=self.is_chat)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """The framework's own refusals (no such path, wrong method) in OpenAI's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    text = str(error.detail) if isinstance(error, HTTPException) else "internal error"
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    body = {
-        "error": {"message": f"{request.method} {request.url.path}: {text}", "type": kind, "param": None, "code": None}
-    }
-    return JSONResponse(body, status_code=status)
+    """The framework's own refusals (no such path, wrong method) in OpenAI's shape; what nobody foresaw is logged."""
+    request_id = request_id_of(request.headers)
+    if not isinstance(error, HTTPException):
+        return refusal(EngineFailed("internal error"), request_id)
+    text = f"{request.method} {request.url.path}: {error.detail}"
+    body = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": None}}
+    headers = {**(error.headers or {}), "x-request-id": request_id}
+    return JSONResponse(body, status_code=error.status_code, headers=headers)

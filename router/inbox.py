@@ -54,8 +54,8 @@ class _Stream:
     score: float | None = None
 
     def put(self, record: TokenRecord) -> None:
-        self.tokens.extend(record.tokens)
-        self.logprobs.extend(record.logprobs)
+        self.tokens += record.tokens
+        self.logprobs += record.logprobs
         self.position += len(record.tokens)
         self.finish_reason = record.finish_reason
         self.has_untold_end = record.finish_reason is not None
@@ -100,13 +100,13 @@ class Inbox:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._ended: Ended | None = None
         self._error: PagewireError | None = None
-        self._is_lost = False
+        self._is_over = False
         self._changed = asyncio.Event()
 
     @property
     def is_settled(self) -> bool:
         """True when the pod has said its last word, or can say no more: there is nothing to cancel."""
-        return self._ended is not None or self._is_lost
+        return self._is_over
 
     def put(self, records: Sequence[TokenRecord]) -> None:
         """Take a frame's records, one of a sequence at most.
@@ -125,20 +125,26 @@ class Inbox:
         self._changed.set()
 
     def end(self, ended: Ended) -> None:
-        """Take the pod's last frame."""
-        self._ended = ended
-        self._changed.set()
+        """Take the pod's last frame; it says nothing of an attempt that has failed."""
+        self._is_over = True
+        if self._error is None:
+            self._ended = ended
+            self._changed.set()
+
+    def expire(self, error: PagewireError) -> None:
+        """The time is over, though the pod may go on: take nothing more. What came before can still be taken."""
+        self._fail(error)
 
     def lose(self, error: PagewireError) -> None:
         """The pod went away: nothing more can come. What came before can still be taken."""
-        self._is_lost = True
+        self._is_over = True
         self._fail(error)
 
     async def take(self) -> Arrived:
         """Wait for news and return all of it; raises what failed the attempt once everything else is taken."""
         while True:
-            taken = (stream.take(index) for index, stream in self._streams.items())
-            news = tuple(each for each in taken if each is not None)
+            taken = [stream.take(index) for index, stream in self._streams.items()]
+            news = tuple([each for each in taken if each is not None])
             if news or self._prompt_logprobs or self._ended is not None:
                 scores, self._prompt_logprobs = tuple(self._prompt_logprobs), []
                 return Arrived(news=news, prompt_logprobs=scores, ended=self._ended)
@@ -149,6 +155,8 @@ class Inbox:
 
     def _breach(self, records: Sequence[TokenRecord]) -> str:
         """Return what is wrong with a frame, "" for nothing."""
+        if len(records) == 1 and self._is_plain(records[0]):
+            return ""
         positions = {index: stream.position for index, stream in self._streams.items()}
         for record in records:
             stream = self._streams.get(record.index)
@@ -169,6 +177,19 @@ class Inbox:
         if len({position > 0 for position in positions.values()}) > 1:
             return f"some sequences began before the others: {positions}"
         return ""
+
+    def _is_plain(self, record: TokenRecord) -> bool:
+        """True for what nearly all frames are: the next tokens of a lone sequence, and nothing else about them."""
+        stream = self._streams.get(record.index)
+        return (
+            stream is not None
+            and len(self._streams) == 1
+            and stream.finish_reason is None
+            and record.position == stream.position
+            and stream.position + len(record.tokens) <= self._limit
+            and not (self._has_logprobs or record.logprobs or self._num_scores or record.prompt_logprobs)
+            and not self._is_search
+        )
 
     def _breach_of_search(self, records: Sequence[TokenRecord]) -> str:
         found = [record for record in records if record.tokens or record.finish_reason is not None]

@@ -1,31 +1,47 @@
 """From what was asked to an admitted request: check, render, tokenize, check again.
 
-Knows the tokenizer and what the cluster serves; nothing of pods' loads.
+Knows one model's tokenizer and what its pods serve; nothing of pods' loads.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from pagewire.core.errors import InvalidRequest, Unavailable
+from pagewire.core.errors import Unavailable
 from pagewire.core.fingerprint import Fingerprint
+from pagewire.router.delivery import Delivery
 from pagewire.router.request import Ask, Request
-from pagewire.router.validation import Limits, check, check_model, finish, prompt_field, too_long
-from pagewire.text.tokenizer import Tokenizer
+from pagewire.router.tool_desk import AUTO, ToolDesk
+from pagewire.router.validation import Limits, check, finish, prompt_field, too_long, truncated
+from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer
 
 SEED_BITS = 63
+NONE: Mapping[str, Any] = {}
 
 
 class Intake:
-    """Turns asks into requests. `fingerprint` says what is served; None before the first pod was linked."""
+    """Turns asks into requests. `fingerprint` says what is served; None before the first pod was linked.
+
+    `defaults` are the model's own for what a request leaves unset (`sampling_defaults.py`), but for beam searches.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, fingerprint: Callable[[], Fingerprint | None], *, max_timeout_s: float
+        self,
+        tokenizer: Tokenizer,
+        fingerprint: Callable[[], Fingerprint | None],
+        *,
+        max_timeout_s: float,
+        tool_format: str = AUTO,
+        defaults: Mapping[str, Any] = NONE,
     ) -> None:
+        self.tools = ToolDesk(tokenizer, tool_format)
         self._tokenizer = tokenizer
         self._fingerprint = fingerprint
         self._max_timeout_s = max_timeout_s
+        self._defaults = defaults
 
     def limits(self) -> Limits:
         """Return what is served; raises Unavailable before that is known."""
@@ -45,20 +61,39 @@ class Intake:
         check(ask, limits)
         return limits
 
-    def check_model(self, model: str) -> None:
-        """Raise UnknownModel unless `model` is served."""
-        check_model(model, self.limits())
+    def is_inline(self, ask: Ask) -> bool:
+        """True where the prompt of a checked ask is short enough to be encoded without a thread."""
+        texts = [message["content"] for message in ask.messages or ()] if ask.text is None else [ask.text]
+        return sum(map(len, texts)) <= INLINE_CHARS
+
+    def token_text(self, token_id: int) -> str:
+        """Return what the vocabulary calls a token."""
+        return self._tokenizer.token_text(token_id)
+
+    def text_of(self, tokens: tuple[int, ...]) -> str:
+        """Return the text of tokens, special ones too."""
+        return self._tokenizer.decode_all(list(tokens))
 
     async def accept(self, ask: Ask, limits: Limits) -> Request:
         """Return the request that a checked ask makes; raises InvalidRequest when it does not fit the model."""
-        prompt = ask.token_ids
-        if prompt is None:
-            prompt = await self._tokenize(ask, limits)
+        ask = self._whole(self.tools.prepared(ask))
+        prompt = await self.tokenize(ask, limits)
         echo = None
         if ask.echo:
-            echo = self._tokenizer.decode(list(prompt)) if ask.text is None else ask.text
+            is_whole = ask.text is not None and ask.truncate_prompt_tokens is None
+            echo = ask.text if is_whole else self._tokenizer.decode(list(prompt))
         bad_words = await self._bad_words(ask)
         return finish(ask, prompt, limits, seed=secrets.randbits(SEED_BITS), bad_words=bad_words, echo=echo)
+
+    def delivery(self, ask: Ask, request: Request) -> Delivery:
+        """Return what hands the events of an accepted ask to its caller."""
+        return Delivery(self.tools.finder(ask, request), ask.stream_interval or 1)
+
+    def _whole(self, ask: Ask) -> Ask:
+        """Return the ask with what the model says of fields that it leaves unset."""
+        if not self._defaults or ask.use_beam_search:
+            return ask
+        return replace(ask, **{name: value for name, value in self._defaults.items() if getattr(ask, name) is None})
 
     async def _bad_words(self, ask: Ask) -> list[tuple[int, ...]]:
         """Return the tokens of the bad words: a text's at the beginning of a word and within one."""
@@ -71,14 +106,29 @@ class Intake:
                 found[tuple(await self._tokenizer.encode(text, add_special_tokens=False))] = None
         return list(found)
 
-    async def _tokenize(self, ask: Ask, limits: Limits) -> tuple[int, ...]:
+    async def tokenize(self, ask: Ask, limits: Limits) -> tuple[int, ...]:
+        """Return the tokens of a prompt, cut as it asks; raises InvalidRequest when there are more than fit."""
+        if ask.token_ids is not None:
+            return truncated(ask, ask.token_ids, limits)
         field = prompt_field(ask)
-        text = ask.text if ask.text is not None else self._tokenizer.render_chat(ask.messages or ())
+        text = self._text(ask)
         least = self._tokenizer.min_tokens(text)
-        if least >= limits.max_model_len:
+        if ask.truncate_prompt_tokens is None and least >= limits.max_model_len:
             raise too_long(least, limits, field, at_least=True)
-        try:
-            # A template writes the special tokens itself.
-            return tuple(await self._tokenizer.encode(text, add_special_tokens=ask.text is not None))
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(f"{field} is not valid Unicode: {error.reason}", field=field) from error
+        # A template writes the special tokens itself.
+        with_special = ask.messages is None if ask.add_special_tokens is None else ask.add_special_tokens
+        tokens = await self._tokenizer.encode(text, add_special_tokens=with_special)
+        return truncated(ask, tuple(tokens), limits)
+
+    def _text(self, ask: Ask) -> str:
+        if ask.text is not None:
+            return ask.text
+        chat = ask.chat
+        return self._tokenizer.render_chat(
+            ask.messages or (),
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            tools=ask.tools.definitions if ask.tools is not None else (),
+            documents=chat.documents,
+            options=dict(chat.options),
+        )

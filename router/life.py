@@ -7,40 +7,70 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pagewire.core.errors import EngineFailed, PagewireError
-from pagewire.core.messages import Ended, Source
+from pagewire.core.errors import DeadlineExceeded, EngineFailed, PagewireError
+from pagewire.core.messages import Ended, Source, Submit
 from pagewire.core.report import Report
 from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenLogprobs
+from pagewire.core.trace_context import TraceContext
 from pagewire.router.inbox import Arrived
-from pagewire.router.placing import Prefix
-from pagewire.router.request import Chunk, Finished, Request, ScoredToken, Usage
-from pagewire.router.scoring import TokenBytes, scored_prompt
+from pagewire.router.lookup import Prefix
+from pagewire.router.models import ServedModel
+from pagewire.router.placing import Placed
+from pagewire.router.request import Begun, Chunk, Finished, Request, ScoredToken, Usage
+from pagewire.router.scoring import scored_prompt
 from pagewire.router.sequence import Sequence
+from pagewire.router.slo_gate import Forecast
+from pagewire.serving.tracing import new_span_id
 
 
 @dataclass(slots=True, kw_only=True)
+class Try:
+    """One try to have pods run a request: when it began to look for them, and what came of it.
+
+    `span_id` is what its pods are told, "" where the request is not traced. `error` is the cause that ended it.
+    """
+
+    began_s: float
+    placed: Placed | None = None
+    placed_s: float = 0.0
+    span_id: str = ""
+    ended_s: float | None = None
+    error: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Life:
     """One request between admission and end. `internal_id` is never used twice, whatever its caller named it.
 
-    `handovers` are the pods that gave the request up while they drained, and still hold its KV.
+    `answer_tokens` are those of each sequence that KV is set aside for. `handovers` are the pods that gave the request
+    up while they drained, and still hold its KV.
     """
 
+    model: ServedModel
     request: Request
     prefix: Prefix
     sequences: tuple[Sequence, ...]  # by index
     watch: Stopwatch
+    received_s: float
     deadline_at_s: float
+    answer_tokens: int
     internal_id: str
-    token_bytes: TokenBytes
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    has_begun: bool = False  # the first event went out
     attempt: int = 0
     failed_keys: set[str] = field(default_factory=set)
     error: PagewireError | None = None
     predicted_cached_tokens: int = 0
     handovers: list[Source] = field(default_factory=list)
     ended: Ended | None = None
+    forecast: Forecast | None = None  # of the first placement, until it comes true or is void
+    placed: Placed | None = None  # the latest
+    arrived_s: float = 0.0  # when the latest tokens came
+    trace: TraceContext | None = None  # what is below the request's span, where it is traced
+    tries: list[Try] = field(default_factory=list)
 
     @property
     def running(self) -> list[Sequence]:
@@ -48,9 +78,22 @@ class Life:
         return [each for each in self.sequences if each.ending is None]
 
     @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt)
+
+    @property
     def num_output(self) -> int:
         """Tokens that went out."""
         return sum(len(each.output) for each in self.sequences)
+
+    def written(self) -> float:
+        """Return which share of the answer is there that KV is set aside for."""
+        shares = [
+            1.0 if each.ending is not None else min(1.0, len(each.output) / self.answer_tokens)
+            for each in self.sequences
+        ]
+        return sum(shares) / len(shares) if shares else 1.0
 
     @property
     def num_tries(self) -> int:
@@ -63,6 +106,11 @@ class Life:
         asked = self.request.sampling.prompt_logprobs is not None
         return len(self.request.prompt) - 1 - len(self.prompt_logprobs) if asked else 0
 
+    def too_late(self) -> DeadlineExceeded:
+        """Return what is said of it when its deadline passes."""
+        phase = f"after {self.num_output} tokens" if self.num_output else "before the first token"
+        return DeadlineExceeded(f"the deadline of {self.request.timeout_s} s passed {phase}")
+
     def begin_attempt(self) -> SamplingParams:
         """Return what the next attempt is asked: the prompt is scored anew, unless that is done."""
         sampling = self.request.sampling
@@ -71,6 +119,47 @@ class Life:
         elif sampling.prompt_logprobs is not None:
             return replace(sampling, prompt_logprobs=None)
         return sampling
+
+    def spec(self, attempt_id: str) -> SequenceSpec:
+        """Return what a pod is asked in the next attempt: the prompt, and what is out of each sequence that runs."""
+        first, *others = self.running
+        sampling = self.begin_attempt()
+        silent = range(sampling.n, sampling.num_sequences)  # beams that search and do not answer
+        return SequenceSpec(
+            request_id=attempt_id,
+            tokens=self.request.prompt,
+            sampling=sampling,
+            root=self.prefix.root,
+            output=tuple(first.output),
+            index=first.index,
+            priority=self.request.priority,
+            cache_quota=self.request.tenant.cache_quota,
+            branches=(
+                *(Branch(index=each.index, output=tuple(each.output)) for each in others),
+                *(Branch(index=index) for index in silent),
+            ),
+        )
+
+    def begin_try(self, now_s: float) -> None:
+        """Begin to look for pods once more."""
+        self.tries.append(Try(began_s=now_s, span_id=new_span_id() if self.trace is not None else ""))
+
+    def try_on(self, placed: Placed, now_s: float) -> None:
+        """These are the pods of the next attempt."""
+        self.placed = self.tries[-1].placed = placed
+        self.tries[-1].placed_s = now_s
+        self.attempt += 1
+
+    def submit(self, placed: Placed, attempt_id: str, now_s: float) -> Submit:
+        """Return what the decode pod of the next attempt is told."""
+        return Submit(
+            spec=self.spec(attempt_id),
+            candidates=placed.placement.candidates,
+            prefill=placed.mode.value,
+            deadline_s=max(0.001, self.deadline_at_s - now_s),
+            sources=(*self.handovers[-1:], *placed.sources),
+            traceparent=self.trace.below(self.tries[-1].span_id).header if self.trace is not None else "",
+        )
 
     def digest(self, arrived: Arrived, now_s: float) -> list[Chunk]:
         """Turn news into the next chunks, and note the endings that have come; raises the error that the pod named.
@@ -84,18 +173,34 @@ class Life:
             self.sequences = tuple(each for each in self.sequences if each.ending is not None)
         if chunks:
             self.watch.stamp(Phase.FIRST_TOKEN, now_s)
+            self._note_gap(max(len(chunk.token_ids) for chunk in chunks), now_s)
+            if self.forecast is not None:
+                self.forecast.tokens_came(now_s)
             if not self.running:
                 self.watch.stamp(Phase.LAST_TOKEN, now_s)
+                if self.forecast is not None:
+                    self.forecast.finished(max(len(each.output) for each in self.sequences), now_s)
         elif arrived.ended is not None:
             if arrived.ended.error is not None:
                 raise arrived.ended.error.error()
             raise EngineFailed("the pod ended the request without saying why")
         return chunks
 
+    def _note_gap(self, num_tokens: int, now_s: float) -> None:
+        # Of tokens that came together, each has its share of the time since those before.
+        if self.arrived_s and num_tokens:
+            self.model.counts.gap_s.observe((now_s - self.arrived_s) / num_tokens, num_tokens)
+        self.arrived_s = now_s
+
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:
         if self.request.sampling.prompt_logprobs is None:
             return ()
-        return scored_prompt(self.request.prompt, self.prompt_logprobs, self.token_bytes)
+        return scored_prompt(self.request.prompt, self.prompt_logprobs, self.model.tokenizer.token_bytes)
+
+    def begun(self) -> Begun:
+        """Return the first event, once the first chunk has come: the prompt's scores come no later."""
+        self.has_begun = True
+        return Begun(prompt=self.request.prompt, echo=self.request.echo, prompt_logprobs=self._scored_prompt())
 
     def finished(self) -> Finished:
         """Return the last event of a request whose sequences have all ended."""
@@ -115,8 +220,23 @@ class Life:
             timelines=(self.watch.timeline(), *(self.ended.timelines if self.ended is not None else ())),
             report=report,
             echo=self.request.echo,
+            explanation=self.placed.explanation if self.placed is not None else None,
             prompt_logprobs=self._scored_prompt(),
         )
+
+
+def sequences_of(model: ServedModel, request: Request) -> tuple[Sequence, ...]:
+    """Return the answers to a request, of which nothing has come yet."""
+    sampling = request.sampling
+    return tuple(
+        Sequence(
+            index=index,
+            sampling=sampling,
+            text=model.tokenizer.text_stream(sampling.stop, sampling.min_tokens, request.text_rules),
+            token_bytes=model.tokenizer.token_bytes,
+        )
+        for index in range(sampling.n)
+    )
 
 
 def _cached_tokens(report: Report | None) -> int:

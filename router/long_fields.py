@@ -12,25 +12,48 @@ from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGIT_BIAS, TokenBias
+from pagewire.router.tool_fields import as_tool_message, message_calls
 
-UNSUPPORTED_PARTS = ("tool_calls", "function_call", "audio", "refusal")
+MAX_PROMPTS = 128
+UNSUPPORTED_PARTS = ("audio", "refusal")
 
 
-def prompt(value: object) -> str | tuple[int, ...] | None:
-    """Return the one prompt of a completion, text or token ids; raises InvalidRequest or UnsupportedField."""
+def prompts(value: object) -> tuple[str | tuple[int, ...] | None, ...]:
+    """Return the prompts of a completion, texts or token ids; raises InvalidRequest."""
     if value is None or isinstance(value, str):
-        return value
+        return (value,)
     if not isinstance(value, list):
         raise _wrong("prompt", "a text, a list of token ids, or a list of one of these", value)
     if not value or type(value[0]) is int:
-        return _integers("prompt", value)
-    if len(value) > 1 and isinstance(value[0], (str, list)):
-        raise UnsupportedField(f"prompt holds {len(value)} prompts, 1 per request is supported", field="prompt")
-    if isinstance(value[0], list):
-        return _integers("prompt.0", value[0])
-    if not isinstance(value[0], str):
+        return (_integers("prompt", value),)
+    if len(value) > MAX_PROMPTS:
+        raise InvalidRequest(f"prompt holds {len(value)} prompts, at most {MAX_PROMPTS} are taken", field="prompt")
+    if isinstance(value[0], str):
+        _all("prompt", value, str, "a text, as the others are")
+        return tuple(value)
+    if not isinstance(value[0], list):
         raise _wrong("prompt.0", "a text, a token id or a list of token ids", value[0])
-    return value[0]
+    _all("prompt", value, list, "a list of token ids, as the others are")
+    return tuple(_integers(f"prompt.{i}", each) for i, each in enumerate(value))
+
+
+def documents(value: object) -> tuple[Mapping[str, Any], ...]:
+    """Return the documents that a chat template may show; raises InvalidRequest."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _wrong("documents", "a list of objects", value)
+    _all("documents", value, dict, "an object")
+    return tuple(value)
+
+
+def template_options(value: object) -> Mapping[str, Any]:
+    """Return the variables that a chat template is to see; raises InvalidRequest."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong("chat_template_kwargs", "an object", value)
+    return value
 
 
 def stop(value: object) -> tuple[str, ...]:
@@ -89,31 +112,43 @@ def _bad_word(where: str, word: object) -> str | tuple[int, ...]:
     return _integers(where, word)
 
 
-def messages(value: object) -> tuple[Mapping[str, str], ...]:
+def messages(value: object) -> tuple[Mapping[str, Any], ...]:
     """Return the messages of a chat, contents joined to one text; raises InvalidRequest or UnsupportedField."""
     if value is None:
         raise InvalidRequest("messages is missing", field="messages")
     if not isinstance(value, list):
         raise _wrong("messages", "a list", value)
-    return tuple(_message(f"messages.{i}", message) for i, message in enumerate(value))
+    read, num_calls = [], 0
+    for i, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise _wrong(f"messages.{i}", "an object", message)
+        # Calls by the API's older words have no ids, and their answers come right behind them.
+        num_calls += bool(message.get("function_call"))
+        read.append(_message(f"messages.{i}", as_tool_message(message, f"call{num_calls:05d}")))
+    return tuple(read)
 
 
-def _message(where: str, message: object) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise _wrong(where, "an object", message)
+def _message(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     for name in UNSUPPORTED_PARTS:
         if message.get(name):
             raise UnsupportedField(f"{where}.{name} is not supported", field="messages")
+    content, calls = message.get("content"), message.get("tool_calls")
+    # A message that calls tools need not say anything.
     read: dict[str, Any] = {
         "role": message.get("role"),
-        "content": _content(f"{where}.content", message.get("content")),
+        "content": "" if content is None and calls else _content(f"{where}.content", content),
     }
     if read["role"] is None:
         raise InvalidRequest(f"{where}.role is missing", field="messages")
-    read |= {name: message[name] for name in ("name", "reasoning_content") if message.get(name) is not None}
+    names = ("name", "reasoning_content", "tool_call_id")
+    read |= {name: message[name] for name in names if message.get(name) is not None}
     for name, text in read.items():
         if not isinstance(text, str):
             raise _wrong(f"{where}.{name}", "a string", text)
+    if calls:
+        if read["role"] != "assistant":
+            raise InvalidRequest(f"{where}.tool_calls: only an assistant calls tools", field="messages")
+        read["tool_calls"] = message_calls(f"{where}.tool_calls", calls)
     return read
 
 

@@ -1,7 +1,7 @@
-"""The router process: constructs everything, serves until told to stop, drains.
+"""The router process: serves until told to stop, drains.
 
-The only place that constructs. Knows no request. Invariant: nothing is admitted before the ports are open, and nothing
-new after the drain began.
+Knows no request, and not what a router is made of. Invariant: nothing is admitted before the ports are open, and
+nothing new after the drain began.
 """
 
 from __future__ import annotations
@@ -9,76 +9,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import uvicorn
-
-from pagewire.core.clock import MonotonicClock
-from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import Role
-from pagewire.router.config import PolicyName, RouterConfig
-from pagewire.router.dispatch import Dispatcher
-from pagewire.router.http import FrontDoor
-from pagewire.router.intake import Intake
-from pagewire.router.metrics import RouterMetrics
-from pagewire.router.placing import Placer
-from pagewire.router.pods import PodPool
-from pagewire.router.policy import LeastLoaded, Policy, PrefixAffinity, RoundRobin
-from pagewire.router.rpc import SERVICE, Inference
-from pagewire.serving.grpc_server import GrpcServer
-from pagewire.serving.handshake import Identity
+from pagewire.core.errors import Draining
+from pagewire.router.assembly import Router
+from pagewire.router.config import RouterConfig
+from pagewire.router.http_server import listen
+from pagewire.router.rpc import SERVICE
 from pagewire.serving.lifecycle import Lifecycle
 from pagewire.serving.logs import configure
-from pagewire.serving.registry import Registry
-from pagewire.text.tokenizer import Tokenizer
+from pagewire.serving.tracing import open_exporter
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048
-HTTP_CLOSE_S = 5  # for connections to close once their requests are settled
 GRPC_CLOSE_S = 2.0
-POLICIES: Mapping[PolicyName, Callable[[], Policy]] = {
-    PolicyName.PREFIX_AFFINITY: PrefixAffinity,
-    PolicyName.LEAST_LOADED: LeastLoaded,
-    PolicyName.ROUND_ROBIN: RoundRobin,
-}
+CUT_OFF_S = 1.0  # for requests that are cut off to say so
 
 OnReady = Callable[[Mapping[str, str]], None]
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the lifecycle decides when to stop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
 
 
 async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle | None = None) -> None:
     """Serve until SIGTERM or SIGINT (or until `lifecycle` drains, where one is given), drain, return.
 
     `on_ready` is called once with the real addresses, when both ports are open. Raises OSError where a port is taken,
-    ValueError or FileNotFoundError where the model folder holds no tokenizer.
+    ValueError or FileNotFoundError where a model's folder holds no tokenizer, two models could be mixed up, or traces
+    cannot be sent as they should.
     """
     if lifecycle is None:
         configure(config.name, config.log_level)
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(_listen(config.host, config.port))
-        router = _Router(config, lifecycle)
-        stack.callback(router.tokenizer.close)
-        stack.push_async_callback(router.registry.aclose)
-        stack.push_async_callback(router.grpc.stop, 0.0)
+        ports = (config.port, config.worker_port) if config.worker_port else (config.port,)
+        listeners = [
+            stack.enter_context(listen(config.host, port, shares=config.reuse_port, stall_s=config.stall_s))
+            for port in ports
+        ]
+        exporter = open_exporter(config.otlp_endpoint)
+        if exporter is not None:
+            stack.push_async_callback(asyncio.to_thread, exporter.close)
+        router = Router(config, lifecycle, exporter)
+        stack.push_async_callback(router.aclose)
+        stack.enter_context(_on_hangup(router.reload))
         await router.grpc.start()
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(router.pool.run()), tasks.create_task(router.placer.run())]
-            serving = tasks.create_task(router.http.serve(sockets=[listener]))
-            await _ready(router, on_ready, listener)
+            background = [tasks.create_task(each) for each in router.background()]
+            serving = tasks.create_task(router.http.serve(sockets=listeners))
+            await _ready(router, on_ready, listeners)
             await lifecycle.wait_draining()
             await _drain(router)
             await serving
@@ -87,95 +67,47 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
     lifecycle.stopped()
 
 
-class _Router:
-    """Everything a router process is made of."""
-
-    def __init__(self, config: RouterConfig, lifecycle: Lifecycle) -> None:
-        secret, incarnation = config.cluster_secret.encode(), uuid.uuid4().hex
-        name = f"{config.name}-{incarnation[:8]}"
-
-        def identity(fingerprint: Fingerprint | None) -> Identity:
-            return Identity(
-                peer_id=name, incarnation=incarnation, role=Role.ROUTER, secret=secret, fingerprint=fingerprint
-            )
-
-        self.config = config
-        self.lifecycle = lifecycle
-        self.tokenizer = Tokenizer(Path(config.model))
-        self.registry = Registry(config.redis_url, config.cluster, timeout_s=config.index_timeout_s)
-        self.pool = PodPool(
-            self.registry, identity, tokenizer_digest=self.tokenizer.digest, discovery_s=config.discovery_s
-        )
-        self.placer = Placer(
-            self.pool, self.registry, POLICIES[config.policy](), mode=config.prefill_mode, secret=secret
-        )
-        intake = Intake(self.tokenizer, lambda: self.pool.fingerprint, max_timeout_s=config.request_timeout_s)
-        metrics = RouterMetrics()
-        metrics.lookup_failures.set_function(lambda: self.registry.lookup_failures)
-        self.dispatcher = Dispatcher(
-            config=config,
-            intake=intake,
-            tokenizer=self.tokenizer,
-            pool=self.pool,
-            placer=self.placer,
-            lifecycle=lifecycle,
-            metrics=metrics,
-            clock=MonotonicClock(),
-        )
-        door = FrontDoor(
-            dispatcher=self.dispatcher,
-            intake=intake,
-            pool=self.pool,
-            lifecycle=lifecycle,
-            metrics=metrics,
-            max_body_bytes=config.max_body_bytes,
-        )
-        self.http = _HttpServer(
-            uvicorn.Config(
-                door.app(),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                timeout_graceful_shutdown=HTTP_CLOSE_S,
-            )
-        )
-        self.grpc = GrpcServer(config.host, config.grpc_port)
-        Inference(self.dispatcher, intake, self.pool).add_to(self.grpc.server)
-
-
-async def _ready(router: _Router, on_ready: OnReady, listener: socket.socket) -> None:
+async def _ready(router: Router, on_ready: OnReady, listeners: Sequence[socket.socket]) -> None:
     router.lifecycle.ready()
-    for service in ("", SERVICE):
-        await router.grpc.serving(router.lifecycle.is_ready, service)
+    await router.grpc.serving(True)
+    await router.tell_health()
     host = router.config.host
     shown = f"[{host}]" if ":" in host else host
-    on_ready({"http": f"http://{shown}:{listener.getsockname()[1]}", "grpc": f"{shown}:{router.grpc.port}"})
+    scheme = "https" if router.http.config.is_ssl else "http"
+    http, *own = (f"{scheme}://{shown}:{listener.getsockname()[1]}" for listener in listeners)
+    addresses = {"http": http, "grpc": f"{shown}:{router.grpc.port}"}
+    on_ready({**addresses, "own": own[0]} if own else addresses)
 
 
-async def _drain(router: _Router) -> None:
+async def _drain(router: Router) -> None:
     """Finish what runs, within the drain time; new requests are refused meanwhile, by name."""
     await router.grpc.serving(False, SERVICE)
+    router.cache_watch.close(Draining("this router goes away", retry_after_s=1.0))
     try:
         async with asyncio.timeout(router.config.drain_s):
             await router.dispatcher.wait_idle()
     except TimeoutError:
         log.warning("%d requests are cut off by the drain time", router.dispatcher.active)
+        router.dispatcher.cut_off(
+            lambda: Draining("this router goes away, and the drain time is over", retry_after_s=1.0)
+        )
+        with contextlib.suppress(TimeoutError):  # who does not read is hung up on
+            async with asyncio.timeout(CUT_OFF_S):
+                await router.dispatcher.wait_idle()
+    router.feed.close()
     router.http.should_exit = True
     await router.grpc.stop(GRPC_CLOSE_S)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off (40 ms on a first byte) only for sockets that say that they are TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+@contextlib.contextmanager
+def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    """Call `reload` on SIGHUP; where this is no main thread there are no signals to hear."""
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop.add_signal_handler(signal.SIGHUP, reload)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)

@@ -5,14 +5,48 @@ Intervals are between two stamps of this process; TTFT counts from the arrival o
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from pagewire.core.timeline import Phase, Timeline
+from pagewire.router.calibration import Calibration
+from pagewire.router.hit_watch import Alarm, Cause
+from pagewire.router.pods import PodPool
 from pagewire.router.request import Finished
+from pagewire.router.request_counts import RequestCounts
+from pagewire.router.request_metrics import RequestCollector, Titled
+from pagewire.serving.tracing import Tracing
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 E2E_BUCKETS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+
+MET_OR_MISSED = ("met", "missed")
+
+
+class IndexCounts(Protocol):
+    """Who reads the prefix index."""
+
+    failures: int
+    skipped: int
+
+    @property
+    def is_away(self) -> bool:
+        """True while lookups are held back."""
+        ...
+
+
+class LookupCounts(Protocol):
+    """Who asks it for requests."""
+
+    hits: int
+    misses: int
+    alarm: Alarm | None
 
 
 class RouterMetrics:
@@ -34,14 +68,55 @@ class RouterMetrics:
         self.unknown_fields = self._counter(
             "unknown_fields", "Request fields that were ignored because nobody knows them"
         )
+        self.refusals = self._counter("refusals", "Requests that were refused by the limit that refused them", "reason")
+        self.ejections = self._counter("ejections", "Pods found unfit by what attempts on them showed", "cause")
+        self.slo_outcomes = self._counter(
+            "slo_outcomes",
+            "Requests with a prediction, by objective: foreseen and actual",
+            "slo",
+            "predicted",
+            "actual",
+        )
+        self.slo_probes = self._counter(
+            "slo_probes", "Requests let in that should miss an objective, to learn whether they do", "slo"
+        )
+        self.queue_wait_s = self._histogram(
+            "queue_wait_seconds", "Wait of those that no pod had room for", TTFT_BUCKETS
+        )
         self.ttft_s = self._histogram("time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS)
         self.tpot_s = self._histogram("time_per_output_token_seconds", "Mean seconds per token after it", TPOT_BUCKETS)
         self.e2e_s = self._histogram("e2e_request_latency_seconds", "Arrival to last token", E2E_BUCKETS)
         self.active = Gauge("pagewire_router_requests_active", "Requests admitted now", registry=self.registry)
-        self.pods = Gauge("pagewire_router_pods", "Usable pods", ["role"], registry=self.registry)
-        self.lookup_failures = Gauge(
-            "pagewire_router_index_lookup_failures", "Index lookups done without so far", registry=self.registry
+        self.pods = Gauge("pagewire_router_pods", "Usable pods", ["model", "role"], registry=self.registry)
+        self.waiting = Gauge("pagewire_router_requests_waiting", "Requests that wait for room", registry=self.registry)
+        self.ejected = Gauge("pagewire_router_pods_ejected", "Pods that are kept out now", registry=self.registry)
+        self.broken_dials = Gauge(
+            "pagewire_router_broken_dials", "Links that ended in an error of the router's own", registry=self.registry
         )
+        self.slo_active = Gauge(
+            "pagewire_router_slo_gate_active", "Models of which misses of an objective are refused now", ["slo"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    def watch_index(self, index: IndexCounts, lookups: Sequence[LookupCounts]) -> None:
+        """Show what the index's reader and its users, one for each model, count."""
+
+        def alarm(cause: Cause) -> float:
+            return float(any(each.alarm is not None and each.alarm.cause is cause for each in lookups))
+
+        self._gauge("index_lookup_failures", "Index lookups without an answer in time", lambda: index.failures)
+        self._gauge("index_lookups_skipped", "Lookups not tried since Redis did not answer", lambda: index.skipped)
+        self._gauge("index_away", "1 while most lookups are not tried", lambda: index.is_away)
+        self._gauge("index_lookup_hits", "Lookups that found a linked pod", lambda: sum(each.hits for each in lookups))
+        self._gauge("index_lookup_misses", "Lookups that found none", lambda: sum(each.misses for each in lookups))
+        shown = Gauge(
+            "pagewire_router_index_zero_hit_alarm",
+            "1 while prompts repeat and none is found, by the likely cause",
+            ["cause"],
+            registry=self.registry,
+        )
+        for cause in Cause:
+            shown.labels(cause.value).set_function(functools.partial(alarm, cause))
 
     def finished(self, event: Finished, timeline: Timeline) -> None:
         """Count a request that came to its end."""
@@ -60,12 +135,83 @@ class RouterMetrics:
             if event.longest > 1:
                 self.tpot_s.observe(rest_s / (event.longest - 1))
 
+    def slo_outcome(self, slo: str, *, predicted_miss: bool, actual_miss: bool) -> None:
+        """Count what became of a request that had a prediction."""
+        self.slo_outcomes.labels(slo, MET_OR_MISSED[predicted_miss], MET_OR_MISSED[actual_miss]).inc()
+
+    def slo_probe(self, slo: str) -> None:
+        """Count a request that was let in to learn from it."""
+        self.slo_probes.labels(slo).inc()
+
+    def watch(self, calibrations: Mapping[PodPool, Calibration]) -> None:
+        """Show how good predictions are, for each model: call once."""
+        self.registry.register(_Predictions(calibrations))
+
+    def watch_requests(self, models: Mapping[Titled, RequestCounts], engine: str) -> None:
+        """Show what each model's requests came to; `engine` is this router's name. Call once."""
+        self.registry.register(RequestCollector(models, engine))
+
+    def watch_tracing(self, tracing: Tracing) -> None:
+        """Show what became of spans: call once."""
+        self.registry.register(_Traces(tracing))
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"pagewire_router_{name}", text, registry=self.registry).set_function(value)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"pagewire_router_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"pagewire_router_{name}", text, buckets=buckets, registry=self.registry)
+
+
+class _Traces(Collector):
+    """Reads, at scrape time, what became of spans."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what was sent and what was not."""
+        for name, total in self._tracing.counters().items():
+            yield CounterMetricFamily(f"pagewire_router_{name}", name.replace("_", " "), value=total)
+
+
+class _Predictions(Collector):
+    """Reads, at scrape time, what was predicted, what came true, and what predictions are multiplied with now."""
+
+    def __init__(self, calibrations: Mapping[PodPool, Calibration]) -> None:
+        self._calibrations = calibrations
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a sample for each part of each way and model."""
+        labels = ("model", "part", "where")
+        totals = {
+            "count": CounterMetricFamily(
+                "pagewire_router_predictions", "Predicted parts that came true", labels=labels
+            ),
+            "predicted_s": CounterMetricFamily(
+                "pagewire_router_predicted_seconds", "Seconds that parts were predicted to take", labels=labels
+            ),
+            "actual_s": CounterMetricFamily(
+                "pagewire_router_actual_seconds", "Seconds that the same parts took", labels=labels
+            ),
+            "error_s": CounterMetricFamily(
+                "pagewire_router_prediction_error_seconds", "Absolute differences of the two", labels=labels
+            ),
+        }
+        factors = GaugeMetricFamily(
+            "pagewire_router_prediction_correction", "What predictions are multiplied with", labels=labels
+        )
+        for pool, calibration in self._calibrations.items():
+            for (way, part), record in calibration.records.items():
+                values = [pool.name, part.removesuffix("_s"), way.value]
+                for name, family in totals.items():
+                    family.add_metric(values, float(getattr(record, name)))
+                factors.add_metric(values, record.factor)
+        yield from totals.values()
+        yield factors

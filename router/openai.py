@@ -1,9 +1,9 @@
 """The OpenAI API's shapes: what a body may hold, what it asks of us, and what we answer.
 
 Knows JSON and `Ask`; nothing of HTTP or pods. A field is honoured, ignored, known and refused by name, or unknown: then
-it is ignored and counted. Fields that hold many values are read in `long_fields.py`, grammars in `guided.py`, the
-others by the schemas here, which see single values only. Checks of values are in `validation.py`, the same for all
-front doors.
+it is ignored and counted. Fields that hold many values are read in `long_fields.py`, grammars in `guided.py`, tools in
+`tool_fields.py`, the others by the schemas of `bodies.py`, which see single values only. Checks of values are in
+`validation.py`, the same for all front doors.
 """
 
 from __future__ import annotations
@@ -11,192 +11,118 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGPROBS
-from pagewire.router import guided, long_fields
-from pagewire.router.request import Ask
+from pagewire.router import guided, long_fields, tool_fields
+from pagewire.router.bodies import (
+    IGNORED,
+    REFUSED,
+    REFUSED_OF_CHATS,
+    REFUSED_OF_COMPLETIONS,
+    Body,
+    ChatBody,
+    CompletionBody,
+    Schema,
+    TokenizeBody,
+)
+from pagewire.router.json_text import read_body
+from pagewire.router.request import Ask, ChatOptions
+from pagewire.text.text_stream import TextRules
 
-# Fields that are about the caller's bookkeeping, or about our insides, which no caller may steer.
-IGNORED = frozenset(
-    (
-        "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
-        "service_tier", "parallel_tool_calls", "kv_transfer_params", "request_id", "verbosity",
-    )
-)  # fmt: skip
-# Known and not honoured: refused by name, but for the values that ask for nothing.
-REFUSED: dict[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "reasoning_effort": (),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "documents": ([],),
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "return_tokens_as_token_ids": (False,),
-    "stream_interval": (1,),
-    "vllm_xargs": ({},),
-    "prompt_embeds": (),
-}
-# The other endpoint's.
-REFUSED_OF_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,)}
-REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {"top_logprobs": (0,)}
-
-
-class _Schema(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class StreamOptions(_Schema):
-    """`stream_options` of a streaming request."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class Wishes(_Schema):
-    """The request field `pagewire`: what of our own to answer with."""
-
-    timeline: bool | None = None
-
-
-class _Body(_Schema):
-    """What both endpoints take."""
-
-    model: str | None = None
-    n: int | None = None
-    use_beam_search: bool | None = None
-    beam_width: int | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    min_tokens: int | None = None
-    logit_bias: Any = None
-    allowed_token_ids: Any = None
-    bad_words: Any = None
-    logprobs: int | bool | None = None
-    prompt_logprobs: int | None = None
-    seed: int | None = None
-    stop: Any = None
-    stop_token_ids: Any = None
-    ignore_eos: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    cache_salt: str | None = None
-    priority: int | None = None
-    return_token_ids: bool | None = None
-    pagewire: Wishes | None = None
-
-
-class CompletionBody(_Body):
-    """Body of /v1/completions."""
-
-    prompt: Any = None
-    echo: bool | None = None
-
-
-class ChatBody(_Body):
-    """Body of /v1/chat/completions."""
-
-    messages: Any = None
-    max_completion_tokens: int | None = None
-    top_logprobs: int | None = None
+MAX_CHOICES = 1024
+_REFUSED_OF_CHATS = REFUSED | REFUSED_OF_CHATS
+_REFUSED_OF_COMPLETIONS = REFUSED | REFUSED_OF_COMPLETIONS
+_KNOWN = IGNORED | REFUSED.keys() | frozenset(guided.FIELDS)  # beside those of the schemas
+S = TypeVar("S", bound=Schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A parsed body: what is asked, and the form of the answer."""
+    """A parsed body: what is asked, an ask for each prompt, and the form of the answer.
 
-    ask: Ask
+    With `shows_ids` tokens in log probabilities are named by their ids. If it `is_score`, the prompt alone is answered.
+    `with_running_usage` is usage in every part of a stream. If it `has_functions`, a call is told by that older name.
+    """
+
+    asks: tuple[Ask, ...]
     is_chat: bool
     is_streaming: bool = False
     with_usage: bool = False
+    with_running_usage: bool = False
     with_token_ids: bool = False
     with_timeline: bool = False
+    shows_ids: bool = False
+    is_score: bool = False
+    has_functions: bool = False
     unknown_fields: tuple[str, ...] = ()
 
+    @property
+    def ask(self) -> Ask:
+        """The first of the asks: all differ in their prompts alone."""
+        return self.asks[0]
 
-def parse(data: bytes, *, is_chat: bool, request_id: str, with_timeline: bool = False) -> Call:
-    """Read a body; raises InvalidRequest or UnsupportedField, which name the field."""
-    raw = _json_object(data)
-    for name, allowed in (REFUSED | (REFUSED_OF_CHATS if is_chat else REFUSED_OF_COMPLETIONS)).items():
-        value = raw.get(name)
-        if value is not None and not any(_same(value, each) for each in allowed):
+
+def parse(data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timeline: bool = False) -> Call:
+    """Read a body; raises InvalidRequest or UnsupportedField, which name the field.
+
+    `origin` are the fields of an `Ask` that no body says: `request_id`, and who asks.
+    """
+    raw = read_body(data)
+    refused = _REFUSED_OF_CHATS if is_chat else _REFUSED_OF_COMPLETIONS
+    for name, value in raw.items():
+        allowed = refused.get(name)
+        if allowed is not None and value is not None and not any(_same(value, each) for each in allowed):
             raise UnsupportedField(f"{name} is not supported: leave it out{_or(allowed)}", field=name)
-    try:
-        body: ChatBody | CompletionBody = (
-            ChatBody.model_validate(raw) if is_chat else CompletionBody.model_validate(raw)
-        )
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = [str(part) for part in first["loc"]]
-        raise InvalidRequest(f"{'.'.join(path)}: {first['msg']}", field=path[0] if path else "") from error
-    if (body.n or 1) > 1 and raw.get("best_of") is not None:
-        raise InvalidRequest(f"best_of must not be less than n, which is {body.n}", field="best_of")
-    if body.stream and (body.prompt_logprobs is not None or (isinstance(body, CompletionBody) and body.echo)):
-        field = "echo" if body.prompt_logprobs is None else "prompt_logprobs"
-        raise UnsupportedField(f"{field} is not supported in a stream", field=field)
+    body = validated(ChatBody, raw) if is_chat else validated(CompletionBody, raw)
+    if isinstance(body, CompletionBody):
+        _check_best_of(body)
     if body.stream and body.use_beam_search:
         raise UnsupportedField("stream is not supported with use_beam_search: leave it out", field="stream")
     options = body.stream_options
     if options is not None and not body.stream:
         raise InvalidRequest("stream_options may only be set when stream is true", field="stream_options")
-    if options is not None and options.continuous_usage_stats:
-        raise UnsupportedField("stream_options.continuous_usage_stats is not supported", field="stream_options")
+    with_usage = options is not None and bool(options.include_usage)
+    common = {**origin, **_common(body, raw)}
+    asks = _chat_asks(body, raw, common) if isinstance(body, ChatBody) else _completion_asks(body, common)
     return Call(
-        ask=(
-            _chat_ask(body, raw, request_id) if isinstance(body, ChatBody) else _completion_ask(body, raw, request_id)
-        ),
+        asks=asks,
         is_chat=is_chat,
         is_streaming=bool(body.stream),
-        with_usage=options is not None and bool(options.include_usage),
+        with_usage=with_usage,
+        with_running_usage=with_usage and options is not None and bool(options.continuous_usage_stats),
         with_token_ids=bool(body.return_token_ids),
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
-        unknown_fields=tuple(sorted(set(body.model_extra or ()) - IGNORED - set(REFUSED) - set(guided.FIELDS))),
+        shows_ids=bool(body.return_tokens_as_token_ids),
+        is_score=_is_score(body),
+        has_functions=is_chat and tool_fields.is_of_functions(raw),
+        unknown_fields=tuple(sorted((body.model_extra or {}).keys() - _KNOWN)),
     )
 
 
-def _json_object(data: bytes) -> Mapping[str, Any]:
+def validated(schema: type[S], raw: Mapping[str, Any]) -> S:
+    """Return a body with its fields' types checked; raises InvalidRequest for the first wrong one."""
     try:
-        raw = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}", field="body") from error
-    except RecursionError as error:
-        raise InvalidRequest("the body is nested too deeply", field="body") from error
-    except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}", field="body") from error
-    if not isinstance(raw, dict):
-        raise InvalidRequest("the body is not a JSON object", field="body")
-    return raw
+        return schema.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = [str(part) for part in first["loc"]]
+        raise InvalidRequest(f"{'.'.join(path)}: {first['msg']}", field=path[0] if path else "") from error
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def _check_best_of(body: CompletionBody) -> None:
+    if body.best_of is None or body.best_of == (body.n or 1):
+        return
+    if body.best_of < (body.n or 1):
+        raise InvalidRequest(f"best_of must not be less than n, which is {body.n or 1}", field="best_of")
+    raise UnsupportedField("best_of is not supported: leave it out, or set it to n", field="best_of")
+
+
+def _is_score(body: Body) -> bool:
+    return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
 def _same(value: object, allowed: object) -> bool:
@@ -208,7 +134,7 @@ def _or(allowed: tuple[object, ...]) -> str:
     return f", or set it to {json.dumps(allowed[0])}" if allowed else ""
 
 
-def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _common(body: Body, raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": body.model or "",
         "n": body.n,
@@ -234,31 +160,46 @@ def _common(body: _Body, raw: Mapping[str, Any]) -> dict[str, Any]:
         "stop": long_fields.stop(body.stop),
         "stop_token_ids": long_fields.token_ids("stop_token_ids", body.stop_token_ids),
         "ignore_eos": bool(body.ignore_eos),
+        "text_rules": TextRules(
+            with_special=body.skip_special_tokens is False, with_stop=bool(body.include_stop_str_in_output)
+        ),
+        "add_special_tokens": body.add_special_tokens,
+        "truncate_prompt_tokens": body.truncate_prompt_tokens,
+        "truncation_side": body.truncation_side or "left",
         "cache_salt": body.cache_salt,
         "priority": body.priority or 0,
+        "stream_interval": body.stream_interval,
     }
 
 
-def _completion_ask(body: CompletionBody, raw: Mapping[str, Any], request_id: str) -> Ask:
+def _completion_asks(body: CompletionBody, common: Mapping[str, Any]) -> tuple[Ask, ...]:
     if "messages" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got prompt and messages", field="messages")
     if body.logprobs is True:
         raise InvalidRequest("logprobs is how many alternatives to name, a number", field="logprobs")
     logprobs = None if body.logprobs is False else body.logprobs
-    prompt = long_fields.prompt(body.prompt)
-    return Ask(
-        request_id=request_id,
-        text=prompt if isinstance(prompt, str) else None,
-        token_ids=prompt if isinstance(prompt, tuple) else None,
-        max_tokens=body.max_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
-        echo=bool(body.echo),
-        **_common(body, raw),
+    prompts = long_fields.prompts(body.prompt)
+    if len(prompts) * (body.n or 1) > MAX_CHOICES:
+        text = f"{len(prompts)} prompts with n {body.n} are more than {MAX_CHOICES} answers"
+        raise InvalidRequest(text, field="prompt")
+    common = {
+        **common,
+        "max_tokens": 1 if _is_score(body) else body.max_tokens,
+        "logprobs": logprobs,
+        "prompt_logprobs": logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
+        "echo": bool(body.echo),
+    }
+    return tuple(
+        Ask(
+            text=prompt if isinstance(prompt, str) else None,
+            token_ids=prompt if isinstance(prompt, tuple) else None,
+            **common,
+        )
+        for prompt in prompts
     )
 
 
-def _chat_ask(body: ChatBody, raw: Mapping[str, Any], request_id: str) -> Ask:
+def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[Ask, ...]:
     if "prompt" in (body.model_extra or {}):
         raise InvalidRequest("exactly one form of prompt is needed, got messages and prompt", field="prompt")
     if body.logprobs is not None and not isinstance(body.logprobs, bool):
@@ -269,11 +210,42 @@ def _chat_ask(body: ChatBody, raw: Mapping[str, Any], request_id: str) -> Ask:
         raise InvalidRequest(
             f"top_logprobs must be between 0 and {MAX_LOGPROBS}, is {body.top_logprobs}", field="top_logprobs"
         )
-    return Ask(
-        request_id=request_id,
+    ask = Ask(
         messages=long_fields.messages(body.messages),
+        tools=tool_fields.tools(raw),
+        chat=_chat_options(body, documents=body.documents, effort=body.reasoning_effort),
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
-        **_common(body, raw),
+        **common,
+    )
+    return (ask,)
+
+
+def tokenize_ask(body: TokenizeBody, raw: Mapping[str, Any]) -> Ask:
+    """Return what is asked of /tokenize, as if it were a completion; raises InvalidRequest."""
+    return Ask(
+        request_id="tokenize",
+        model=body.model or "",
+        text=body.prompt,
+        messages=None if body.messages is None else long_fields.messages(body.messages),
+        tools=tool_fields.tools(raw),
+        chat=_chat_options(body),
+        add_special_tokens=body.add_special_tokens,
+    )
+
+
+def _chat_options(body: ChatBody | TokenizeBody, *, documents: object = None, effort: str | None = None) -> ChatOptions:
+    # Unless told otherwise, the prompt ends with the assistant's turn, begun anew or left open.
+    begins = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
+    if begins and body.continue_final_message:
+        raise InvalidRequest(
+            "continue_final_message does not go with add_generation_prompt", field="continue_final_message"
+        )
+    options = long_fields.template_options(body.chat_template_kwargs)
+    return ChatOptions(
+        add_generation_prompt=begins,
+        continue_final_message=bool(body.continue_final_message),
+        documents=long_fields.documents(documents),
+        options=tuple((options if effort is None else {"reasoning_effort": effort, **options}).items()),
     )

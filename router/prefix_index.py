@@ -1,18 +1,20 @@
 """Which hashes of a chain to look up, and what the answers say about who holds how much of it.
 
-Pure: the answers come from Redis through `serving/registry.py`, and are a hint, never the truth. What a pod holds of a
-chain is a prefix of it, so probing some depths suffices. Only blocks whose depth is indexed have a key, and a lookup
+Pure: the answers come from Redis through `serving/block_index.py`, and are a hint, never the truth. What a pod holds of
+a chain is a prefix of it, so probing some depths suffices. Only blocks whose depth is indexed have a key, and a lookup
 reads at most MAX_PROBES keys in one round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash, is_indexed, max_hit_blocks
 
 MAX_PROBES = 128
+
+Members = Sequence[bytes]  # of one key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +27,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the index says: pod id -> cached tokens, and the entries that name an incarnation known to be dead.
+    """What the index says: pod id -> cached tokens, and the entries under names that no linked pod goes by.
 
     `on_host` are those of `tokens` that are not in the pod's pool but in its host memory.
     """
 
     tokens: Mapping[str, int]
     on_host: Mapping[str, int]
-    stale: tuple[tuple[BlockHash, str], ...] = ()
+    unknown: tuple[tuple[BlockHash, bytes], ...] = ()
 
 
 def probes(hashes: Sequence[BlockHash], num_tokens: int, block_size: int) -> list[Probe]:
@@ -49,31 +51,48 @@ def probes(hashes: Sequence[BlockHash], num_tokens: int, block_size: int) -> lis
 
 def held(
     asked: Sequence[Probe],
-    answers: Sequence[Set[str]],
-    live: Mapping[str, str],
+    answers: Sequence[Members],
+    live: Mapping[bytes, tuple[str, int]],
     num_tokens: int,
     block_size: int,
 ) -> Held:
-    """Turn answers into cached tokens per pod. `live` maps the linked pods to their incarnations.
-
-    Entries of pods that are not linked say nothing; entries of another incarnation of a linked pod are stale.
-    """
+    """Turn answers into cached tokens per pod. `live` maps what linked pods go by to pod id and tier."""
     limit = max_hit_blocks(num_tokens, block_size) * block_size
     tokens: dict[str, int] = {}
     in_pool: dict[str, int] = {}
-    stale: list[tuple[BlockHash, str]] = []
-    still = dict(live)
+    unknown: list[tuple[BlockHash, bytes]] = []
+    holders: dict[str, int] = {}  # pod id -> tier, of who holds all blocks so far
+    odd: list[bytes] = []
+    before: Members | None = None
+    covered = 0
     for probe, members in zip(asked, answers, strict=True):
-        pooled = {pod_id for pod_id, incarnation in still.items() if f"{pod_id}@{incarnation}" in members}
-        named = {pod_id for pod_id, incarnation in still.items() if f"{pod_id}@{incarnation}+1" in members} | pooled
-        for pod_id in named:
-            tokens[pod_id] = min((probe.depth + 1) * block_size, limit)
-        in_pool.update((pod_id, tokens[pod_id]) for pod_id in pooled)
-        for member in members:
-            pod_id, _, where = member.rpartition("@")
-            if pod_id in live and live[pod_id] != where.partition("+")[0]:
-                stale.append((probe.block_hash, member))
-        # What is held is a prefix: a pod that misses a shallow block does not hold the deep ones.
-        still = {pod_id: still[pod_id] for pod_id in named}
+        if members != before:  # neighbours mostly have the same holders
+            _settle(holders, covered, tokens, in_pool)
+            found, odd = _known(members, live)
+            # What is held is a prefix: a pod that misses a shallow block does not hold the deep ones.
+            holders = found if before is None else {each: tier for each, tier in found.items() if each in holders}
+            before = members
+        unknown += [(probe.block_hash, name) for name in odd]
+        covered = min((probe.depth + 1) * block_size, limit)
+    _settle(holders, covered, tokens, in_pool)
     on_host = {pod_id: count - in_pool.get(pod_id, 0) for pod_id, count in tokens.items()}
-    return Held(tokens=tokens, on_host=on_host, stale=tuple(stale))
+    return Held(tokens=tokens, on_host=on_host, unknown=tuple(unknown))
+
+
+def _settle(holders: Mapping[str, int], covered: int, tokens: dict[str, int], in_pool: dict[str, int]) -> None:
+    tokens.update(dict.fromkeys(holders, covered))
+    in_pool.update((pod_id, covered) for pod_id, tier in holders.items() if tier == 0)
+
+
+def _known(members: Members, live: Mapping[bytes, tuple[str, int]]) -> tuple[dict[str, int], list[bytes]]:
+    """Return the pods behind names with the best tier of each, and the names that no linked pod goes by."""
+    found: dict[str, int] = {}
+    odd = []
+    for name in members:
+        holder = live.get(name)
+        if holder is None:
+            odd.append(name)
+        else:
+            pod_id, tier = holder
+            found[pod_id] = min(tier, found.get(pod_id, tier))
+    return found, odd

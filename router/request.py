@@ -9,16 +9,39 @@ from typing import Any
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, Grammar, SamplingParams, TokenBias
 from pagewire.core.timeline import Timeline
+from pagewire.router.explanation import Explanation
+from pagewire.router.tenants import ANONYMOUS, Tenant
+from pagewire.router.tool_fields import Tools
+from pagewire.text.text_stream import PLAIN, TextRules
+from pagewire.text.tools.reader import CallPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """How messages become a prompt; `options` are variables of the model's chat template."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    documents: tuple[Mapping[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+AS_USUAL = ChatOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a caller asked, unchecked. Exactly one of `text`, `token_ids` and `messages` must be set; None is unset.
 
-    A bad word is a text or its tokens. With `echo` the prompt's text comes back too.
+    A bad word is a text or its tokens. With `echo` the prompt's text comes back too, with `explain` why it was placed
+    as it was. A text gets the tokenizer's special tokens, a chat does not, unless `add_special_tokens` says otherwise.
+    Of a prompt, no more than `truncate_prompt_tokens` are kept (-1: as many as leave room), the `truncation_side` goes.
+    Chunks after an answer's first token have `stream_interval` tokens at least. `traceparent` is what the caller said
+    of a trace of its own, whatever that is.
     """
 
     request_id: str
+    tenant: Tenant = ANONYMOUS
     model: str = ""
     n: int | None = None
     use_beam_search: bool = False
@@ -28,6 +51,12 @@ class Ask:
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: Tools | None = None
+    chat: ChatOptions = AS_USUAL
+    text_rules: TextRules = PLAIN
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "left"
     max_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -51,7 +80,15 @@ class Ask:
     ignore_eos: bool = False
     cache_salt: str | None = None
     priority: int = 0
+    stream_interval: int | None = None
     timeout_s: float | None = None
+    explain: bool = False
+    traceparent: str = ""
+
+    @property
+    def operation(self) -> str:
+        """What is asked for, in OpenTelemetry's words."""
+        return "text_completion" if self.messages is None else "chat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +99,15 @@ class Request:
     """
 
     request_id: str
+    tenant: Tenant = ANONYMOUS
     prompt: tuple[int, ...]
     sampling: SamplingParams
     cache_salt: str
     timeout_s: float
     echo: str | None = None
     priority: int = 0
+    text_rules: TextRules = PLAIN
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +139,26 @@ class ScoredToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The first event of a request that did not fail before its first token: all that is known of its prompt.
+
+    `echo` is its text and `prompt_logprobs` its tokens' where they were asked for. Of several prompts in one request,
+    `first_index` is that of this one's first answer.
+    """
+
+    prompt: tuple[int, ...]
+    echo: str | None = None
+    prompt_logprobs: tuple[ScoredToken, ...] = ()
+    first_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """New output of the sequence `index`. The text of a token may come later than its id, since it may still change.
 
     `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
-    before, each read by itself. The last chunk of a sequence has its `ending`.
+    before, each read by itself. The last chunk of a sequence has its `ending`. Where tools may be called, `calls`
+    are the pieces of calls in it, and `text` is the rest.
     """
 
     text: str
@@ -112,6 +167,7 @@ class Chunk:
     offset: int = 0
     index: int = 0
     ending: Ending | None = None
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +182,13 @@ class Ending:
     stop_token_id: int | None = None
     cumulative_logprob: float | None = None
     score: float | None = None
+    has_calls: bool = False
+
+    @property
+    def word(self) -> FinishReason:
+        """Why it ended, as callers are told: what was complete and has calls waits for their results."""
+        is_waiting = self.has_calls and self.finish_reason is FinishReason.STOP
+        return FinishReason.TOOL_CALLS if is_waiting else self.finish_reason
 
     @property
     def stop_reason(self) -> str | int | None:
@@ -137,7 +200,8 @@ class Ending:
 class Finished:
     """The last event of a request that did not fail; `report` is None when its pod went away after the last token.
 
-    `endings` are those of its answers, by index; `longest` counts the tokens of the longest one.
+    `endings` are those of its answers, by index; `longest` counts the tokens of the longest one. Of several prompts
+    in one request, `first_index` is that of this one's first answer.
     """
 
     endings: tuple[Ending, ...]
@@ -148,8 +212,10 @@ class Finished:
     timelines: tuple[Timeline, ...]
     report: Report | None
     longest: int = 0
+    first_index: int = 0
     echo: str | None = None
     prompt_logprobs: tuple[ScoredToken, ...] = ()
+    explanation: Explanation | None = None
 
 
-Event = Chunk | Finished
+Event = Begun | Chunk | Finished

@@ -1,65 +1,79 @@
 """The gRPC front door: `pagewire.v1.Inference`.
 
-Knows the public protobuf messages; what a request does is in `dispatch.py`. A call that ends cancels its request.
-Errors are rich statuses.
+Knows the calls; their messages are in `codec.py`, what a request does is in `dispatch.py`. A call that ends cancels its
+request. Errors are rich statuses, made of PagewireErrors by whoever serves this.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 
-from pagewire.core.errors import PagewireError
-from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
 from pagewire.protos import inference_pb2 as pb
-from pagewire.protos import inference_pb2_grpc
+from pagewire.router.cache_watch import CacheWatch
+from pagewire.router.codec import (
+    ask_from_wire,
+    cache_news_to_wire,
+    pod_load_to_wire,
+    response_to_wire,
+    tokenize_from_wire,
+)
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.guided import ANY_OBJECT
-from pagewire.router.intake import Intake
-from pagewire.router.pods import PodPool
-from pagewire.router.request import Ask, Chunk, Ending, Event, Finished, ScoredToken
-from pagewire.serving.grpc_server import abort
+from pagewire.router.guard import caller, check_sees_all
+from pagewire.router.models import Models
+from pagewire.router.request import Begun
+from pagewire.serving.grpc_service import Context, service_handler
 
-SERVICE = "pagewire.v1.Inference"
+DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Inference"]
+SERVICE: str = DESCRIPTOR.full_name
+EXPLAIN_KEY = "x-pagewire-explain"
+TRACE_KEY = "traceparent"
 
-Context = grpc.aio.ServicerContext[Any, Any]
+
+def reflect(server: grpc.aio.Server) -> None:
+    """Let gRPC tools ask what is served; call before the server starts."""
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
 
-class Inference(inference_pb2_grpc.InferenceServicer):
+class Inference:
     """The public service."""
 
-    def __init__(self, dispatcher: Dispatcher, intake: Intake, pool: PodPool) -> None:
+    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch) -> None:
         self._dispatcher = dispatcher
-        self._intake = intake
-        self._pool = pool
+        self._models = models
+        self._cache_watch = cache_watch
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve on `server`; call before it starts."""
-        inference_pb2_grpc.add_InferenceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what the router's gRPC server answers."""
+        return service_handler(DESCRIPTOR, self)
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Stream an answer."""
         request_id = request.request_id or uuid.uuid4().hex
-        try:
-            ask = _ask(request, request_id, context.time_remaining())
-            async with aclosing(self._dispatcher.answer(ask)) as events:
-                async for event in events:
-                    yield _response(request_id, event)
-        except PagewireError as error:
-            await abort(context, error, request_id)
+        metadata = context.invocation_metadata() or ()
+        explain = request.explain or (EXPLAIN_KEY, "1") in metadata
+        parents = [value for key, value in metadata if key == TRACE_KEY and isinstance(value, str)]
+        traceparent = parents[0] if len(parents) == 1 else ""
+        ask = ask_from_wire(request, request_id, context.time_remaining())
+        ask = dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
+        async with aclosing(self._dispatcher.answer(ask)) as events:
+            async for event in events:
+                if not isinstance(event, Begun):  # `complete` says of the prompt what is to be said
+                    yield response_to_wire(request_id, event)
 
-    async def GetModelInfo(self, _request: pb.GetModelInfoRequest, context: Context) -> pb.GetModelInfoResponse:
-        """Name what is served."""
-        try:
-            limits = self._intake.limits()
-        except PagewireError as error:
-            await abort(context, error)
-        fingerprint: Fingerprint | None = self._pool.fingerprint
+    async def GetModelInfo(self, request: pb.GetModelInfoRequest, _context: Context) -> pb.GetModelInfoResponse:
+        """Say what is served of a model, the first one where none is named."""
+        model = self._models.of(request.model)
+        limits = model.intake.limits()
+        fingerprint = model.pool.fingerprint
         return pb.GetModelInfoResponse(
             model=limits.model,
             max_model_len=limits.max_model_len,
@@ -67,118 +81,25 @@ class Inference(inference_pb2_grpc.InferenceServicer):
             vocab_size=limits.vocab_size,
         )
 
+    async def Tokenize(self, request: pb.TokenizeRequest, _context: Context) -> pb.TokenizeResponse:
+        """Return a prompt's tokens, by the check and the template of Generate."""
+        ask = tokenize_from_wire(request, uuid.uuid4().hex)
+        intake = self._models.of(request.model).intake
+        limits = intake.check(ask)
+        return pb.TokenizeResponse(token_ids=await intake.tokenize(ask, limits), max_model_len=limits.max_model_len)
 
-def _ask(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) -> Ask:
-    form = request.WhichOneof("prompt")
-    sampling = request.sampling
+    async def GetLoads(self, _request: pb.GetLoadsRequest, _context: Context) -> pb.GetLoadsResponse:
+        """Say what each known pod holds and has to do; operators alone may know, where there are keys."""
+        check_sees_all()
+        standings = [each for model in self._models for each in model.pool.standings()]
+        standings.sort(key=lambda each: each.pod.pod_id)
+        return pb.GetLoadsResponse(pods=[pod_load_to_wire(each) for each in standings])
 
-    def given(name: str) -> Any:
-        return getattr(sampling, name) if sampling.HasField(name) else None
-
-    messages = tuple({"role": message.role, "content": message.content} for message in request.chat.messages)
-    return Ask(
-        request_id=request_id,
-        model=request.model,
-        text=request.text if form == "text" else None,
-        token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
-        messages=messages if form == "chat" else None,
-        n=given("n"),
-        use_beam_search=sampling.use_beam_search,
-        beam_width=given("beam_width"),
-        length_penalty=given("length_penalty"),
-        early_stopping=given("early_stopping"),
-        max_tokens=given("max_tokens"),
-        temperature=given("temperature"),
-        top_k=given("top_k"),
-        top_p=given("top_p"),
-        min_p=given("min_p"),
-        typical_p=given("typical_p"),
-        repetition_penalty=given("repetition_penalty"),
-        presence_penalty=given("presence_penalty"),
-        frequency_penalty=given("frequency_penalty"),
-        min_tokens=given("min_tokens"),
-        logit_bias=tuple(TokenBias(token=token, bias=bias) for token, bias in sorted(sampling.logit_bias.items())),
-        allowed_token_ids=tuple(sampling.allowed_token_ids),
-        bad_words=(*sampling.bad_words, *(tuple(word.token_ids) for word in sampling.bad_word_tokens)),
-        grammar=_grammar(sampling.guide),
-        logprobs=given("logprobs"),
-        prompt_logprobs=given("prompt_logprobs"),
-        seed=given("seed"),
-        stop=tuple(sampling.stop),
-        stop_token_ids=tuple(sampling.stop_token_ids),
-        ignore_eos=sampling.ignore_eos,
-        cache_salt=request.cache_salt or None,
-        priority=request.priority,
-        timeout_s=timeout_s,
-    )
-
-
-def _grammar(guide: pb.Guide) -> Grammar | None:
-    match guide.WhichOneof("guide"):
-        case "json_schema":
-            kind, text = GrammarKind.JSON_SCHEMA, guide.json_schema
-        case "regex":
-            kind, text = GrammarKind.REGEX, guide.regex
-        case "lark":
-            kind, text = GrammarKind.LARK, guide.lark
-        case "json_object" if guide.json_object:
-            kind, text = GrammarKind.JSON_SCHEMA, ANY_OBJECT
-        case _:
-            return None
-    return Grammar(kind=kind, text=text, field="guide")
-
-
-def _scored(tokens: tuple[ScoredToken, ...]) -> list[pb.TokenLogprob]:
-    return [
-        pb.TokenLogprob(
-            token_id=token.token_id, data=token.data, logprob=token.logprob, rank=token.rank, top=_scored(token.top)
-        )
-        for token in tokens
-    ]
-
-
-def _response(request_id: str, event: Event) -> pb.GenerateResponse:
-    if isinstance(event, Chunk):
-        chunk = pb.Chunk(
-            index=event.index,
-            text=event.text,
-            token_ids=event.token_ids,
-            logprobs=_scored(event.logprobs),
-            ending=_ending(event.ending) if event.ending is not None else None,
-        )
-        return pb.GenerateResponse(request_id=request_id, chunk=chunk)
-    return pb.GenerateResponse(request_id=request_id, complete=_complete(event))
-
-
-def _ending(ending: Ending) -> pb.Ending:
-    return pb.Ending(
-        finish_reason=ending.finish_reason.value,
-        stop_text=ending.stop_text,
-        stop_token_id=ending.stop_token_id,
-        cumulative_logprob=ending.cumulative_logprob,
-        score=ending.score,
-    )
-
-
-def _complete(event: Finished) -> pb.Complete:
-    complete = pb.Complete(
-        endings=[_ending(ending) for ending in event.endings],
-        usage=pb.Usage(
-            prompt_tokens=event.usage.prompt_tokens,
-            completion_tokens=event.usage.completion_tokens,
-            cached_tokens=event.usage.cached_tokens,
-        ),
-        timelines=[
-            pb.Timeline(
-                process=timeline.process,
-                stamps=[pb.Stamp(phase=stamp.phase.value, at_s=stamp.at_s) for stamp in timeline.stamps],
-            )
-            for timeline in event.timelines
-        ],
-        prompt_token_ids=event.prompt,
-        prompt_logprobs=_scored(event.prompt_logprobs),
-    )
-    if event.report is not None:
-        names = (field.name for field in pb.Transfer.DESCRIPTOR.fields)
-        complete.transfer.CopyFrom(pb.Transfer(**{name: getattr(event.report, name) for name in names}))
-    return complete
+    async def SubscribeKvEvents(
+        self, request: pb.SubscribeKvEventsRequest, _context: Context
+    ) -> AsyncGenerator[pb.KvEvent, None]:
+        """Stream what pods' caches hold, gain and lose, until the call is closed or the router drains; as GetLoads."""
+        check_sees_all()
+        with self._cache_watch.subscribe(request.pod_ids) as subscription:
+            while True:
+                yield cache_news_to_wire(await subscription.take())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.router.inbox import News
-from pagewire.router.request import Chunk, Ending
+from pagewire.router.request import Chunk, Ending, ScoredToken
 from pagewire.router.scoring import TokenBytes, scored
 from pagewire.text.text_stream import TextStream
 
@@ -44,8 +44,11 @@ class Sequence:
                 cumulative_logprob=news.cumulative_logprob,
                 score=news.score,
             )
-        tokens, offset = scored(news.logprobs[: len(piece.tokens)], self.token_bytes), self.offset
-        self.offset += sum(len(token.text) for token in tokens)
+        offset = self.offset
+        tokens: tuple[ScoredToken, ...] = ()
+        if news.logprobs:
+            tokens = scored(news.logprobs[: len(piece.tokens)], self.token_bytes)
+            self.offset += sum(len(token.text) for token in tokens)
         return Chunk(
             text=piece.text,
             token_ids=piece.tokens,

@@ -17,10 +17,11 @@ from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenS
 from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.router.request import Ask, Request
 
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
+MAX_STREAM_INTERVAL = 1024
 MAX_PROMPT_SCORES = 1 << 20  # about 30 bytes each in an answer, whose bound is 64 MiB
 MAX_BAD_WORDS = sampling_bounds.MAX_BAD_WORDS // 2  # a text may be two sequences of tokens
 # Fields that an ask and its sampling parameters have in common.
@@ -60,9 +61,20 @@ def check(ask: Ask, limits: Limits) -> None:
         raise InvalidRequest(
             f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, is {ask.priority}", field="priority"
         )
+    if ask.stream_interval is not None and not 1 <= ask.stream_interval <= MAX_STREAM_INTERVAL:
+        raise InvalidRequest(
+            f"stream_interval must be between 1 and {MAX_STREAM_INTERVAL} tokens, is {ask.stream_interval}",
+            field="stream_interval",
+        )
     if ask.timeout_s is not None and not (math.isfinite(ask.timeout_s) and ask.timeout_s > 0):
         raise InvalidRequest(f"timeout must be positive, is {ask.timeout_s} s", field="timeout")
     _check_prompt(ask, limits)
+    most = ask.truncate_prompt_tokens
+    if most is not None and most != -1 and not 1 <= most <= limits.max_model_len:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens must be -1 or between 1 and {limits.max_model_len}, is {most}",
+            field="truncate_prompt_tokens",
+        )
     bad_words = tuple(word for word in ask.bad_words if isinstance(word, str))
     known = tuple(word for word in ask.bad_words if not isinstance(word, str))
     longest = limits.max_model_len if ask.max_tokens is None else ask.max_tokens
@@ -74,21 +86,20 @@ def check(ask: Ask, limits: Limits) -> None:
             raise InvalidRequest(
                 f"a bad word has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(word)}", field="bad_words"
             )
-    grammar = ("", ()) if ask.grammar is None else (ask.grammar.field, (ask.grammar.text,))
-    for field, texts in (
-        ("cache_salt", (ask.cache_salt or "",)),
-        ("stop", ask.stop),
-        ("prompt", (ask.text or "",)),
-        ("bad_words", bad_words),
-        grammar,
-    ):
-        _check_encodable(field, texts)
     if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
         raise InvalidRequest(
             f"max_tokens {ask.max_tokens} leaves no room for a prompt in the model's context of "
             f"{limits.max_model_len} tokens",
             field="max_tokens",
         )
+
+
+def check_token_ids(field: str, tokens: tuple[int, ...], limits: Limits) -> None:
+    """Raise InvalidRequest unless the model has all tokens."""
+    low, high = min(tokens, default=0), max(tokens, default=0)
+    if low < 0 or high >= limits.vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequest(f"token ids are 0 to {limits.vocab_size - 1}, {field} holds {wrong}", field=field)
 
 
 def check_model(model: str, limits: Limits) -> None:
@@ -139,24 +150,36 @@ def finish(
     timeout_s = min(ask.timeout_s or limits.max_timeout_s, limits.max_timeout_s)
     return Request(
         request_id=ask.request_id,
+        tenant=ask.tenant,
         prompt=prompt,
         sampling=params,
         cache_salt=ask.cache_salt or "",
         timeout_s=timeout_s,
         echo=echo,
         priority=ask.priority,
+        text_rules=ask.text_rules,
+        explain=ask.explain,
     )
 
 
 def sampling(ask: Ask, max_tokens: int, *, seed: int, bad_words: Sequence[tuple[int, ...]]) -> SamplingParams:
     """Return the sampling parameters that `ask` names; what it leaves unset has `SamplingParams`' default, OpenAI's."""
-    named = {name: getattr(ask, name) for name in _ALIKE}
     return SamplingParams(
         max_tokens=max_tokens,
         seed=seed if ask.seed is None else ask.seed,
-        bad_words=tuple(TokenSequence(tokens=word) for word in bad_words),
-        **{name: value for name, value in named.items() if value is not None},
+        bad_words=tuple([TokenSequence(tokens=word) for word in bad_words]),
+        **{name: value for name in _ALIKE if (value := getattr(ask, name)) is not None},
     )
+
+
+def truncated(ask: Ask, tokens: tuple[int, ...], limits: Limits) -> tuple[int, ...]:
+    """Return as much of a prompt as the ask wants kept."""
+    most = ask.truncate_prompt_tokens
+    if most is None:
+        return tokens
+    if most == -1:
+        most = limits.max_model_len - max(1, ask.max_tokens or 0)
+    return tokens if len(tokens) <= most else tokens[-most:] if ask.truncation_side == "left" else tokens[:most]
 
 
 def prompt_field(ask: Ask) -> str:
@@ -184,14 +207,9 @@ def _check_prompt(ask: Ask, limits: Limits) -> None:
     if ask.messages is not None:
         _check_messages(ask.messages, limits)
     if ask.token_ids is not None:
-        if len(ask.token_ids) >= limits.max_model_len:
+        if ask.truncate_prompt_tokens is None and len(ask.token_ids) >= limits.max_model_len:
             raise too_long(len(ask.token_ids), limits, "prompt")
-        low, high = min(ask.token_ids), max(ask.token_ids)
-        if low < 0 or high >= limits.vocab_size:
-            wrong = low if low < 0 else high
-            raise InvalidRequest(
-                f"token ids are 0 to {limits.vocab_size - 1}, the prompt holds {wrong}", field="prompt"
-            )
+        check_token_ids("prompt", ask.token_ids, limits)
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]], limits: Limits) -> None:
@@ -203,12 +221,3 @@ def _check_messages(messages: Sequence[Mapping[str, Any]], limits: Limits) -> No
             raise InvalidRequest(
                 f"messages.{i}.role is {message['role'][:50]!r}, known are {', '.join(ROLES)}", field="messages"
             )
-
-
-def _check_encodable(field: str, texts: tuple[str, ...]) -> None:
-    # JSON can spell half a surrogate pair; no UTF-8 text holds one.
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(f"{field} is not valid Unicode: {error.reason}", field=field) from error

@@ -13,7 +13,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,91 +26,100 @@ from pagewire.protos import engine_pb2, link_pb2
 
 Value = Any  # a message dataclass, or one of the values inside it
 M = TypeVar("M")
+_MISSING = object()  # what is unset of a field that has to be there
 
 
 class _Field(Protocol):
-    """How one field goes into a protobuf, and how it comes out."""
+    """How one field goes into a protobuf, and how it comes out; `unset` is what it is where nobody sets it.
+
+    `take` is None where a value comes out as what it is.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def unset(self) -> Value: ...
 
     def put(self, value: Value, into: Message) -> None: ...
 
-    def take(self, out_of: Message) -> Value: ...
+    @property
+    def take(self) -> Callable[[Any], Value] | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Scalar:
     name: str
-    convert: Callable[[Any], Value]
-    optional: bool
+    unset: Value
+    take: Callable[[Any], Value] | None = None
 
     def put(self, value: Value, into: Message) -> None:
-        if value is not None:
-            setattr(into, self.name, value)
-
-    def take(self, out_of: Message) -> Value:
-        if self.optional and not out_of.HasField(self.name):
-            return None
-        return self.convert(getattr(out_of, self.name))
+        setattr(into, self.name, value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Scalars:
     name: str
+    unset: Value = ()
+    take: Callable[[Any], Value] = tuple
 
     def put(self, value: Value, into: Message) -> None:
         getattr(into, self.name).extend(value)
-
-    def take(self, out_of: Message) -> Value:
-        return tuple(getattr(out_of, self.name))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Nested:
     name: str
     record: _Record
-    optional: bool
+    unset: Value
 
     def put(self, value: Value, into: Message) -> None:
-        if value is not None:
-            nested = getattr(into, self.name)
-            nested.SetInParent()
-            self.record.put(value, nested)
+        nested = getattr(into, self.name)
+        nested.SetInParent()
+        self.record.put(value, nested)
 
-    def take(self, out_of: Message) -> Value:
-        if not out_of.HasField(self.name):
-            if self.optional:
-                return None
-            raise PeerMismatch(f"{out_of.DESCRIPTOR.full_name} came without its {self.name}")
-        return self.record.take(getattr(out_of, self.name))
+    def take(self, value: Any) -> Value:
+        return self.record.take(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NestedList:
     name: str
     record: _Record
+    unset: Value = ()
 
     def put(self, value: Value, into: Message) -> None:
         repeated = getattr(into, self.name)
         for item in value:
             self.record.put(item, repeated.add())
 
-    def take(self, out_of: Message) -> Value:
-        return tuple(self.record.take(item) for item in getattr(out_of, self.name))
+    def take(self, value: Any) -> Value:
+        return tuple([self.record.take(item) for item in value])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Record:
-    """All fields of one dataclass."""
+    """All fields of one dataclass. What is unset is passed over on both ways: this runs for every token."""
 
-    kind: type
-    fields: tuple[_Field, ...]
+    def __init__(self, kind: type, fields: tuple[_Field, ...]) -> None:
+        self._kind = kind
+        self._puts = tuple((field.name, field.unset, field.put) for field in fields)
+        self._takes = {field.name: field.take for field in fields}
+        self._unset = {field.name: field.unset for field in fields if field.unset is not _MISSING}
+        self._due = self._takes.keys() - self._unset.keys()
 
     def put(self, value: Value, into: Message) -> None:
-        for field, name in zip(self.fields, dataclasses.fields(self.kind), strict=True):
-            field.put(getattr(value, name.name), into)
+        for name, unset, put in self._puts:
+            if (given := getattr(value, name)) != unset:
+                put(given, into)
 
     def take(self, out_of: Message) -> Value:
-        names = (field.name for field in dataclasses.fields(self.kind))
-        return self.kind(**{name: field.take(out_of) for name, field in zip(names, self.fields, strict=True)})
+        values, takes = self._unset.copy(), self._takes
+        for field, value in out_of.ListFields():
+            take = takes[name := field.name]
+            values[name] = value if take is None else take(value)
+        if self._due and (missing := self._due - values.keys()):
+            raise PeerMismatch(f"{out_of.DESCRIPTOR.full_name} came without its {', '.join(sorted(missing))}")
+        return self._kind(**values)
 
 
 def _record(kind: Any) -> _Record:
@@ -129,15 +138,13 @@ def _field(name: str, hint: Any) -> _Field:
     if isinstance(hint, typing.NewType):
         hint = hint.__supertype__
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _Nested(name, _record(hint), optional)
+        return _Nested(name, _record(hint), None if optional else _MISSING)
     if not (isinstance(hint, type) and issubclass(hint, (str, int, float, bool, bytes))):
         raise TypeError(f"no wire form for {name}: {hint}")
     # Only an enum needs converting: every other scalar has its type already.
-    return _Scalar(name, hint if issubclass(hint, StrEnum) else _same, optional)
-
-
-def _same(value: Value) -> Value:
-    return value
+    if issubclass(hint, StrEnum):
+        return _Scalar(name, None if optional else _MISSING, hint)
+    return _Scalar(name, None if optional else hint())
 
 
 def _snake(name: str) -> str:
@@ -154,26 +161,70 @@ class Codec(Generic[M]):
 
     def encode(self, message: M) -> bytes:
         """Return the frame that carries `message`."""
-        name, record = self._records[type(message)]
         frame = self._frame()
+        self.put(message, frame)
+        return frame.SerializeToString()
+
+    def put(self, message: M, frame: Message) -> None:
+        """Write `message` into an empty frame."""
+        name, record = self._records[type(message)]
         body = getattr(frame, name)
         body.SetInParent()
         record.put(message, body)
-        return frame.SerializeToString()
 
     def decode(self, data: bytes) -> M:
         """Return the message in a frame; raises PeerMismatch where there is none that we know."""
-        frame = self._frame()
+        return self.take(_parsed(self._frame(), data))
+
+    def take(self, frame: Message) -> M:
+        """Return the message in a parsed frame; raises PeerMismatch where there is none that we know."""
+        name = frame.WhichOneof("body")
+        if name is None:
+            raise PeerMismatch("an empty frame, or one of a newer wire version")
         try:
-            frame.ParseFromString(data)
-            name = frame.WhichOneof("body")
-            if name is None:
-                raise PeerMismatch("an empty frame, or one of a newer wire version")
             message: M = self._kinds[name].take(getattr(frame, name))
-        except (DecodeError, ValueError) as error:
-            raise PeerMismatch(f"a frame that does not parse: {error}") from error
+        except ValueError as error:
+            raise PeerMismatch(f"a frame with a value that is none: {error}") from error
         return message
 
 
-LINK_CODEC: Codec[LinkMessage] = Codec(link_pb2.Frame, typing.get_args(LinkMessage))
+class BatchCodec(Generic[M]):
+    """The same for frames that travel together: what `encode` returned, joined, is what `decode` takes."""
+
+    def __init__(self, batch: type[Any], codec: Codec[M]) -> None:
+        self._batch = batch
+        self._codec = codec
+
+    def encode(self, message: M) -> bytes:
+        """Return a batch that holds `message` alone."""
+        batch = self._batch()
+        self._codec.put(message, batch.frames.add())
+        data: bytes = batch.SerializeToString()
+        return data
+
+    def decode(self, data: bytes) -> Iterator[M]:
+        """Yield the messages of a batch; raises PeerMismatch at the first that is none."""
+        frames = _parsed(self._batch(), data).frames
+        if not frames:
+            raise PeerMismatch("a batch without frames, or one of another wire version")
+        for frame in frames:
+            yield self._codec.take(frame)
+
+    def decode_one(self, data: bytes) -> M:
+        """Return the message of a batch that must hold no more; raises PeerMismatch."""
+        messages = list(self.decode(data))
+        if len(messages) != 1:
+            raise PeerMismatch(f"{len(messages)} frames where one was due")
+        return messages[0]
+
+
+def _parsed(into: Any, data: bytes) -> Any:
+    try:
+        into.ParseFromString(data)
+    except DecodeError as error:
+        raise PeerMismatch(f"a frame that does not parse: {error}") from error
+    return into
+
+
+LINK_CODEC: BatchCodec[LinkMessage] = BatchCodec(link_pb2.Frames, Codec(link_pb2.Frame, typing.get_args(LinkMessage)))
 ENGINE_CODEC: Codec[EngineMessage] = Codec(engine_pb2.Frame, typing.get_args(EngineMessage))

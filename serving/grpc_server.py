@@ -17,28 +17,54 @@ from pagewire.core.errors import InvalidRequest, PagewireError, status_of
 MAX_MESSAGE_BYTES = 64 << 20
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.max_frame_size", (1 << 24) - 1),
     ("grpc.http2.lookahead_bytes", 64 << 20),
     ("grpc.http2.write_buffer_size", 32 << 20),
     # Without these, C-core's five minutes between pings end a link during a long prefill.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Two processes on one port would each get half of the connections.
-    ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 ERROR_DOMAIN = "pagewire"
+MAX_TEXT_BYTES = 1000  # of an error; trailers have 8 KiB for all, in which a text comes up to three times
 
 
 class GrpcServer:
-    """A server on one interface, with health; `port` is the real one after `start`."""
+    """A server on one interface, with health; in the clear unless it has credentials.
 
-    def __init__(self, host: str, port: int, handlers: Sequence[grpc.GenericRpcHandler] = ()) -> None:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+    A client that vanished without a word is noticed after `silence_s`, and its calls end. A request larger than
+    `max_request_bytes` ends with RESOURCE_EXHAUSTED, unread.
+    `port` is the real one after `start`. Of processes that share a port each gets a part of the connections, so none
+    does unless it is said.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handlers: Sequence[grpc.GenericRpcHandler] = (),
+        *,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        credentials: grpc.ServerCredentials | None = None,
+        shares_port: bool = False,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+        silence_s: float = 40.0,
+    ) -> None:
+        ping_ms = max(1, round(silence_s * 750))  # a ping after three quarters of it, an answer in the last one
+        options = [
+            *SERVER_OPTIONS,
+            ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.keepalive_time_ms", ping_ms),
+            ("grpc.keepalive_timeout_ms", max(1, ping_ms // 3)),
+            ("grpc.http2.ping_timeout_ms", max(1, ping_ms // 3)),  # or it is a minute, whatever the line above says
+            ("grpc.so_reuseport", int(shares_port)),
+        ]
+        self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._server.add_generic_rpc_handlers(tuple(handlers))
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._host = host
+        self._credentials = credentials
         self.port = port
 
     @property
@@ -55,7 +81,11 @@ class GrpcServer:
         """Bind and listen; raises OSError where the port is taken. Health is NOT_SERVING until told otherwise."""
         await self.serving(False)
         try:
-            self.port = self._server.add_insecure_port(f"{self._host}:{self.port}")
+            where = f"{self._host}:{self.port}"
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(where)
+            else:
+                self.port = self._server.add_secure_port(where, self._credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._host}:{self.port}: {error}") from error
         await self._server.start()
@@ -72,23 +102,31 @@ class GrpcServer:
 
 
 def rich_status(error: PagewireError, request_id: str = "") -> status_pb2.Status:
-    """Return `error` as a google.rpc.Status: ErrorInfo (reason = cause), BadRequest and RetryInfo where they apply."""
-    details = [
-        error_details_pb2.ErrorInfo(reason=error.cause, domain=ERROR_DOMAIN, metadata={"request_id": request_id})
-    ]
+    """Return `error` as a google.rpc.Status: ErrorInfo (reason = cause), BadRequest and RetryInfo where they apply.
+
+    Long texts are cut, so that the status fits into trailers.
+    """
+    message = _cut(error.message, MAX_TEXT_BYTES)
+    metadata = {"request_id": _cut(request_id, 128)}
+    details = [error_details_pb2.ErrorInfo(reason=error.cause, domain=ERROR_DOMAIN, metadata=metadata)]
     if isinstance(error, InvalidRequest) and error.field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after_s > 0:
         delay = duration_pb2.Duration(nanos=0)
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = status_pb2.Status(code=code_pb2.Code.Value(status_of(error).grpc), message=error.message)
+    status = status_pb2.Status(code=code_pb2.Code.Value(status_of(error).grpc), message=message)
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
         status.details.append(packed)
     return status
+
+
+def _cut(text: str, num_bytes: int) -> str:
+    data = text.encode(errors="replace")
+    return text if len(data) <= num_bytes else data[: num_bytes - 3].decode(errors="ignore") + "..."
 
 
 async def abort(

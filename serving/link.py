@@ -28,11 +28,13 @@ from pagewire.core.messages import Heartbeat, Hello, LinkMessage, Refused, Welco
 from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
+from pagewire.serving.tls import CLEAR, Wire
 
 log = logging.getLogger(__name__)
 
 METHOD = "/pagewire.link.v1.Links/Connect"
 MAX_FRAME_BYTES = 64 << 20
+MAX_BATCH_BYTES = 1 << 20  # of frames that go out as one message, unless a single one is larger
 MAX_OUTBOX_BYTES = 64 << 20  # a peer that reads this far behind is as good as dead
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
@@ -81,6 +83,7 @@ class Link:
         self._written = asyncio.Event()  # all that was queued went out
         self._closing = asyncio.Event()
         self._reason = ""
+        self._heard_s = 0.0
 
     @property
     def is_up(self) -> bool:
@@ -121,26 +124,38 @@ class Link:
 
     async def pump(self, on_message: MessageCallback) -> None:
         """Carry frames both ways until the link ends; returns, never raises, when it does."""
+        self._heard_s = asyncio.get_running_loop().time()
         reader = asyncio.create_task(self._read(on_message))
         writer = asyncio.create_task(self._write())
         try:
-            await self._closing.wait()
+            while self.is_up:
+                await self._heed()
         finally:
             self.close("the process stops")
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
+    async def _heed(self) -> None:
+        """Wait for the end; close the link where the peer has been silent too long. A timer for each message costs."""
+        silence_s, heard_s = self._times.silence_s, self._heard_s
+        try:
+            async with asyncio.timeout_at(heard_s + silence_s):
+                await self._closing.wait()
+        except TimeoutError:
+            if self._heard_s == heard_s:
+                self.close(f"silent for {silence_s} s")
+
     async def _read(self, on_message: MessageCallback) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while True:
-                async with asyncio.timeout(self._times.silence_s):
-                    data = await self._stream.read()
+                data = await self._stream.read()
+                self._heard_s = loop.time()
                 if data is grpc.aio.EOF:
                     return self.close("the peer closed it")
-                on_message(self, LINK_CODEC.decode(data))
-        except TimeoutError:
-            self.close(f"silent for {self._times.silence_s} s")
+                for message in LINK_CODEC.decode(data):
+                    on_message(self, message)
         except PeerMismatch as error:
             self.close(error.message)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
@@ -161,7 +176,7 @@ class Link:
                     heartbeat_at_s = clock.time() + self._times.heartbeat_s
                     await self._stream.write(LINK_CODEC.encode(Heartbeat(load=self._load())))
                 while self._outbox:
-                    data = self._outbox.popleft()
+                    data = self._batch()
                     await self._stream.write(data)
                     self._outbox_bytes -= len(data)
                 self._written.set()
@@ -173,6 +188,15 @@ class Link:
             self.close(_why(error))
         finally:
             self.close("nothing can be written any more")  # whatever ended the writer, the link is no use without it
+
+    def _batch(self) -> bytes:
+        """Take what goes out next: a message costs gRPC more than a frame costs us."""
+        batch = [self._outbox.popleft()]
+        num_bytes = len(batch[0])
+        while self._outbox and num_bytes + len(self._outbox[0]) <= MAX_BATCH_BYTES:
+            batch.append(self._outbox.popleft())
+            num_bytes += len(batch[-1])
+        return b"".join(batch)
 
 
 def _why(error: BaseException) -> str:
@@ -210,6 +234,7 @@ class LinkServer:
         self._times = times or LinkTimes()
         self._load = load
         self._links: set[Link] = set()
+        self._is_closed = False
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handler of `Links.Connect`."""
@@ -219,7 +244,8 @@ class LinkServer:
         )
 
     async def aclose(self, reason: str, flush_s: float = 1.0) -> None:
-        """End all links, after what is queued on them went out."""
+        """End all links, after what is queued on them went out; a call that comes later ends at once."""
+        self._is_closed = True
         links = list(self._links)
         await asyncio.gather(*(link.flush(flush_s) for link in links))
         for link in links:
@@ -227,12 +253,16 @@ class LinkServer:
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         welcome: LinkMessage
-        async with asyncio.timeout(self._times.connect_s):
-            data: Any = await context.read()
-        if data is grpc.aio.EOF:
+        try:
+            async with asyncio.timeout(self._times.connect_s):
+                data: Any = await context.read()
+        except TimeoutError:
+            log.warning("link refused: %s said nothing for %s s", context.peer(), self._times.connect_s)
+            return
+        if data is grpc.aio.EOF or self._is_closed:
             return
         try:
-            hello = LINK_CODEC.decode(data)
+            hello = LINK_CODEC.decode_one(data)
             if not isinstance(hello, Hello):
                 raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
             welcome = self._identity().answer(hello)
@@ -241,6 +271,8 @@ class LinkServer:
             await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
             return
         await context.write(LINK_CODEC.encode(welcome))
+        if self._is_closed:
+            return
         link = Link(context, hello, self._times, self._load)  # type: ignore[arg-type]
         self._links.add(link)
         try:
@@ -263,6 +295,7 @@ class LinkDialer:
         *,
         times: LinkTimes | None = None,
         load: Callable[[], Load | None] = _no_load,
+        wire: Wire = CLEAR,
     ) -> None:
         self.address = address
         self.error: PagewireError | None = None  # why there is no link now
@@ -271,25 +304,30 @@ class LinkDialer:
         self._events = events
         self._times = times or LinkTimes()
         self._load = load
+        self._wire = wire
         self._epoch = 0
         self._settled = asyncio.Event()
 
     async def run(self) -> None:
         """Keep the link until cancelled."""
-        delay_s = self._times.reconnect_min_s
+        times, loop = self._times, asyncio.get_running_loop()
+        delay_s = times.reconnect_min_s
         while True:
             check_cancelled()
             self._epoch += 1
+            began_s = loop.time()
             try:
                 await self._dial()
-                delay_s = self._times.reconnect_min_s
+                # One that was over at once is no better than none.
+                is_short = loop.time() - began_s < times.reconnect_max_s
+                delay_s = min(delay_s * 2, times.reconnect_max_s) if is_short else times.reconnect_min_s
             except PagewireError as error:
                 if self.error is None or self.error.message != error.message:
                     log.warning("no link to %s: %s", self.address, error.message)
                 self.error = error
-                delay_s = min(delay_s * 2, self._times.reconnect_max_s)
+                delay_s = min(delay_s * 2, times.reconnect_max_s)
                 if not isinstance(error, Unavailable):
-                    delay_s = self._times.reconnect_max_s
+                    delay_s = times.reconnect_max_s
             self._settled.set()
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
@@ -307,7 +345,11 @@ class LinkDialer:
         return self.link
 
     async def _dial(self) -> None:
-        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            opened = self._wire.channel(self.address, CHANNEL_OPTIONS)
+        except OSError as error:
+            raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
+        async with opened as channel:
             call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
             try:
                 async with asyncio.timeout(self._times.connect_s):
@@ -315,7 +357,7 @@ class LinkDialer:
             except TimeoutError:
                 raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                raise Unavailable(_why(error)) from error
+                raise Unavailable(self._wire.explain(_why(error))) from error
             check_cancelled()
             self.link, self.error = link, None
             self._settled.set()
@@ -335,7 +377,7 @@ class LinkDialer:
         data: Any = await call.read()
         if data is grpc.aio.EOF:
             raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
-        answer = LINK_CODEC.decode(data)
+        answer = LINK_CODEC.decode_one(data)
         if isinstance(answer, Refused):
             raise answer.error.error()
         if not isinstance(answer, Welcome):

@@ -1,17 +1,25 @@
-"""A pod's load as Prometheus gauges and counters, served on a port of its own.
+"""A pod's load as Prometheus gauges and counters.
 
-Reads a `Load` at scrape time: one source for the router's placement and for the operator's graphs.
+Reads a `Load` at scrape time: one source for the router's placement and for the operator's graphs, and nothing that a
+step would pay for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from pagewire.core.load import BrownoutLevel, Load
+from pagewire.serving import vllm_metrics
+from pagewire.serving.device_usage import DeviceUsage
+from pagewire.serving.process_usage import ProcessUsage
+from pagewire.serving.sample import Sample, families
+
+WAIT_FOR_BLOCKS = "requests_waiting_for_blocks"  # a gauge of services whose requests wait before the engine
 
 _GAUGES = {
     "num_requests_running": ("num_running", "Sequences in the batch"),
@@ -29,6 +37,11 @@ _GAUGES = {
     "kv_blocks_shared": ("blocks_shared", "Blocks that sequences would hold besides if none were held together"),
     "kv_blocks_reserved": ("blocks_reserved", "Blocks promised and not yet bound"),
     "kv_blocks_orphaned": ("blocks_orphaned", "Blocks held by no live request; always 0 in health"),
+    "tenants_over_quota": ("tenants_over_quota", "Tenants with more cached blocks than their quota"),
+    "predicted_queue_seconds": (
+        "queue_s",
+        "Seconds that the waiting prompt tokens should take, as measured; 0 until it is",
+    ),
     "prefill_seconds_per_token": ("prefill_s_per_token", "Measured seconds per prompt token"),
     "step_seconds": ("step_s", "Measured seconds per decode step"),
     "prefill_budget_tokens": ("prefill_budget", "Prompt tokens that the last step might have had"),
@@ -45,77 +58,79 @@ _COUNTERS = {
     "kv_block_steps_shared": ("block_steps_shared", "Of those, blocks that holding them together saved"),
     "preemptions": ("preemptions", "Sequences preempted"),
     "preemptions_swapped": ("preemptions_swapped", "Sequences preempted whose KV was left to host memory"),
+    "kv_blocks_allocated": ("blocks_allocated", "Blocks taken from the free ones"),
+    "kv_blocks_freed": ("blocks_freed", "Blocks that came free"),
+    "kv_blocks_evicted": ("blocks_evicted", "Cached blocks that had to make room in the pool"),
+    "kv_blocks_evicted_over_quota": (
+        "blocks_evicted_over_quota",
+        "Of those, blocks that went first since a tenant had more than its quota",
+    ),
+    "graph_recaptures": ("graph_recaptures", "Device graphs that had to be captured anew: each stalls a step"),
 }
 
 
-class Sample(NamedTuple):
-    """One value of a gauge, with labels beside the pod's own."""
+class Shown(Protocol):
+    """What /metrics shows."""
 
-    name: str
-    labels: dict[str, str]
-    value: float
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of this moment; called from the serving thread."""
+        ...
 
 
-class MetricsServer(Protocol):
-    """The HTTP server that prometheus_client starts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Whose metrics these are; `cache` is how the KV cache is built, in vLLM's words."""
 
-    server_port: int
-
-    def shutdown(self) -> None:
-        """Stop serving."""
-
-    def server_close(self) -> None:
-        """Let go of the port, after `shutdown`."""
+    pod_id: str
+    role: str
+    model: str
+    cache: Mapping[str, str]
 
 
 class LoadCollector:
-    """Turns what `load`, `counters` and `gauges` return into metrics, with the pod's name and role as labels."""
+    """Turns a pod's load, its counters and what is measured beside them into metrics, with its name and role as labels.
+
+    `pids` are the pod's processes by what they do, `device` is the UUID of its GPU.
+    """
 
     def __init__(
         self,
-        pod_id: str,
-        role: str,
+        about: About,
         load: Callable[[], Load],
         counters: Callable[[], dict[str, float]],
         gauges: Callable[[], Iterator[Sample]],
+        *,
+        pids: Mapping[str, int],
+        device: str,
     ) -> None:
-        self._labels = {"pod": pod_id, "role": role}
+        self._about = about
         self._load = load
         self._counters = counters
         self._gauges = gauges
+        self._processes = ProcessUsage(pids)
+        self._device = DeviceUsage(device)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this moment."""
-        load = self._load()
-        names, values = list(self._labels), list(self._labels.values())
-        for name, (field, text) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"pagewire_{name}", text, labels=names)
-            gauge.add_metric(values, float(getattr(load, field)))
-            yield gauge
-        brownout = GaugeMetricFamily("pagewire_brownout", "1 for the level of service", labels=[*names, "level"])
-        for level in BrownoutLevel:
-            brownout.add_metric([*values, level.value], float(load.brownout is level))
-        yield brownout
-        totals = {name: (float(getattr(load, field)), text) for name, (field, text) in _COUNTERS.items()}
-        totals |= {name: (value, name.replace("_", " ")) for name, value in self._counters().items()}
-        for name, (total, text) in totals.items():
-            counter = CounterMetricFamily(f"pagewire_{name}", text, labels=names)
-            counter.add_metric(values, total)
-            yield counter
-        families: dict[str, GaugeMetricFamily] = {}
-        for sample in self._gauges():
-            family = families.get(sample.name)
-            if family is None:
-                text = sample.name.replace("_", " ")
-                family = GaugeMetricFamily(f"pagewire_{sample.name}", text, labels=[*names, *sample.labels])
-                families[sample.name] = family
-            family.add_metric([*values, *sample.labels.values()], sample.value)
-        yield from families.values()
+        load, gauges, about = self._load(), tuple(self._gauges()), self._about
+        ours = itertools.chain(_of_load(load), _totals(self._counters()), gauges)
+        machine = itertools.chain(self._processes.samples(), self._device.samples())
+        yield from families((*ours, *machine), "pagewire_", {"pod": about.pod_id, "role": about.role})
+        num_waiting = load.num_waiting + sum(int(each.value) for each in gauges if each.name == WAIT_FOR_BLOCKS)
+        samples = vllm_metrics.engine_samples(load, num_waiting, about.cache)
+        names = {"model_name": about.model, "engine": about.pod_id, "role": about.role}
+        yield from families(samples, vllm_metrics.PREFIX, names)
 
 
-def serve(collector: LoadCollector, host: str, port: int) -> MetricsServer:
-    """Serve /metrics on `host:port` from a thread; the real port is the result's `server_port`."""
-    registry = CollectorRegistry()
-    registry.register(collector)  # type: ignore[arg-type]
-    server, _thread = start_http_server(port, addr=host, registry=registry)
-    return server
+def _of_load(load: Load) -> Iterator[Sample]:
+    for name, (field, text) in _GAUGES.items():
+        yield Sample(name, {}, getattr(load, field), text)
+    for name, (field, text) in _COUNTERS.items():
+        yield Sample(name, {}, getattr(load, field), text, is_total=True)
+    for level in BrownoutLevel:
+        yield Sample("brownout", {"level": level.value}, load.brownout is level, "1 for the level of service")
+
+
+def _totals(counters: Mapping[str, float]) -> Iterator[Sample]:
+    for name, value in counters.items():
+        yield Sample(name, {}, value, is_total=True)

@@ -7,44 +7,91 @@ see plain JSON values alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from pagewire.core.errors import InvalidRequest
+from pagewire.core.errors import InvalidRequest, UnsupportedField
 
 # Names under which a message's reasoning comes; templates read the first, some the second.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_END_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+NOTHING: Mapping[str, Any] = {}
+# What no caller may set by its name in a template.
+_OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 
 
 class ChatTemplate:
     """One compiled template. `special_tokens` are its variables `bos_token`, `eos_token` and so on."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._template = _environment().from_string(source)
+        environment = _environment()
+        self.source = source
+        read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        self.variables = frozenset(read - set(environment.globals))
+        self._template = environment.from_string(source)
+        self._template.globals = dict(self._template.globals)  # a ChainMap, which is read slowly for each rendering
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        """Return the prompt; raises InvalidRequest where the template refuses the messages."""
+    @property
+    def options(self) -> frozenset[str]:
+        """The variables that a caller may set: what the template reads, less what is ours to say."""
+        return self.variables - _OURS - set(self._special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, Any]] = (),
+        options: Mapping[str, Any] = NOTHING,
+    ) -> str:
+        """Return the prompt, which ends within the last message if that is to be continued.
+
+        Raises InvalidRequest where the template refuses the messages, or does not read an option that is set.
+        """
+        _refuse_unread("documents", {"documents"} - self.variables if documents else ())
+        _refuse_unread("chat_template_kwargs", set(options) - self.options)
+        plain = [_plain_message(message) for message in messages]
+        if continue_final_message:
+            for name in ("content", *_REASONING_FIELDS) if plain else ():
+                if plain[-1].get(name):
+                    plain[-1][name] += _END_TAG
         try:
-            return self._template.render(
-                messages=[_plain_message(message) for message in messages],
-                tools=None,
-                documents=None,
+            text = self._template.render(
+                messages=plain,
+                tools=list(tools) or None,
+                documents=list(documents) or None,
                 add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **{**self._special_tokens, **options},
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError) as error:
-            raise InvalidRequest(
-                f"the model's chat template refuses the messages: {error}", field="messages"
-            ) from error
+        except Exception as error:  # a template is a program of the model's maker, run on what the caller wrote
+            said = "they are nested too deeply" if isinstance(error, RecursionError) else error
+            raise InvalidRequest(f"the model's chat template refuses the messages: {said}", field="messages") from error
+        return _cut(text) if continue_final_message else text
+
+
+def _refuse_unread(field: str, names: Iterable[str]) -> None:
+    if unread := sorted(names):
+        raise UnsupportedField(f"the model's chat template does not read {unread[0][:50]!r}", field=field)
+
+
+def _cut(text: str) -> str:
+    """Return the text up to the tag; where the template trimmed the message, so is what is before it."""
+    at = text.rfind(_END_TAG.strip())
+    if at < 0:
+        raise InvalidRequest("the model's chat template drops the final message", field="continue_final_message")
+    return text[:at] if text.startswith(_END_TAG, at) else text[:at].rstrip()
 
 
 def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:

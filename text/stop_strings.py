@@ -24,10 +24,13 @@ class StopStrings:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
+        self._longest = max(map(len, stops), default=0)
         self._held = ""
 
     def push(self, piece: str) -> Passed:
         """Take the next piece of text; after a match nothing more may be pushed."""
+        if not self._stops:
+            return Passed(text=piece)
         text = self._held + piece
         match = min(
             ((at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0),
@@ -47,8 +50,7 @@ class StopStrings:
         return held
 
     def _pending(self, text: str) -> int:
-        longest = max((len(stop) - 1 for stop in self._stops), default=0)
-        for size in range(min(longest, len(text)), 0, -1):
+        for size in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[len(text) - size :]
             if any(stop.startswith(end) for stop in self._stops):
                 return size

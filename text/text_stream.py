@@ -1,7 +1,8 @@
 """One answer as it grows: tokens in, text out, until a stop string ends it.
 
 Joins the detokenizer and the stop strings of one sequence; knows nothing of pods or attempts, so a continued answer
-keeps its text stream. Invariant: the text let through is that of the consumed tokens, less what a stop rule matched.
+keeps its text stream. Invariant: the text let through is that of the consumed tokens, less what a stop rule matched,
+unless that is to stay.
 """
 
 from __future__ import annotations
@@ -22,18 +23,39 @@ class Piece:
     stop_text: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRules:
+    """What of an answer's tokens is text: `with_special` also the special ones, without it only those `shown`.
+
+    `with_stop` leaves in what ended the answer, a stop string or the token that a stop rule matched.
+    """
+
+    with_special: bool = False
+    with_stop: bool = False
+    shown: frozenset[str] = frozenset()
+
+
+PLAIN = TextRules()
+
+
 class TextStream:
     """The text of one sequence. No stop string is found in that of the first `min_tokens` tokens."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int = 0) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int = 0, *, with_stop: bool = False
+    ) -> None:
         self._detokenizer = detokenizer
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops) if stops else None
         self._num_free = min_tokens
+        self._with_stop = with_stop
 
     def push(self, tokens: tuple[int, ...], finish_reason: FinishReason | None) -> Piece:
         """Take the next tokens; `finish_reason` is set with the last ones. Tokens behind a match are not consumed."""
         # The token that a stop rule matched (the end of sequence, say) has no place in the text.
-        spoken = tokens[:-1] if finish_reason is FinishReason.STOP else tokens
+        spoken = tokens[:-1] if finish_reason is FinishReason.STOP and not self._with_stop else tokens
+        if self._stops is None:
+            text = "".join([self._detokenizer.push(token) for token in spoken])
+            return Piece(text=text if finish_reason is None else text + self._detokenizer.finish(), tokens=tokens)
         text = ""
         for count, token in enumerate(spoken, start=1):
             piece = self._detokenizer.push(token)
@@ -44,6 +66,7 @@ class TextStream:
             passed = self._stops.push(piece)
             text += passed.text
             if passed.matched is not None:
+                text += passed.matched if self._with_stop else ""
                 return Piece(text=text, tokens=tokens[:count], stop_text=passed.matched)
         if finish_reason is None:
             return Piece(text=text, tokens=tokens)
@@ -51,4 +74,6 @@ class TextStream:
         text += passed.text
         if passed.matched is None:
             text += self._stops.finish()
+        elif self._with_stop:
+            text += passed.matched
         return Piece(text=text, tokens=tokens, stop_text=passed.matched)

@@ -21,6 +21,7 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.text.chat_template import ChatTemplate
 from pagewire.text.detokenizer import Detokenizer
+from pagewire.text.text_stream import PLAIN, TextRules, TextStream
 
 INLINE_CHARS = 2048  # encoding this much takes well under a millisecond: a thread would cost more
 ENCODE_THREADS = 2
@@ -31,6 +32,7 @@ class Tokenizer:
     """The tokenizer of one model. Raises FileNotFoundError or ValueError where the folder holds none."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         path = folder / "tokenizer.json"
         data = path.read_bytes()
         self.digest = tokenizer_digest(data)
@@ -40,8 +42,8 @@ class Tokenizer:
         config = _json(folder / "tokenizer_config.json")
         named = _named_tokens(folder, config)
         self._add_missing(named, config)
-        source = _template_source(folder, config)
-        self._template = None if source is None else ChatTemplate(source, named)
+        sources = _template_sources(folder, config)
+        self._templates = {name: ChatTemplate(source, named) for name, source in sources.items()}
         self._special_ids = frozenset(
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
@@ -59,7 +61,13 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """True where the model says how a chat is written."""
-        return self._template is not None
+        return "default" in self._templates
+
+    @property
+    def tool_template(self) -> ChatTemplate | None:
+        """The template of a chat with tools, None where the model has none that reads them."""
+        template = self._templates.get("tool_use") or self._templates.get("default")
+        return template if template is not None and "tools" in template.variables else None
 
     def min_tokens(self, text: str) -> int:
         """Return a number of tokens that `text` has at least, without encoding it."""
@@ -77,19 +85,31 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        """Return the prompt text of a chat, up to the assistant's turn unless told otherwise.
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """Return the prompt text of a chat, up to the assistant's turn; `options` are those of `ChatTemplate.render`.
 
         Raises InvalidRequest without a template, or where it refuses the messages.
         """
-        if self._template is None:
-            raise InvalidRequest("this model has no chat template: use a text or token prompt", field="messages")
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        template = self.tool_template if options.get("tools") else self._templates.get("default")
+        if template is None:
+            wanted = " for tools" if options.get("tools") else ": use a text or token prompt"
+            field = "tools" if options.get("tools") else "messages"
+            raise InvalidRequest(f"this model has no chat template{wanted}", field=field)
+        return template.render(messages, **options)
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of `ids` without special tokens."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+    def decode_all(self, ids: list[int]) -> str:
+        """Return the text of `ids`, special tokens too."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def token_text(self, token_id: int) -> str:
+        """Return what the vocabulary calls a token, "" for an id without one."""
+        return str(self._tokenizer.id_to_token(token_id) or "")
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 of one token by itself, b"" for an id without a token; not always whole characters."""
@@ -104,9 +124,20 @@ class Tokenizer:
             return bytes([int(text[3:5], 16)])
         return str(text).replace("\u2581", " ").encode()
 
-    def detokenizer(self) -> Detokenizer:
+    def special_id(self, text: str) -> int | None:
+        """Return the id of the special token `text`, None where it is none."""
+        token_id = self._tokenizer.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
+    def detokenizer(self, rules: TextRules = PLAIN) -> Detokenizer:
         """Return a detokenizer for one token stream."""
-        return Detokenizer(self.decode, silent_ids=self._special_ids, byte_ids=self._byte_ids)
+        shown = {self.special_id(text) for text in rules.shown}
+        silent = frozenset() if rules.with_special else self._special_ids - shown
+        return Detokenizer(self.decode_all, silent_ids=silent, byte_ids=self._byte_ids)
+
+    def text_stream(self, stops: tuple[str, ...], min_tokens: int, rules: TextRules = PLAIN) -> TextStream:
+        """Return the text stream of one sequence."""
+        return TextStream(self.detokenizer(rules), stops, min_tokens, with_stop=rules.with_stop)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -152,11 +183,11 @@ def _named_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {name: _content(merged[name]) for name in NAMED_TOKENS if merged.get(name)}
 
 
-def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return path.read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
-    return source if isinstance(source, str) else None
+def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates by name, `default` and perhaps others; a file wins over the config."""
+    given = config.get("chat_template")
+    entries: list[Any] = given if isinstance(given, list) else [{"name": "default", "template": given}]
+    sources = {str(each["name"]): each["template"] for each in entries if isinstance(each.get("template"), str)}
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+    return sources | {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.exists()}

@@ -20,12 +20,20 @@ STOP_S = 60.0
 class ServerProcess:
     """One process with its children; `log` holds its stderr, and its stdout too unless that is read."""
 
-    def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str], *, reads_stdout: bool) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str],
+        *,
+        reads_stdout: bool,
+        takes_stdin: bool = False,
+    ) -> None:
         self.log = log
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if takes_stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if reads_stdout else stderr,
                 stderr=stderr,
                 env={**os.environ, **environ},

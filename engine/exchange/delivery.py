@@ -29,6 +29,7 @@ from pagewire.core.messages import (
     ShipmentRefused,
 )
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.core.trace_context import TraceContext
 from pagewire.kvtransfer import effects as fx
 from pagewire.kvtransfer.intake import Intake
 from pagewire.kvtransfer.shipment import IncomingShipment
@@ -54,8 +55,10 @@ class Delivery:
         clock: Clock,
         watch: Stopwatch,
         on_first_token: Callable[[FirstToken], None],
+        trace: TraceContext | None = None,
     ) -> None:
         self.shipment = shipment
+        self.trace = trace  # what is below this shipment's span
         self.link = link
         self.first_token: FirstToken | None = None
         self.error: PagewireError | None = None  # what the source said of a shipment that it did not make
@@ -67,7 +70,8 @@ class Delivery:
         self._clock = clock
         self._watch = watch
         self._on_first_token = on_first_token
-        self._asked_s = clock.now()
+        self.asked_s = clock.now()
+        self.ended_s: float | None = None
         self._binding: asyncio.Task[None] | None = None
         self._key = (shipment.shipment_id, shipment.generation)
         receiver.register(*self._key, Intake(shipment, clock, self._from_intake))
@@ -106,7 +110,7 @@ class Delivery:
         """Take a frame of this shipment."""
         now_s = self._clock.now()
         if self.answered_s is None:
-            self.answered_s = now_s - self._asked_s
+            self.answered_s = now_s - self.asked_s
         shipment = self.shipment
         match message:
             case RunAccepted():
@@ -167,6 +171,7 @@ class Delivery:
                     self._say(Landed(**names))
                 case fx.HandOver():
                     self.shipment.close()
+                    self.ended_s = self._clock.now()
                     self.handed_over.set_result(effect)
 
     async def _bind_blocks(self, num_blocks: int, before: asyncio.Task[None] | None) -> None:

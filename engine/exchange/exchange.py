@@ -6,6 +6,8 @@ Glue that both services share. Frames of shipments end here, all others go to th
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -13,19 +15,31 @@ from typing import Protocol
 import grpc
 
 from pagewire.core.clock import Clock
-from pagewire.core.errors import EngineFailed, ErrorInfo
-from pagewire.core.messages import Fence, Fetch, FirstToken, Landed, LinkMessage, Resend
+from pagewire.core.errors import EngineFailed, ErrorInfo, InvalidRequest, PagewireError
+from pagewire.core.load import Load
+from pagewire.core.messages import (
+    ChangeRole,
+    Fence,
+    Fetch,
+    FirstToken,
+    Landed,
+    LinkMessage,
+    Resend,
+    Role,
+    RoleAnswer,
+)
 from pagewire.core.timeline import Stopwatch
-from pagewire.engine.exchange.export import Export
+from pagewire.core.trace_context import TraceContext
+from pagewire.engine.exchange.export import Export, say
 from pagewire.engine.exchange.exports import Exports
-from pagewire.engine.exchange.peers import BulkChannel, Peers
+from pagewire.engine.exchange.peers import BulkChannel, Peers, open_bulk_channel
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.exchange.taking import Taker, Taking
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.serving.link import Link, LinkEvents, LinkServer
-from pagewire.serving.metrics import Sample
+from pagewire.serving.sample import Sample
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +77,23 @@ class Exchange:
         *,
         clock: Clock,
         wall: Callable[[], float],
-        bulk_channel: BulkChannel,
+        bulk_channel: BulkChannel | None = None,
     ) -> None:
         self.clock = clock
         self._front = front
         self._job = job
         self._sender = sender
         permits = Permits(front.identity.peer_id, front.identity.secret, wall)
-        self.peers = Peers(front.identity, front.engine.pool, front.engine.ready.layout, front.offers, bulk_channel)
+        bulk = bulk_channel or functools.partial(open_bulk_channel, wire=front.wire)
+        self.peers = Peers(front.identity, front.engine.pool, front.engine.ready.layout, front.offers, bulk, front.wire)
         self.exports = Exports(
-            front.engine, sender, permits, clock, max_exports=front.config.max_num_waiting, on_end=job.on_export_end
+            front.engine,
+            sender,
+            permits,
+            clock,
+            max_exports=front.config.max_num_waiting,
+            on_end=self._on_export_end,
+            trace_of=front.trace_of,
         )
         self._taker = Taker(
             engine=front.engine,
@@ -86,9 +107,24 @@ class Exchange:
         self._links = LinkServer(
             lambda: front.identity,
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
-            load=front.load,
+            load=self.load,
         )
         self._ticker = asyncio.create_task(self._keep_ticking())
+
+    def load(self) -> Load:
+        """Return the pod's load, what comes in from other pods, and what taking blocks costs it in the mean."""
+        load = dataclasses.replace(
+            self._front.load(),
+            blocks_arriving=self.peers.num_arriving,
+            inflows=self.peers.inflows(),
+            at_s=self.clock.now(),
+        )
+        cost = self.peers.mean_cost()
+        if cost is None:
+            return load
+        layout = self._front.engine.ready.layout
+        token_s = cost.s_per_byte * layout.block_bytes / layout.block_size
+        return dataclasses.replace(load, link_rtt_s=cost.rtt_s, link_s_per_token=token_s)
 
     def taking(
         self,
@@ -96,9 +132,12 @@ class Exchange:
         deadline_s: float,
         watch: Stopwatch,
         on_first_token: Callable[[FirstToken], None] = lambda _: None,
+        trace: TraceContext | None = None,
     ) -> Taking:
-        """Return what the sequence `request_id` will take. `deadline_s` is absolute."""
-        return Taking(self._taker, request_id, deadline_s=deadline_s, watch=watch, on_first_token=on_first_token)
+        """Return what the sequence `request_id` will take. `deadline_s` is absolute; `trace` is that of `Taking`."""
+        return Taking(
+            self._taker, request_id, deadline_s=deadline_s, watch=watch, on_first_token=on_first_token, trace=trace
+        )
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Return the links and the bulk streams, for the pod's gRPC server."""
@@ -127,7 +166,10 @@ class Exchange:
         for pod_id, peer in self.peers.all().items():
             yield Sample("link_seconds_per_byte", {"peer": pod_id}, peer.meter.cost.s_per_byte)
             yield Sample("link_rtt_seconds", {"peer": pod_id}, peer.meter.cost.rtt_s)
-        yield Sample("kv_blocks_quarantined", {}, float(self.peers.num_quarantined))
+        quarantined, exports = self.peers.num_quarantined, self.exports
+        yield Sample("kv_blocks_quarantined", {}, quarantined, "Blocks that nobody may touch until a write is over")
+        yield Sample("leases_held", {}, len(exports), "Shipments whose blocks are held for a pod that takes them")
+        yield Sample("leases_orphaned", {}, exports.num_orphaned, "Of those, the ones whose taker is gone or too late")
 
     def tick(self) -> None:
         """Look at the clock, as it does by itself every `TICK_S`."""
@@ -156,14 +198,34 @@ class Exchange:
             del self._newest_link[link.peer.peer_id]
             self._sender.drop(link.peer.peer_id, "the link is down")
         self.exports.link_lost(link)
+        self._front.cache_feed.on_down(link)
         self._job.on_down(link)
+
+    def _on_export_end(self, export: Export) -> None:
+        if export.trace is not None and self._front.tracing is not None:
+            self._front.tracing.record(export.span(self.clock.now()), export.trace)
+        self._job.on_export_end(export)
 
     def _on_message(self, link: Link, message: LinkMessage) -> None:
         self.exports.renew(link)
+        self._front.cache_feed.on_message(link, message)
         if isinstance(message, Fetch | Landed | Resend | Fence):
             self.exports.on_message(link, message)
+        elif isinstance(message, ChangeRole):
+            self._on_change_role(link, message.role)
         else:
             self._job.on_message(link, message)
+
+    def _on_change_role(self, link: Link, role: Role) -> None:
+        error = None
+        try:
+            if link.peer.role is not Role.ROUTER:
+                raise InvalidRequest(f"{link.peer.peer_id} is no router: it changes nobody's role")
+            self._front.change_role(role)
+        except PagewireError as refusal:
+            log.info("%s asked for a %s pod: %s", link.peer.peer_id, role, refusal.message)
+            error = ErrorInfo.of(refusal)
+        say(link, RoleAnswer(role=role, error=error))
 
     async def _keep_ticking(self) -> None:
         while True:

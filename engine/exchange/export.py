@@ -12,6 +12,8 @@ from typing import Any
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.errors import ErrorInfo, Unavailable
 from pagewire.core.messages import Fenced, FetchReady, LinkMessage, ShipmentFailed
+from pagewire.core.span import Span, SpanKind
+from pagewire.core.trace_context import TraceContext
 from pagewire.kvtransfer.effects import Announce
 from pagewire.kvtransfer.outgoing import OutgoingShipment
 from pagewire.serving.link import Link
@@ -37,6 +39,8 @@ class Export:
     shipment: OutgoingShipment
     deadline_s: float
     hashes: tuple[BlockHash, ...] = ()
+    opened_s: float = 0.0
+    trace: TraceContext | None = None  # what its span is below, where the request is traced
 
     @property
     def key(self) -> ExportKey:
@@ -54,6 +58,21 @@ class Export:
     def say_fenced(self) -> None:
         """Tell that nothing more comes and the blocks are released."""
         self._say(Fenced(**self._names()))
+
+    def span(self, now_s: float) -> Span:
+        """Return what a trace shows of it, once it is over."""
+        return Span(
+            name="serve_fetch",
+            start_s=self.opened_s,
+            end_s=now_s,
+            attributes={"pagewire.blocks_asked": len(self.hashes), "pagewire.outcome": self._outcome},
+            kind=SpanKind.SERVER,
+        )
+
+    @property
+    def _outcome(self) -> str:
+        outcome = self.shipment.outcome
+        return outcome.value if outcome is not None else "open"
 
     async def stop(self) -> None:
         """Return when nobody but the engine writes into the blocks any more; nobody does into cached ones."""

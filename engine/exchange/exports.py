@@ -24,6 +24,7 @@ from pagewire.core.errors import (
     TransferFailed,
 )
 from pagewire.core.messages import Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
+from pagewire.core.trace_context import TraceContext
 from pagewire.engine.exchange.export import Export, ExportKey, say
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.running_engine import RunningEngine
@@ -39,7 +40,10 @@ RETRY_AFTER_S = 1.0
 
 
 class Exports:
-    """The outgoing shipments of one pod. `max_exports` bounds them; `on_end` hears of each that is over."""
+    """The outgoing shipments of one pod. `max_exports` bounds them; `on_end` hears of each that is over.
+
+    `trace_of` reads a traceparent, None where nothing is traced.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Exports:
         *,
         max_exports: int,
         on_end: Callable[[Export], None],
+        trace_of: Callable[[str], TraceContext | None],
     ) -> None:
         self._engine = engine
         self._sender = sender
@@ -57,6 +62,7 @@ class Exports:
         self._clock = clock
         self._max_exports = max_exports
         self._on_end = on_end
+        self._trace_of = trace_of
         self._exports: dict[ExportKey, Export] = {}
         self._leases: LeaseTable[ExportKey] = LeaseTable()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,6 +76,15 @@ class Exports:
     def all(self) -> list[Export]:
         """Return what is open."""
         return list(self._exports.values())
+
+    @property
+    def num_orphaned(self) -> int:
+        """What is still held though its time is over or its taker's link is down; in health it ends within seconds."""
+        now_s = self._clock.now()
+        return sum(
+            export.deadline_s <= now_s or not export.link.is_up or export.shipment.outcome is fx.Outcome.LOST
+            for export in self.all()
+        )
 
     async def wait_idle(self) -> None:
         """Return when nothing is held for anybody."""
@@ -125,6 +140,8 @@ class Exports:
             shipment=shipment,
             deadline_s=self._clock.now() + fetch.deadline_s,
             hashes=fetch.hashes,
+            opened_s=self._clock.now(),
+            trace=self._trace_of(fetch.traceparent),
         )
         self.open(export, fetch.lease_s)
         self._spawn(self._serve(export, fetch))

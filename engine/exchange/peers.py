@@ -16,7 +16,7 @@ import grpc
 
 from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.load import Load
+from pagewire.core.load import Inflow, Load
 from pagewire.core.messages import Heartbeat, LinkMessage, Welcome
 from pagewire.engine.exchange.delivery import Delivery, SourceMessage
 from pagewire.kvtransfer.effects import Outcome
@@ -27,20 +27,22 @@ from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import Link, LinkDialer, LinkEvents
+from pagewire.serving.tls import CLEAR, Wire
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 FORGET_S = 60.0  # a pod that restarts in time is met again at once
+MAX_INFLOWS = 32  # in one load: it goes out every second
 
 CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, TransferFailed)]
 
 BulkChannel = Callable[[str], grpc.aio.Channel]
 
 
-def open_bulk_channel(address: str) -> grpc.aio.Channel:
+def open_bulk_channel(address: str, wire: Wire = CLEAR) -> grpc.aio.Channel:
     """Return a channel to `address` that is fit for blocks."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return wire.channel(address, CHANNEL_OPTIONS)
 
 
 class Peer:
@@ -56,6 +58,7 @@ class Peer:
         offers: Offers,
         channel: grpc.aio.Channel,
         lost: Counter[str],
+        wire: Wire,
     ) -> None:
         self._pod_id = pod_id
         self._offers = offers
@@ -69,6 +72,7 @@ class Peer:
             address,
             lambda: identity,
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
+            wire=wire,
         )
         self._channel = channel  # of the bulk stream alone
         self.receiver = StreamReceiver(
@@ -97,6 +101,11 @@ class Peer:
     def num_quarantined(self) -> int:
         """Blocks of shipments that are being fenced."""
         return sum(delivery.shipment.num_quarantined for delivery in list(self._deliveries.values()))
+
+    @property
+    def num_arriving(self) -> int:
+        """Blocks of shipments that have not landed."""
+        return sum(delivery.shipment.num_arriving for delivery in list(self._deliveries.values()))
 
     def add(self, delivery: Delivery) -> None:
         """Route the frames of this delivery to it until it is settled."""
@@ -163,13 +172,20 @@ class Peers:
     """All of them, by id and address; met on first use. `bulk_channel` opens the channel of a bulk stream."""
 
     def __init__(
-        self, identity: Identity, memory: BlockMemory, layout: KVLayout, offers: Offers, bulk_channel: BulkChannel
+        self,
+        identity: Identity,
+        memory: BlockMemory,
+        layout: KVLayout,
+        offers: Offers,
+        bulk_channel: BulkChannel,
+        wire: Wire,
     ) -> None:
         self._identity = identity
         self._memory = memory
         self._layout = layout
         self._offers = offers
         self._bulk_channel = bulk_channel
+        self._wire = wire
         self._peers: dict[tuple[str, str], Peer] = {}
         self.lost = Counter(dict.fromkeys(CAUSES, 0))  # shipments to us, by the cause of their loss
         self._forgotten = TransferCounters()
@@ -180,7 +196,17 @@ class Peers:
         peer = self._peers.get((pod_id, address))
         if peer is None:
             channel = self._bulk_channel(address)
-            peer = Peer(pod_id, address, self._identity, self._memory, self._layout, self._offers, channel, self.lost)
+            peer = Peer(
+                pod_id,
+                address,
+                self._identity,
+                self._memory,
+                self._layout,
+                self._offers,
+                channel,
+                self.lost,
+                self._wire,
+            )
             self._peers[pod_id, address] = peer
         return peer
 
@@ -193,6 +219,16 @@ class Peers:
         peer = self.known(pod_id, address)
         return peer.meter.cost if peer is not None else LinkCost()
 
+    def mean_cost(self) -> LinkCost | None:
+        """Return what taking blocks costs in the mean over the pods that it was measured with; None before any."""
+        costs = [peer.meter.cost for peer in list(self._peers.values()) if peer.meter.is_measured]
+        if not costs:
+            return None
+        return LinkCost(
+            rtt_s=sum(cost.rtt_s for cost in costs) / len(costs),
+            s_per_byte=sum(cost.s_per_byte for cost in costs) / len(costs),
+        )
+
     def all(self) -> dict[str, Peer]:
         """Return who was met and is not forgotten, by pod id."""
         return {pod_id: peer for (pod_id, _), peer in list(self._peers.items())}
@@ -201,6 +237,16 @@ class Peers:
     def num_quarantined(self) -> int:
         """Blocks whose shipment is over for its request and not yet for their writers."""
         return sum(peer.num_quarantined for peer in list(self._peers.values()))
+
+    @property
+    def num_arriving(self) -> int:
+        """Blocks that are bound here and whose KV is on its way."""
+        return sum(peer.num_arriving for peer in list(self._peers.values()))
+
+    def inflows(self) -> tuple[Inflow, ...]:
+        """Return how much came from whom, of the `MAX_INFLOWS` pods that most came from."""
+        taken = Counter({pod_id: peer.receiver.counters.bytes for pod_id, peer in self.all().items()})
+        return tuple(Inflow(source=pod_id, num_bytes=num_bytes) for pod_id, num_bytes in taken.most_common(MAX_INFLOWS))
 
     def tick(self, now_s: float) -> None:
         """Let every delivery look at the clock; hang up on pods that are gone."""

@@ -17,17 +17,19 @@ from pagewire.core.clock import Clock
 from pagewire.core.errors import PagewireError, Unavailable
 from pagewire.core.messages import Fetch, FirstToken, Run, Source
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.core.trace_context import TraceContext
 from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peers import Peers
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.shipment import IncomingShipment
+from pagewire.serving.tracing import new_span_id
 
 log = logging.getLogger(__name__)
 
-Question = Callable[[IncomingShipment, bytes], Run | Fetch]
-"""Makes the message that begins a shipment, of the shipment and its ticket."""
+Question = Callable[[IncomingShipment, bytes, str], Run | Fetch]
+"""Makes the message that begins a shipment, of the shipment, its ticket and its traceparent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,10 @@ class Taker:
 
 
 class Taking:
-    """What one sequence takes. `deadline_s` is absolute; `on_first_token` hears of each first token that comes."""
+    """What one sequence takes. `deadline_s` is absolute; `on_first_token` hears of each first token that comes.
+
+    `trace` is what is below the span that the shipments are part of; None where nobody traces.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class Taking:
         deadline_s: float,
         watch: Stopwatch,
         on_first_token: Callable[[FirstToken], None] = lambda _: None,
+        trace: TraceContext | None = None,
     ) -> None:
         self.runs: list[Delivery] = []  # those that reached a pod, the last one last
         self.fetches: list[Delivery] = []
@@ -61,6 +67,7 @@ class Taking:
         self._deadline_s = deadline_s
         self._watch = watch
         self._on_first_token = on_first_token
+        self._trace = trace
 
     @property
     def remaining_s(self) -> float:
@@ -76,7 +83,7 @@ class Taking:
     async def fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:
         """Have cached blocks shipped by one pod, from `first_block` of the chain on; return how many came."""
 
-        def question(shipment: IncomingShipment, ticket: bytes) -> Fetch:
+        def question(shipment: IncomingShipment, ticket: bytes, traceparent: str) -> Fetch:
             return Fetch(
                 request_id=shipment.request_id,
                 generation=shipment.generation,
@@ -86,6 +93,7 @@ class Taking:
                 ticket=ticket,
                 lease_s=self._taker.lease_s,
                 deadline_s=self.remaining_s,
+                traceparent=traceparent,
             )
 
         delivery = await self._take(source.pod_id, source.address, first_block, len(hashes), question, self.fetches)
@@ -111,6 +119,7 @@ class Taking:
         try:
             link = await peer.link()
             shipment = self._shipment(first_block, max_blocks, peer.receiver.num_groups)
+            trace = self._trace.below(new_span_id()) if self._trace is not None else None
             delivery = Delivery(
                 shipment,
                 link=link,
@@ -120,6 +129,7 @@ class Taking:
                 clock=self._taker.clock,
                 watch=self._watch,
                 on_first_token=self._on_first_token,
+                trace=trace,
             )
         except PagewireError as error:
             log.warning("%s: %s not used: %s", self._request_id, pod_id, error.message)
@@ -127,7 +137,8 @@ class Taking:
         kind.append(delivery)
         peer.add(delivery)
         try:
-            link.send(question(shipment, self._taker.permits.mint(shipment, pod_id)))
+            ticket = self._taker.permits.mint(shipment, pod_id)
+            link.send(question(shipment, ticket, trace.header if trace is not None else ""))
         except Unavailable:
             delivery.peer_lost()
         await asyncio.shield(delivery.handed_over)

@@ -5,6 +5,7 @@
 // its keys in order: its result does not depend on how many rows are computed with it, nor on who else is in the batch.
 #pragma once
 #include "stored.h"
+#include <atomic>
 #include <omp.h>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace {
 constexpr int TILE_KEYS = 256;   // packed at once, from multiples on
 constexpr int TILE_QUERIES = 64; // positions of a task
 constexpr int PANELS_AT_ONCE = 4;
-constexpr int LINES_AT_ONCE = 24; // what a core can wait for without standing still
+constexpr int MAX_ROWS = 6; // of a tile: with four panels beside them, all that registers hold
 
 struct Attention {
     const void *q;   // [T, Hq, D]
@@ -41,33 +42,33 @@ struct Place {
     }
 };
 
-// Has keys and values at hand before they are read, some lines at a time between what is computed meanwhile: blocks lie
-// anywhere, and no other prefetcher knows which is next. All heads of a block lie side by side, and are fetched so.
+// Has keys and values at hand before they are read, a few lines at a time between what is computed meanwhile: blocks lie
+// anywhere, and no other prefetcher knows which is next. A core waits for some twenty lines and then stands still: what
+// is asked for little by little hides behind what is computed, the same all at once does not. All heads of a block lie
+// side by side, and are fetched so.
 struct Ahead {
     const Attention &a;
     const int64_t *table = nullptr;
-    int64_t at = 0, end = 0;         // blocks
-    int64_t offset = 0, size = 0;    // of the heads' keys in a block: bytes
-    int64_t line = 0;                // of the heads' keys, and then of their values
-    const uint8_t *keys = nullptr;   // in the block `at`
+    int64_t at = 0, end = 0;      // stretches: of each block its keys, and then its values
+    int64_t offset = 0, size = 0; // of the heads in a stretch: bytes
+    const uint8_t *line = nullptr, *last = nullptr;
 
     void aim(const Task &task, int64_t first_key, int64_t end_key) {
-        table = a.table + task.sequence * a.table_width, at = first_key / a.block_size, end = (end_key + a.block_size - 1) / a.block_size;
+        table = a.table + task.sequence * a.table_width, at = first_key / a.block_size * 2, end = (end_key + a.block_size - 1) / a.block_size * 2;
         offset = task.first_head * a.head_stride, size = (task.end_head - task.first_head) * a.head_stride;
         go();
     }
 
     void go() {
-        line = 0;
-        if (at < end) keys = static_cast<const uint8_t *>(a.kv) + table[at] * a.block_stride + offset;
+        line = last = nullptr;
+        if (at == end) return;
+        line = static_cast<const uint8_t *>(a.kv) + table[at / 2] * a.block_stride + at % 2 * a.value_offset + offset;
+        last = line + size, at++;
     }
 
-    inline void fetch() {
-        for (int count = 0; count < LINES_AT_ONCE && at < end; count++) {
-            __builtin_prefetch(keys + (line < size ? line : line - size + a.value_offset), 0, 2);
-            line += 64;
-            if (line >= 2 * size) at++, go();
-        }
+    inline void fetch(int count) {
+        for (; count > 0 && line < last; count--, line += 64) __builtin_prefetch(line, 0, 2);
+        if (line >= last && line) go();
     }
 };
 
@@ -106,7 +107,7 @@ template <typename Kind> struct Worker {
     }
 
     // A slot without a token may hold anything, NaN too: it must not meet a zero probability.
-    void pack_values(const Element *from, int64_t key, int64_t end, U16 *to) const {
+    void pack_values(const Element *from, int64_t key, int64_t end, U16 *to) {
         const int64_t dim = a.head_dim, panels = dim / LANES;
         alignas(64) static const Element nothing[2 * LANES] = {};
         const bool is_whole = key >= first_seen && key + LANES <= end;
@@ -126,6 +127,7 @@ template <typename Kind> struct Worker {
             } else {
                 for (; panel < panels; panel++) to[panel] = load<U16>(rows[0] + panel * steps[0]);
             }
+            ahead.fetch(2);
         }
     }
 
@@ -145,10 +147,12 @@ template <typename Kind> struct Worker {
                 plain = rows;
             }
             if constexpr (ARE_KEYS)
-                transpose(reinterpret_cast<const uint32_t *>(plain), size, to, size);
+                for (int64_t column = 0; column < size; column += LANES) {
+                    transpose(reinterpret_cast<const uint32_t *>(plain) + column, size, to + column, std::min<int64_t>(LANES, size - column));
+                    ahead.fetch(8);
+                }
             else
                 pack_values(plain, key, end, to);
-            ahead.fetch();
         }
     }
 
@@ -178,12 +182,12 @@ template <typename Kind> struct Worker {
     }
 
     // Adds the rows' share of the values of panels of keys, from probability `first_group` on.
-    template <int ROWS, int COUNT> inline void add_values(int64_t panel, const U16 *packed, int64_t first_group, int64_t num_groups) {
+    template <int ROWS, int COUNT, typename Meanwhile> inline void add_values(int64_t panel, const U16 *packed, int64_t first_group, int64_t num_groups, Meanwhile &&meanwhile) {
         const int64_t panels = a.head_dim / LANES;
         F16 part[ROWS][COUNT];
         for (int r = 0; r < ROWS; r++)
             for (int p = 0; p < COUNT; p++) part[r][p] = load<F16>(shares + r * a.head_dim + (panel + p) * LANES);
-        add_tile<Kind, ROWS, COUNT>(reinterpret_cast<const Group *>(probabilities) + first_group, TILE_KEYS / Kind::STEP, packed + panel, 1, panels, num_groups, part);
+        add_tile<Kind, ROWS, COUNT>(reinterpret_cast<const Group *>(probabilities) + first_group, TILE_KEYS / Kind::STEP, packed + panel, 1, panels, num_groups, part, meanwhile);
         for (int r = 0; r < ROWS; r++)
             for (int p = 0; p < COUNT; p++) store(shares + r * a.head_dim + (panel + p) * LANES, part[r][p]);
     }
@@ -194,14 +198,16 @@ template <typename Kind> struct Worker {
         const int64_t groups = a.head_dim / Kind::STEP, panels = a.head_dim / LANES;
         const int64_t at_once = PANELS_AT_ONCE * LANES, num_sub = (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
         const auto end_of = [&](int64_t sub) { return std::min<int64_t>(end, first_key + sub * LANES + at_once); };
+        const auto meanwhile = [&] {
+            if constexpr (IS_ALONE) ahead.fetch(2);
+        };
         F16 scores[ROWS][TILE_KEYS / LANES];
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
             if constexpr (IS_ALONE) pack<true>(first_key + sub * LANES, end_of(sub), keys);
             F16 part[ROWS][PANELS_AT_ONCE];
-            tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim), groups, IS_ALONE ? keys : keys + sub * groups, groups, 1, groups, part);
-            ahead.fetch();
+            tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim), groups, IS_ALONE ? keys : keys + sub * groups, groups, 1, groups, part, meanwhile);
             for (int r = 0; r < ROWS; r++) {
                 const int32_t position = int32_t(first_position + (row + r) / group - first_key);
                 const int32_t oldest = a.window ? position - int32_t(a.window) + 1 : std::numeric_limits<int32_t>::min();
@@ -215,7 +221,7 @@ template <typename Kind> struct Worker {
         }
         for (int r = 0; r < ROWS; r++) {
             probable(first_row + row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
-            ahead.fetch();
+            ahead.fetch(8);
         }
         std::memset(shares, 0, ROWS * a.head_dim * sizeof(float));
         const int64_t step = IS_ALONE ? PANELS_AT_ONCE : num_sub;
@@ -223,19 +229,24 @@ template <typename Kind> struct Worker {
             if constexpr (IS_ALONE) pack<false>(first_key + sub * LANES, end_of(sub), values);
             const int64_t first_group = sub * LANES / Kind::STEP, num_groups = step * LANES / Kind::STEP;
             int64_t panel = 0;
-            for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(panel, values, first_group, num_groups);
-            for (; panel < panels; panel++) add_values<ROWS, 1>(panel, values, first_group, num_groups);
+            for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(panel, values, first_group, num_groups, meanwhile);
+            for (; panel < panels; panel++) add_values<ROWS, 1>(panel, values, first_group, num_groups, meanwhile);
         }
         float *sum = sums + (first_row + row) * a.head_dim;
         for (int64_t at = 0; at < ROWS * a.head_dim; at += LANES) store(sum + at, load<F16>(sum + at) + load<F16>(shares + at));
     }
 
+    // Where its first query stands.
+    int64_t position_of(const Task &task) const { return a.kv_lengths[task.sequence] - a.lengths[task.sequence] + task.first_query; }
+
+    int64_t seen_from(const Task &task) const { return a.window ? std::max<int64_t>(0, position_of(task) - a.window + 1) : 0; }
+
     // `next` is what this thread goes on with, if it is known: its first keys are fetched at the end.
     void run(const Task &task, const Task *next) {
         const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (task.end_query - task.first_query) * group;
-        const int64_t first_position = a.kv_lengths[task.sequence] - a.lengths[task.sequence] + task.first_query;
+        const int64_t first_position = position_of(task);
         num_keys = first_position + task.end_query - task.first_query;
-        first_seen = a.window ? std::max<int64_t>(0, first_position - a.window + 1) : 0;
+        first_seen = seen_from(task);
         const auto each_row = [&](const auto &visit) { // its place among ours, and among all
             for (int64_t head = task.first_head; head < task.end_head; head++)
                 for (int64_t row = 0; row < num_rows; row++)
@@ -252,17 +263,19 @@ template <typename Kind> struct Worker {
             const int64_t end = std::min<int64_t>(num_keys, first_key + TILE_KEYS);
             if (end < num_keys)
                 ahead.aim(task, end, std::min<int64_t>(num_keys, end + TILE_KEYS));
-            else if (next && a.window == 0)
-                ahead.aim(*next, 0, std::min<int64_t>(a.kv_lengths[next->sequence], TILE_KEYS));
+            else if (next) {
+                const int64_t first = seen_from(*next) / TILE_KEYS * TILE_KEYS;
+                ahead.aim(*next, first, std::min<int64_t>(a.kv_lengths[next->sequence], first + TILE_KEYS));
+            }
             for (int64_t head = task.first_head; head < task.end_head; head++) {
                 place = {&a, a.table + task.sequence * a.table_width, head};
                 first_row = (head - task.first_head) * num_rows;
                 if (num_rows > MAX_ROWS) {
                     pack<true>(first_key, end, keys);
                     pack<false>(first_key, end, values);
-                    in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value, false>(row, group, first_position, first_key, end); });
+                    in_parts<MAX_ROWS>(num_rows, [&](auto rows, int64_t row) { attend<rows.value, false>(row, group, first_position, first_key, end); });
                 } else {
-                    in_parts(num_rows, [&](auto rows, int64_t row) { attend<rows.value, true>(row, group, first_position, first_key, end); });
+                    in_parts<MAX_ROWS>(num_rows, [&](auto rows, int64_t row) { attend<rows.value, true>(row, group, first_position, first_key, end); });
                 }
             }
         }
@@ -273,9 +286,10 @@ template <typename Kind> struct Worker {
     }
 };
 
-template <typename Kind> void attention(const Attention &a) {
+// The threads of a region take tasks by turns: `taken` counts them, from 0, for all of them.
+template <typename Kind> void attention(const Attention &a, std::atomic<int64_t> &taken) {
     const int64_t group = a.num_q_heads / a.num_kv_heads;
-    const bool are_many = a.num_sequences >= 4 * omp_get_max_threads();
+    const bool are_many = a.num_sequences >= 4 * omp_get_num_threads();
     std::vector<Task> tasks;
     int64_t num_rows = 0; // of the largest
     for (int64_t sequence = 0; sequence < a.num_sequences; sequence++) {
@@ -287,12 +301,17 @@ template <typename Kind> void attention(const Attention &a) {
                 tasks.push_back({sequence, first, std::min<int64_t>(first + TILE_QUERIES, length), head, head + num_heads});
         num_rows = std::max(num_rows, std::min<int64_t>(length, TILE_QUERIES) * group * num_heads);
     }
-    const int64_t num_tasks = int64_t(tasks.size()), at_once = are_many ? 2 : 1;
-#pragma omp for schedule(dynamic, at_once)
-    for (int64_t task = 0; task < num_tasks; task++) {
-        Worker<Kind> worker(a, scratch(Worker<Kind>::size(num_rows, a.head_dim)), num_rows);
-        worker.run(tasks[task], (task + 1) % at_once && task + 1 < num_tasks ? &tasks[task + 1] : nullptr);
+    // What comes next is taken before it is begun, so that its keys are there by then.
+    const auto take = [&] {
+        const int64_t task = taken++;
+        return task < int64_t(tasks.size()) ? &tasks[task] : nullptr;
+    };
+    Worker<Kind> worker(a, scratch(Worker<Kind>::size(num_rows, a.head_dim)), num_rows);
+    for (const Task *task = take(), *next; task; task = next) {
+        next = take();
+        worker.run(*task, next);
     }
+#pragma omp barrier
 }
 
 } // namespace

@@ -26,10 +26,12 @@ void linear_fp32(const void *x, const void *packed, const float *bias, void *y, 
     together(true, [&] { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
 }
 void attention_bf16(const Attention *a) {
-    together(true, [&] { attention<Bf16>(*a); });
+    std::atomic<int64_t> taken{0};
+    together(true, [&] { attention<Bf16>(*a, taken); });
 }
 void attention_fp32(const Attention *a) {
-    together(true, [&] { attention<Fp32>(*a); });
+    std::atomic<int64_t> taken{0};
+    together(true, [&] { attention<Fp32>(*a, taken); });
 }
 void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
     together(outer > 64, [&] { rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps); });
@@ -50,10 +52,12 @@ void append_kv_fp32(const Append *a) {
     together(a->num_rows > 64, [&] { append_kv<Fp32>(*a); });
 }
 void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
-    together(true, [&] { layer<Bf16>(*weights, *pass, kv, is_first); });
+    std::atomic<int64_t> taken{0};
+    together(true, [&] { layer<Bf16>(*weights, *pass, kv, is_first, taken); });
 }
 void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
-    together(true, [&] { layer<Fp32>(*weights, *pass, kv, is_first); });
+    std::atomic<int64_t> taken{0};
+    together(true, [&] { layer<Fp32>(*weights, *pass, kv, is_first, taken); });
 }
 void layer_before_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
     together(true, [&] { layer_before<Bf16>(*weights, *pass, kv, is_first); });

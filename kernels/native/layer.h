@@ -51,10 +51,10 @@ template <typename Kind> void layer_after(const Layer &w, const Pass &p) {
     linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size);
 }
 
-template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, bool is_first) {
+template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, bool is_first, std::atomic<int64_t> &taken) {
     layer_before<Kind>(w, p, kv, is_first);
     attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale});
+                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken);
     layer_after<Kind>(w, p);
 }
 

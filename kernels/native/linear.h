@@ -1,51 +1,49 @@
 // Linears over prepacked weights. The threads of a region divide the outputs among them.
 //
-// Packed weights: panels of 16 outputs, `[ceil(N / 16), K / STEP, 16, STEP]`, zeros behind the last output.
+// Packed weights: stripes of 32 outputs, `[ceil(N / 32), K / STEP, 32, STEP]`, zeros behind the last output: who does
+// some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
 #include "rows.h"
 #include "vectors.h"
+#include <omp.h>
 
 namespace {
 
-constexpr int PANELS = 4; // at once: as many streams as a prefetcher follows, 64 outputs of a row side by side
+constexpr int PANELS = 2;       // of a stripe
+constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
+constexpr int LINES_AHEAD = 96; // asked for before they are read, however many rows keep the processor's own prefetching waiting
 
-// What becomes of a tile's sums: `finish(row, panel, sums)` for rows and panels of the whole product.
-template <typename Kind, int COUNT, typename Finish>
-inline void panels_of(const typename Kind::Group *x, const U16 *panel, int64_t num_rows, int64_t num_groups, const Finish &finish) {
-    in_parts(num_rows, [&](auto rows, int64_t row) {
-        F16 sums[rows.value][COUNT];
-        tile<Kind, rows.value, COUNT>(x + row * num_groups, num_groups, panel, num_groups, 1, num_groups, sums);
-        for (int r = 0; r < rows.value; r++) finish(row + r, sums[r]);
-    });
-}
-
-// Calls `finish(row, first_panel, sums)` with the sums of up to PANELS panels of a row.
+// Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
 template <typename Kind, typename Finish>
-void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_panels, const Finish &finish) {
+void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Finish &finish) {
     const auto *x = static_cast<const typename Kind::Group *>(x_);
-    const auto *weights = static_cast<const U16 *>(packed);
-    const int64_t num_groups = num_inputs / Kind::STEP, num_tasks = (num_panels + PANELS - 1) / PANELS;
-#pragma omp for schedule(static)
-    for (int64_t task = 0; task < num_tasks; task++) {
-        const int64_t panel = task * PANELS;
-        const U16 *at = weights + panel * num_groups;
-        const auto each = [&](int64_t row, const auto &sums) { finish(row, panel, sums); };
-        switch (std::min<int64_t>(PANELS, num_panels - panel)) {
-        case 1: panels_of<Kind, 1>(x, at, num_rows, num_groups, each); break;
-        case 2: panels_of<Kind, 2>(x, at, num_rows, num_groups, each); break;
-        case 3: panels_of<Kind, 3>(x, at, num_rows, num_groups, each); break;
-        default: panels_of<Kind, PANELS>(x, at, num_rows, num_groups, each); break;
-        }
+    if (num_rows == 0) return; // for all threads: none waits
+    const int64_t num_groups = num_inputs / Kind::STEP, size = PANELS * num_groups;
+    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), num_threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    const int64_t end = num_stripes * (thread + 1) / num_threads;
+    const auto *stripes = static_cast<const U16 *>(packed);
+    for (int64_t stripe = num_stripes * thread / num_threads; stripe < end; stripe++) {
+        const U16 *at = stripes + stripe * size;
+        in_parts<STRIPE_ROWS>(num_rows, [&](auto rows, int64_t row) {
+            F16 sums[rows.value][PANELS];
+            const U16 *ahead = at + LINES_AHEAD;
+            tile<Kind, rows.value, PANELS>(x + row * num_groups, num_groups, at, 1, PANELS, num_groups, sums, [&] {
+                for (int panel = 0; panel < PANELS; panel++) __builtin_prefetch(ahead++, 0, 2);
+            });
+            for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
+        });
     }
+#pragma omp barrier
 }
 
 template <typename Kind, typename Out>
 void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, (num_outputs + LANES - 1) / LANES, [=](int64_t row, int64_t panel, const auto &sums) {
-        for (const F16 &sum : sums) {
-            const int64_t at = panel++ * LANES;
+    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) {
+        for (int panel = 0; panel < PANELS; panel++) {
+            const int64_t at = (stripe * PANELS + panel) * LANES;
+            const F16 sum = sums[panel];
             auto *to = y + row * num_outputs + at;
             if (at + LANES <= num_outputs) {
                 Out::write(to, bias ? sum + load<F16>(bias + at) : sum);
@@ -60,14 +58,11 @@ void linear(const void *x, const void *packed, const float *bias, void *y_, int6
 template <typename Kind>
 void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, 2 * size / LANES, [=](int64_t row, int64_t panel, const auto &sums) {
-        constexpr int count = sizeof(sums) / sizeof(F16);
-        for (int pair = 0; pair + 1 < count; pair += 2, panel += 2) {
-            const float *own = bias ? bias + panel * LANES : nullptr;
-            const F16 gate = Kind::rounded(own ? sums[pair] + load<F16>(own) : sums[pair]);
-            const F16 up = Kind::rounded(own ? sums[pair + 1] + load<F16>(own + LANES) : sums[pair + 1]);
-            Kind::write(y + row * size + panel / 2 * LANES, silu<Kind>(gate) * up);
-        }
+    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) {
+        const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;
+        const F16 gate = Kind::rounded(own ? sums[0] + load<F16>(own) : sums[0]);
+        const F16 up = Kind::rounded(own ? sums[1] + load<F16>(own + LANES) : sums[1]);
+        Kind::write(y + row * size + stripe * LANES, silu<Kind>(gate) * up);
     });
 }
 

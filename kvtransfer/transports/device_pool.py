@@ -10,6 +10,7 @@ host is synchronous.
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -102,6 +103,10 @@ class DevicePool:
         """Copy bytes of the host into the block; return xxh3_64 of what is there then. Raises as `write` does."""
         self.write(block_id, data)
         return xxhash.xxh3_64_intdigest(self.read(block_id), seed)
+
+    def write_summed_from(self, block_id: int, address: int, seed: int) -> int:
+        """The same, of the bytes of the host at `address`."""
+        return self.write_summed(block_id, ctypes.string_at(address, self.block_bytes), seed)
 
     def copy_out(self, block_ids: Sequence[int], out: torch.Tensor) -> None:
         """Copy blocks into the rows of `out` `[n, block_bytes]` on the same device. Raises IndexError."""

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagewire.core import pages
+from pagewire.core.buffer_address import BufferAddress
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
@@ -113,7 +114,8 @@ class ShmInlet:
         self._num_blocks = 0
         self._map: mmap.mmap | None = None
         self._prefaulting: asyncio.Task[None] | None = None
-        self._view = memoryview(b"")
+        self._address = 0
+        self._held = contextlib.ExitStack()  # the mapping, where it is
 
     async def open(self, card: bytes) -> None:
         """Fetch the descriptor and map the pool. Raises TransferFailed."""
@@ -132,7 +134,7 @@ class ShmInlet:
                 os.close(fd)
         except (OSError, ValueError) as error:
             raise TransferFailed(f"the source's pool cannot be mapped: {error}") from error
-        self._view = memoryview(self._map)
+        self._address = self._held.enter_context(BufferAddress(self._map))
         self._num_blocks = num_blocks
         self._prefaulting = asyncio.create_task(_prefault(self._map))
 
@@ -146,9 +148,8 @@ class ShmInlet:
             source_id = ready.block_ids[position]
             if source_id >= self._num_blocks:
                 raise IndexError(f"block {source_id} of {self._num_blocks} of the source's")
-            start = source_id * self._block_bytes
-            data = self._view[start : start + self._block_bytes]
-            sums.append(self._memory.write_summed(block_id, data, ready.seed(position)))
+            address = self._address + source_id * self._block_bytes
+            sums.append(self._memory.write_summed_from(block_id, address, ready.seed(position)))
         return sums
 
     def done(self, ready: Ready) -> None:
@@ -157,7 +158,7 @@ class ShmInlet:
     def close(self) -> None:
         """Unmap."""
         self._num_blocks = 0
-        self._view.release()
+        self._held.close()
         if self._prefaulting is not None:
             self._prefaulting.cancel()
         if self._map is not None:

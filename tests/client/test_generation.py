@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pagewire.client.attempts import Attempts
 from pagewire.client.codec import request_to_wire
 from pagewire.client.generation import Generation
 from pagewire.client.results import Message
 from pagewire.client.retry import RetryBudget, RetryPolicy
+from pagewire.client.routers import Routers
 from pagewire.core.errors import (
     DeadlineExceeded,
+    Draining,
     EngineFailed,
     InvalidRequest,
     Overloaded,
     PagewireError,
+    RouterLost,
     Unauthenticated,
     Unavailable,
     UnknownModel,
@@ -31,14 +37,23 @@ def details(error: PagewireError, request_id: str = "r1") -> Metadata:
 
 
 def generation(
-    *, total_s: float = 60.0, policy: RetryPolicy | None = None, budget: RetryBudget | None = None
+    *,
+    total_s: float = 60.0,
+    policy: RetryPolicy | None = None,
+    budget: RetryBudget | None = None,
+    num_routers: int = 1,
+    resumes: bool = True,
 ) -> Generation:
     return Generation(
         request_to_wire("hello", {"request_id": "mine"}),
-        timeout_s=total_s,
-        policy=policy or RetryPolicy(),
-        budget=budget or RetryBudget(),
-        now_s=100.0,
+        Attempts(
+            timeout_s=total_s,
+            policy=policy or RetryPolicy(),
+            budget=budget or RetryBudget(),
+            routers=Routers(num_routers),
+            now_s=100.0,
+        ),
+        resumes=resumes,
     )
 
 
@@ -69,7 +84,7 @@ def complete(reason: str = "stop") -> inference_pb2.GenerateResponse:
 
 def test_a_finished_stream_becomes_a_result() -> None:
     life = generation()
-    assert life.attempt(100.0) == 60.0
+    assert life.begin(100.0) == (0, 60.0)
     assert life.on_response(chunk("Pa", 1)) is not None
     assert life.on_response(chunk("ris", 2)) is not None
     assert life.on_response(complete()) is None
@@ -86,27 +101,100 @@ def test_a_retryable_error_before_the_first_chunk_is_tried_again_after_a_growing
     life = generation(policy=RetryPolicy(max_attempts=4, first_backoff_s=0.1, multiplier=2.0, max_backoff_s=0.3))
     pauses = []
     for _ in range(3):
-        life.attempt(100.0)
+        life.begin(100.0)
         pauses.append(life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5))
     assert pauses == pytest.approx([0.05, 0.1, 0.15])
-    life.attempt(100.0)
+    life.begin(100.0)
     with pytest.raises(Unavailable, match="gone"):
         life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5)
 
 
 def test_the_server_says_how_long_to_wait_at_least() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     error = Overloaded("full", retry_after_s=7.0)
     assert life.on_error("RESOURCE_EXHAUSTED", "full", details(error), now_s=100.0, draw=0.9) == 7.0
 
 
 def test_nothing_is_tried_again_after_a_chunk() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     life.on_response(chunk("Pa", 1))
     with pytest.raises(Unavailable) as caught:
+        life.on_error("UNAVAILABLE", "gone", details(Unavailable("gone")), now_s=100.0, draw=0.5)
+    assert caught.value.request_id == "r1"
+
+
+def test_a_lost_router_ends_a_begun_answer_where_it_must_not_resume() -> None:
+    life = generation(resumes=False, num_routers=2)
+    life.begin(100.0)
+    life.on_response(chunk("Pa", 1))
+    with pytest.raises(RouterLost):
         life.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.5)
+
+
+def test_a_lost_router_is_left_at_once_and_an_overloaded_one_is_not() -> None:
+    life = generation(num_routers=3, policy=RetryPolicy(max_attempts=5))
+    assert life.begin(100.0)[0] == 0
+    assert life.on_error("UNAVAILABLE", "refused", (), now_s=100.0, draw=0.5) == 0.0
+    assert life.begin(100.0)[0] == 1
+    error = Overloaded("full", retry_after_s=2.0)
+    assert life.on_error("RESOURCE_EXHAUSTED", "full", details(error), now_s=100.0, draw=0.5) == 2.0
+    assert life.begin(102.0)[0] == 1
+    drains = Draining("going", retry_after_s=1.0)
+    assert life.on_error("UNAVAILABLE", "going", details(drains), now_s=102.0, draw=0.5) == 0.0
+    assert life.begin(102.0)[0] == 2
+    # None is left that was not tried: from here on it waits.
+    assert life.on_error("INTERNAL", "Received RST_STREAM with error code 2", (), now_s=102.0, draw=0.5) > 0
+
+
+CUTS = st.lists(st.integers(1, 4), min_size=0, max_size=12)
+
+
+@given(text=st.text("ab", min_size=1, max_size=12), first=CUTS, second=CUTS, lost_after=st.integers(1, 12))
+def test_an_answer_goes_on_where_it_broke_off_however_it_is_cut(
+    text: str, first: list[int], second: list[int], lost_after: int
+) -> None:
+    def pieces(cuts: list[int]) -> list[inference_pb2.GenerateResponse]:
+        """The text in chunks, a token for each character; text lags behind where a cut is even."""
+        found, start, told = [], 0, 0
+        for cut in [*cuts, len(text)]:
+            end = min(len(text), start + cut)
+            upto = end if cut % 2 or end == len(text) else max(told, end - 1)
+            if start < len(text):
+                found.append(chunk(text[told:upto], *(ord(character) for character in text[start:end])))
+            start, told = end, upto
+        return found
+
+    life = generation(num_routers=2)
+    life.begin(100.0)
+    got = [life.on_response(each) for each in pieces(first)[:lost_after]]
+    assert life.on_error("UNAVAILABLE", "Socket closed", (), now_s=100.0, draw=0.0) == 0.0
+    assert life.begin(100.0)[0] == 1
+    got += [life.on_response(each) for each in pieces(second)]
+    assert life.on_response(complete()) is None
+    handed_out = [each for each in got if each is not None]
+    assert "".join(each.text for each in handed_out) == text == life.result().text
+    assert [token for each in handed_out for token in each.token_ids] == [ord(character) for character in text]
+    assert all(each.text or each.token_ids for each in handed_out)
+
+
+@pytest.mark.parametrize("others", [[chunk("Po", 9)], [chunk("Pa", 9)], [chunk("Pu", 1)], []])
+def test_another_routers_answer_is_taken_only_where_it_is_the_same(
+    others: list[inference_pb2.GenerateResponse],
+) -> None:
+    life = generation()
+    life.begin(100.0)
+    life.on_response(chunk("Pa", 1))
+    life.on_error("UNAVAILABLE", "Socket closed", (), now_s=100.0, draw=0.0)
+    life.begin(100.0)
+
+    def hear_all() -> None:
+        for each in [*others, complete()]:
+            life.on_response(each)
+
+    with pytest.raises(RouterLost) as caught:
+        hear_all()
     assert caught.value.request_id == "r1"
 
 
@@ -123,7 +211,7 @@ def test_nothing_is_tried_again_after_a_chunk() -> None:
 )
 def test_what_no_other_try_can_help_is_raised_at_once(code: str, kind: type[PagewireError]) -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     with pytest.raises(kind) as caught:
         life.on_error(code, "no", (), now_s=100.0, draw=0.5)
     assert type(caught.value) is kind
@@ -132,7 +220,7 @@ def test_what_no_other_try_can_help_is_raised_at_once(code: str, kind: type[Page
 
 def test_details_restore_the_class_the_field_and_the_id() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     error = InvalidRequest("top_p must be in (0, 1], is 2", field="top_p")
     with pytest.raises(InvalidRequest, match="top_p must be") as caught:
         life.on_error("INVALID_ARGUMENT", error.message, details(error, "r9"), now_s=100.0, draw=0.5)
@@ -141,14 +229,14 @@ def test_details_restore_the_class_the_field_and_the_id() -> None:
 
 def test_details_that_do_not_parse_leave_the_status() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     with pytest.raises(InvalidRequest, match="no"):
         life.on_error("INVALID_ARGUMENT", "no", (("grpc-status-details-bin", b"\xff\xff"),), now_s=100.0, draw=0.5)
 
 
 def test_a_pause_that_outlasts_the_deadline_is_not_begun() -> None:
     life = generation(total_s=5.0)
-    life.attempt(100.0)
+    life.begin(100.0)
     error = Overloaded("full", retry_after_s=7.0)
     with pytest.raises(Overloaded) as caught:
         life.on_error("RESOURCE_EXHAUSTED", "full", details(error), now_s=100.0, draw=0.5)
@@ -157,30 +245,30 @@ def test_a_pause_that_outlasts_the_deadline_is_not_begun() -> None:
 
 def test_the_deadline_covers_all_attempts() -> None:
     life = generation(total_s=5.0)
-    assert life.attempt(103.0) == pytest.approx(2.0)
+    assert life.begin(103.0)[1] == pytest.approx(2.0)
     with pytest.raises(DeadlineExceeded, match="within 5 s"):
-        life.attempt(105.0)
+        life.begin(105.0)
 
 
 def test_retries_of_all_calls_share_a_budget_that_successes_refill() -> None:
     budget = RetryBudget(size=1.0, earned_per_success=0.5)
     first = generation(budget=budget)
-    first.attempt(100.0)
+    first.begin(100.0)
     first.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.0)
     second = generation(budget=budget)
-    second.attempt(100.0)
+    second.begin(100.0)
     with pytest.raises(Unavailable):
         second.on_error("UNAVAILABLE", "gone", (), now_s=100.0, draw=0.0)
     for _ in range(2):
         success = generation(budget=budget)
-        success.attempt(100.0)
+        success.begin(100.0)
         success.on_response(complete())
     assert budget.left == 1.0
 
 
 def test_a_stream_without_its_last_message_is_an_error() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     life.on_response(chunk("Pa", 1))
     with pytest.raises(EngineFailed, match="ended without"):
         life.result()
@@ -190,7 +278,7 @@ def test_a_stream_without_its_last_message_is_an_error() -> None:
 
 def test_an_unknown_finish_reason_is_an_error() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     life.on_response(complete("boredom"))
     with pytest.raises(EngineFailed, match="boredom"):
         life.result()
@@ -228,7 +316,7 @@ def test_an_option_that_is_unknown_or_of_the_wrong_type() -> None:
 
 def test_answers_are_told_apart_by_their_index() -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     ending = inference_pb2.Ending(finish_reason="stop", stop_token_id=4)
     for index, text, end in ((1, "Ro", None), (0, "Par", None), (1, "me", ending), (0, "is", None)):
         said = inference_pb2.Chunk(index=index, text=text, token_ids=[len(text)], ending=end)
@@ -249,7 +337,7 @@ def test_answers_are_told_apart_by_their_index() -> None:
 @pytest.mark.parametrize("endings", [0, 1])
 def test_an_answer_that_was_not_ended_is_an_error(endings: int) -> None:
     life = generation()
-    life.attempt(100.0)
+    life.begin(100.0)
     said = inference_pb2.Chunk(index=1, text="x", token_ids=[1])
     life.on_response(inference_pb2.GenerateResponse(request_id="r1", chunk=said))
     last = inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="length")] * endings)

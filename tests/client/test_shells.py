@@ -9,12 +9,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from scripted_server import ScriptedServer, scripted_server
 
 from pagewire.client import AsyncClient, Client, RetryPolicy, Timeout
-from pagewire.client.channel import target_of
+from pagewire.client.channel import Target, target_of, targets_of
 from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 
 FAST = RetryPolicy(first_backoff_s=0.001, max_backoff_s=0.001)
@@ -190,8 +191,34 @@ def test_somebody_who_never_answers_is_given_up_after_the_connect_timeout() -> N
             client.generate("a")
 
 
+async def test_a_closed_client_says_so(server: tuple[ScriptedServer, str]) -> None:
+    client, aio_client = Client(server[1]), AsyncClient(server[1])
+    client.close()
+    await aio_client.close()
+    with pytest.raises(Cancelled, match="closed"):
+        client.generate("a")
+    with pytest.raises(Cancelled, match="closed"):
+        client.model_info()
+    with pytest.raises(Cancelled, match="closed"):
+        await aio_client.generate("a")
+    with pytest.raises(Cancelled, match="closed"):
+        await aio_client.model_info()
+
+
+@pytest.mark.parametrize("prompt", [5, None, "\ud800", [{"role": "user", "content": "\ud800"}]])
+def test_what_is_no_prompt_is_refused_by_name(client: Client, prompt: Any) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        client.generate(prompt)
+    assert raised.value.field == "prompt"
+
+
 def test_addresses() -> None:
-    assert target_of("127.0.0.1:1") == "127.0.0.1:1"
-    assert target_of("grpc://127.0.0.1:1/") == "127.0.0.1:1"
+    plain = Target(name="127.0.0.1:1", has_tls=False)
+    assert target_of("127.0.0.1:1") == plain
+    assert target_of("grpc://127.0.0.1:1/") == plain
+    assert target_of("grpcs://127.0.0.1:1") == Target(name="127.0.0.1:1", has_tls=True)
+    assert targets_of("127.0.0.1:1, grpc://127.0.0.1:1") == targets_of(["127.0.0.1:1"] * 2) == [plain, plain]
+    with pytest.raises(ValueError, match="no router"):
+        targets_of("127.0.0.1:1,,")
     with pytest.raises(ValueError, match="is not a gRPC address"):
         target_of("http://127.0.0.1:1")

@@ -72,6 +72,19 @@ def test_many_build_it_at_once(source: Path, tmp_path: Path) -> None:
 
 
 @NEEDS_COMPILER
+def test_of_many_that_need_it_at_once_one_builds_it(source: Path, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    compiler = tmp_path / "bin" / "cc"
+    compiler.parent.mkdir()
+    compiler.write_text(f'#!/bin/sh\necho built >> {count}\nexec {shutil.which("cc")} "$@"\n')
+    compiler.chmod(0o755)
+    path = f"{compiler.parent}:{os.environ['PATH']}"
+    builders = [start(source, XDG_CACHE_HOME=str(tmp_path), PATH=path) for _ in range(4)]
+    assert [builder.communicate(timeout=60)[0].strip() for builder in builders] == ["42"] * 4
+    assert count.read_text() == "built\n"
+
+
+@NEEDS_COMPILER
 def test_a_damaged_one_is_built_anew(source: Path, tmp_path: Path) -> None:
     ask(source, XDG_CACHE_HOME=str(tmp_path))
     (library,) = kept(tmp_path)

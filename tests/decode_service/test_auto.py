@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pods import Colocated, Pods, pods, prompt
 
+from pagewire.core.timeline import Phase
 from pagewire.decode_service.service import DecodeService
 
 LONG = prompt(1, 100)
@@ -80,3 +81,24 @@ async def test_a_pod_that_only_ever_decoded_takes_a_peers_word(model: Path) -> N
         (peer,) = service._exchange.peers.all().values()
         peer.load = cluster.p.engine.loop.load()  # as its heartbeats say
         assert service._costs.s_per_token == peer.load.prefill_s_per_token > 0
+
+
+async def test_a_prefill_pod_says_when_it_began_and_a_taker_what_taking_costs(model: Path) -> None:
+    async with pods(model) as cluster:
+        service = cluster.d.service
+        assert isinstance(service, DecodeService)
+        assert service._exchange.load() == cluster.d.front.load()  # nothing was taken yet
+        asked = await cluster.ask("a", LONG)
+        assert asked.ended is not None
+        _, built = asked.ended.timelines
+        begun_s = built.between_s(Phase.RUN_RECEIVED, Phase.PREFILL_BEGUN)
+        computed_s = built.between_s(Phase.PREFILL_BEGUN, Phase.FIRST_CHUNK_COMPUTED)
+        assert begun_s is not None
+        assert computed_s is not None
+        assert computed_s >= 0
+        (peer,) = service._exchange.peers.all().values()
+        peer.meter.landed(1 << 20, 0.5)
+        load, layout = service._exchange.load(), cluster.d.engine.ready.layout
+        per_token = peer.meter.cost.s_per_byte * layout.block_bytes / layout.block_size
+        assert load.link_s_per_token == pytest.approx(per_token)
+        assert load.link_rtt_s == peer.meter.cost.rtt_s

@@ -197,7 +197,7 @@ async def test_a_prompt_that_breaks_the_prefill_pods_step_is_built_here(
         def broken(step: object, on_group: object) -> dict[str, int]:
             raise EngineFailed("the test says so")
 
-        monkeypatch.setattr(cluster.p.engine.engine.loop, "_runner", type("Broken", (), {"run": staticmethod(broken)}))
+        monkeypatch.setattr(cluster.p.engine.engine.loop._runner, "run", broken)
         asked = await cluster.ask("a", LONG)
         assert asked.tokens == colocated.answer(LONG)
         assert_resumed(asked, landed=0)

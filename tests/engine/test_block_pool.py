@@ -9,13 +9,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.cache_quota import CacheQuota
 from pagewire.engine.block_pool import BlockPool, OutOfBlocks
 
 NUM_BLOCKS = 8
+FEW = CacheQuota(tag=b"few", share=0.25)
 
 
 def hashes(*tokens: int) -> list[BlockHash]:
     return chain(ROOT, tokens, 1)
+
+
+def quota_of(tokens: list[int]) -> CacheQuota | None:
+    """Return the quota of whoever asks for a chain: those that begin with 1 have one."""
+    return FEW if tokens[0] == 1 else None
 
 
 def fill(pool: BlockPool, names: list[BlockHash]) -> list[int]:
@@ -35,6 +42,7 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(NUM_BLOCKS)
+        self.churn = (0, 0)
         self.tables: list[list[int]] = []
         self.promises: list[int] = []
         self.pinned: dict[int, BlockHash] = {}
@@ -55,7 +63,7 @@ class PoolMachine(RuleBasedStateMachine):
             table = hits + self.pool.allocate(missing)
         self.tables.append(table)
         for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth, quota_of(tokens))
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
     def compute_twice(self, tokens: list[int]) -> None:
@@ -66,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
         table = self.pool.allocate(len(names))
         self.tables.append(table)
         for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth, quota_of(tokens))
 
     @rule(count=st.integers(0, NUM_BLOCKS + 1))
     def promise(self, count: int) -> None:
@@ -103,6 +111,14 @@ class PoolMachine(RuleBasedStateMachine):
     def too_many(self) -> None:
         with pytest.raises(OutOfBlocks):
             self.pool.allocate(self.pool.num_available + 1)
+
+    @invariant()
+    def churn_only_grows(self) -> None:
+        churn = self.pool.num_allocated, self.pool.num_freed
+        assert churn[0] >= self.churn[0]
+        assert churn[1] >= self.churn[1]
+        assert NUM_BLOCKS - churn[0] + churn[1] == self.pool.num_free
+        self.churn = churn
 
     @invariant()
     def sound(self) -> None:

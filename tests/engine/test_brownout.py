@@ -14,11 +14,12 @@ from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import Add, Bind, Reserve
 from pagewire.core.load import BrownoutLevel
 from pagewire.core.messages import Role, Submit
-from pagewire.engine.block_pool import HOST, BlockPool
+from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import CALM_S, LEVELS, RISE_S, THRESHOLDS, Brownout, pressure_of, shorten
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits
 from pagewire.engine.moves import Move
+from pagewire.engine.prefix_cache import HOST
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.scheduler import Scheduler
@@ -124,6 +125,10 @@ class Runner:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.prefills: list[int] = []
+        self.num_recaptures = 0
+
+    def rehearse(self) -> None:
+        """Nothing is cold."""
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         self.clock.advance(0.1)

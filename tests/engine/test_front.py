@@ -1,33 +1,33 @@
-"""A pod's whole life around a real engine and a service that records: readiness, drain, a dead engine, a taken port."""
+"""A pod in one role, around a real engine and a service that records: readiness, drain, an order, a dead engine."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from engine_runs import engine
+from front_runs import run_front
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from recording_service import Recorder
 from threaded_engine import ThreadedEngine
 
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, RoleRefused
 from pagewire.core.messages import Role
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.serving.pod_config import PodConfig
 
 TinyModel = Callable[[str], Path]
+BLOCK_BYTES = 3 * 2 * 1 * 16 * 16 * 4  # of "llama_long": L, K and V, Hk, B, D, fp32
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
-def front_of(model: Path, **settings: Any) -> Front:
-    config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS, **settings)
-    return Front(config, Role.COLOCATED, ThreadedEngine(engine(model)), offered("grpc"))
+def front_of(model: Path, running: ThreadedEngine | None = None) -> Front:
+    config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS)
+    return Front(config, Role.COLOCATED, running or ThreadedEngine(engine(model)), offered("grpc"), config.wire())
 
 
 async def health(address: str) -> int:
@@ -38,7 +38,7 @@ async def health(address: str) -> int:
 
 async def start(front: Front, service: Recorder) -> tuple[asyncio.Task[None], str]:
     ready: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(front.run(service, ready.set_result))
+    running = asyncio.create_task(run_front(front, service, ready.set_result))
     return running, str((await ready)["grpc"])
 
 
@@ -56,7 +56,6 @@ async def test_it_serves_without_redis_and_drains_before_it_ends(tiny: TinyModel
     service.settled.set()
     await running
     assert service.said == ["asked to drain", "closed"]
-    assert front.engine.exited.is_set()
 
 
 async def test_a_dead_engine_is_told_admits_nothing_and_ends_the_pod(tiny: TinyModel) -> None:
@@ -70,11 +69,36 @@ async def test_a_dead_engine_is_told_admits_nothing_and_ends_the_pod(tiny: TinyM
     assert not front.lifecycle.is_ready
 
 
-@pytest.mark.parametrize("setting", ["port", "metrics_port"])
-async def test_a_taken_port_ends_everything_that_was_begun(tiny: TinyModel, setting: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        front, service = front_of(tiny("llama"), **{setting: taken.getsockname()[1]}), Recorder()
-        with pytest.raises(OSError, match=r"listen|in use"):
-            await front.run(service, lambda said: None)
-    assert service.said == ["closed"]
-    assert front.engine.exited.is_set()
+async def test_an_order_is_refused_by_name_or_drains_the_pod(tiny: TinyModel) -> None:
+    front, service = front_of(tiny("llama")), Recorder()
+    with pytest.raises(Draining):
+        front.change_role(Role.DECODE)  # it is not up yet
+    running, _ = await start(front, service)
+    with pytest.raises(InvalidRequest, match="one of prefill, decode, colocated, not router"):
+        front.change_role(Role.ROUTER)
+    with pytest.raises(RoleRefused, match="is a colocated pod already"):
+        front.change_role(Role.COLOCATED)
+    assert front.lifecycle.is_ready
+    front.change_role(Role.PREFILL)
+    assert front.next_role is Role.PREFILL
+    assert front.load().draining
+    with pytest.raises(Draining):
+        front.change_role(Role.DECODE)
+    service.settled.set()
+    await running
+
+
+async def test_a_role_that_the_engine_cannot_have_is_refused_with_why(tiny: TinyModel) -> None:
+    # A decode pod spills what is larger than its pool; a prefill pod ships sequences whole.
+    small = engine(
+        tiny("llama_long"), kv_memory_bytes=10 * BLOCK_BYTES, host_kv_memory_bytes=40 * BLOCK_BYTES,
+        chunk_size=32, max_model_len=400,
+    )  # fmt: skip
+    front = front_of(tiny("llama_long"), ThreadedEngine(small))
+    running, _ = await start(front, service := Recorder())
+    with pytest.raises(RoleRefused, match=r"cannot be a prefill pod: .*ships sequences whole"):
+        front.change_role(Role.PREFILL)
+    assert front.lifecycle.is_ready
+    front.change_role(Role.DECODE)
+    service.settled.set()
+    await running

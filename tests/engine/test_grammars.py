@@ -139,6 +139,32 @@ def test_a_bad_grammar_is_refused_by_name(grammars: Grammars, bad: Grammar) -> N
     assert len(refused.value.message) < 400
 
 
+@pytest.mark.parametrize("text", ["(a{1000}){1000}", "(a?){5000}a{5000}"])
+def test_what_takes_too_much_is_refused_by_name_when_that_shows(grammars: Grammars, text: str) -> None:
+    def write() -> None:
+        for count in range(100):
+            grammars.masks([guided("a", "a" * count, regex(text))])
+
+    with pytest.raises(InvalidRequest, match="too many expressions") as refused:
+        write()
+    assert refused.value.field == "guide"
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        regex("[a-zA-Z ,.]{200,2000}"),
+        regex("([a-z]{1,100} ){1,1000}"),
+        of(GrammarKind.LARK, "start: " + " | ".join(f'"{number * 7919:040d}"' for number in range(1024))),
+        schema({"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 500} for i in range(200)}}),
+        schema({"enum": [f"{number * 7919:030d}" for number in range(2000)]}),
+    ],
+    ids=lambda grammar: grammar.kind.value,
+)
+def test_the_bounds_leave_room_for_large_grammars(grammars: Grammars, large: Grammar) -> None:
+    assert allowed(grammars, guided("a", "", large))[0]
+
+
 def test_a_model_without_a_tokenizer_or_an_end_refuses(tmp_path: Path, tiny: TinyModel) -> None:
     for each in (Grammars(tmp_path / "tokenizer.json", V, EOS), Grammars(tiny("llama") / "tokenizer.json", V, set())):
         with pytest.raises(InvalidRequest, match="end-of-sequence"):

@@ -27,11 +27,12 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.assembly import Engine
 from pagewire.engine.block_mover import BlockMover
-from pagewire.engine.block_pool import HOST, POOL, BlockPool
+from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.host_tier import OutOfSlots
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.moves import Move, Way
+from pagewire.engine.prefix_cache import HOST, POOL
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.step import Computed, Step
 from pagewire.engine.step_meter import StepMeter
@@ -322,6 +323,10 @@ class CountedRunner:
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self.num_tokens = 0
+        self.num_recaptures = 0
+
+    def rehearse(self) -> None:
+        """Nothing is cold."""
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         self.num_tokens += step.num_tokens

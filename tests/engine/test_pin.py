@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from engine_runs import engine, greedy
+from front_runs import run_front
 from prometheus_client.parser import text_string_to_metric_families
 from recording_service import Recorder
 from reference import generate
@@ -30,8 +31,9 @@ from pagewire.engine import pin, prefix_file
 from pagewire.engine.front import Front
 from pagewire.engine.pin import NamedPrefix
 from pagewire.kvtransfer.transports.offered import offered
+from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.pod_config import PodConfig
-from pagewire.serving.registry import Registry
+from pagewire.serving.redis_address import RedisAddress
 
 TinyModel = Callable[[str], Path]
 SECRET = "a secret"
@@ -170,13 +172,14 @@ def front_of(model: Path, role: Role, prefixes: Path, **settings: Any) -> Front:
         model=str(model), role=role, cluster_secret=SECRET, pin_prefix=str(prefixes),
         **{"redis_url": NO_REDIS, **settings},
     )  # fmt: skip
-    return Front(config, role, ThreadedEngine(engine(model, role, kv_memory_bytes=POOL)), offered("grpc"))
+    running = ThreadedEngine(engine(model, role, kv_memory_bytes=POOL))
+    return Front(config, role, running, offered("grpc"), config.wire())
 
 
 @asynccontextmanager
 async def running(front: Front, service: Hearing) -> AsyncIterator[dict[str, Any]]:
     ready: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(front.run(service, ready.set_result))
+    task = asyncio.create_task(run_front(front, service, ready.set_result))
     yield await ready
     front.lifecycle.drain("the test is over")
     await task
@@ -242,31 +245,39 @@ async def test_the_index_is_told(tiny: TinyModel, tmp_path: Path) -> None:
     with ValkeyServer() as valkey:
         front = front_of(tiny("llama"), Role.COLOCATED, prefixes, redis_url=valkey.connection_url)
         async with running(front, Hearing()):
-            registry = Registry(valkey.connection_url, "pagewire", timeout_s=1.0)
+            index = BlockIndex(RedisAddress.parse(valkey.connection_url), "pagewire", timeout_s=1.0)
             eighth = chain(root_of(front), BEGINNING, 16)[7]
             async with asyncio.timeout(10):
-                while not (await registry.lookup([eighth]))[0]:  # noqa: ASYNC110
+                while not ((await index.lookup([eighth])) or [()])[0]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            await registry.aclose()
+            await index.aclose()
 
 
 async def test_too_much_to_pin_ends_the_pod_before_it_serves(tiny: TinyModel, tmp_path: Path) -> None:
     prefixes = written(tmp_path, f"[greedy]\ntoken_ids = {BEGINNING}\n")
     front, service = front_of(tiny("llama"), Role.COLOCATED, prefixes, pin_share=0.1), Hearing()
     with pytest.raises(ValueError, match="prefix 'greedy' takes the pinned blocks to 9; of the pool's 40, 4 may be"):
-        await front.run(service, lambda said: pytest.fail("it is ready"))
-    assert front.engine.exited.is_set()
+        await run_front(front, service, lambda said: pytest.fail("it is ready"))
 
 
-async def test_an_engine_that_dies_meanwhile_ends_the_pod(tiny: TinyModel, tmp_path: Path) -> None:
+async def test_an_engine_that_dies_meanwhile_ends_the_pod(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefixes = written(tmp_path, f"[one]\ntoken_ids = {BEGINNING}\n")
     front, service = front_of(tiny("llama"), Role.COLOCATED, prefixes), Hearing()
-    assert isinstance(front.engine, ThreadedEngine)
-    front.engine.allow(0)
-    starting = asyncio.create_task(front.run(service, lambda said: pytest.fail("it is ready")))
+    running_engine = front.engine
+    assert isinstance(running_engine, ThreadedEngine)
+    become = running_engine.become
+
+    async def become_and_stand_still(role: Role) -> None:
+        await become(role)
+        running_engine.allow(0)
+
+    monkeypatch.setattr(running_engine, "become", become_and_stand_still)
+    starting = asyncio.create_task(run_front(front, service, lambda said: pytest.fail("it is ready")))
     async with asyncio.timeout(10):
-        while front.engine.loop.load().num_waiting == 0:  # noqa: ASYNC110
+        while running_engine.loop.load().num_waiting == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    front.engine.die()
+    running_engine.die()
     with pytest.raises(EngineFailed, match="died while prefixes were computed"):
         await starting

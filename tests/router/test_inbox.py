@@ -133,8 +133,6 @@ def test_defaults_fill_what_fits() -> None:
         (Ask(request_id="r", text="x", timeout_s=0.0), "timeout"),
         (Ask(request_id="r", text="x", timeout_s=float("nan")), "timeout"),
         (Ask(request_id="r", text="x", temperature=float("nan")), "temperature"),
-        (Ask(request_id="r", text="x", stop=("\ud800",)), "stop"),
-        (Ask(request_id="r", text="x", cache_salt="\ud800"), "cache_salt"),
         (Ask(request_id="r", text="x", token_ids=(1,)), "prompt"),
     ],
 )

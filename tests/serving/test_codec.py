@@ -14,6 +14,7 @@ from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder, KVLayout
+from pagewire.core.messages import Stop
 from pagewire.protos import engine_pb2, link_pb2
 from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC
 
@@ -44,7 +45,7 @@ ENGINE_KINDS = typing.get_args(EngineMessage)
 @given(data=st.data())
 def test_link_messages_survive_the_wire(kind: type[messages.LinkMessage], data: st.DataObject) -> None:
     message = data.draw(st.from_type(kind))
-    assert LINK_CODEC.decode(LINK_CODEC.encode(message)) == message
+    assert LINK_CODEC.decode_one(LINK_CODEC.encode(message)) == message
 
 
 @pytest.mark.parametrize("kind", ENGINE_KINDS, ids=lambda kind: kind.__name__)
@@ -77,13 +78,28 @@ def _same_fields(descriptor: Descriptor, kind: type) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x0a\xff\x01"])
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(PeerMismatch):
-        LINK_CODEC.decode(data)
+        LINK_CODEC.decode_one(data)
 
 
 def test_a_value_outside_its_vocabulary_is_refused() -> None:
-    frame = link_pb2.Frame(hello=link_pb2.Hello(role="emperor"))
+    batch = link_pb2.Frames(frames=[link_pb2.Frame(hello=link_pb2.Hello(role="emperor"))])
     with pytest.raises(PeerMismatch, match="emperor"):
-        LINK_CODEC.decode(frame.SerializeToString())
-    frame = link_pb2.Frame(submit=link_pb2.Submit())
+        LINK_CODEC.decode_one(batch.SerializeToString())
+    batch = link_pb2.Frames(frames=[link_pb2.Frame(submit=link_pb2.Submit())])
     with pytest.raises(PeerMismatch, match="spec"):
-        LINK_CODEC.decode(frame.SerializeToString())
+        LINK_CODEC.decode_one(batch.SerializeToString())
+
+
+def test_batches_joined_are_a_batch() -> None:
+    messages = [Stop(request_id=f"r{number}", index=number) for number in range(5)]
+    assert list(LINK_CODEC.decode(b"".join(map(LINK_CODEC.encode, messages)))) == messages
+    with pytest.raises(PeerMismatch, match="2 frames"):
+        LINK_CODEC.decode_one(b"".join(map(LINK_CODEC.encode, messages[:2])))
+
+
+def test_what_precedes_a_wrong_frame_is_heard() -> None:
+    stop, nothing = Stop(request_id="r", index=1), link_pb2.Frames(frames=[link_pb2.Frame()])
+    heard = LINK_CODEC.decode(LINK_CODEC.encode(stop) + nothing.SerializeToString())
+    assert next(heard) == stop
+    with pytest.raises(PeerMismatch, match="empty frame"):
+        next(heard)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -15,7 +16,16 @@ from pagewire.core.load import Load
 from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Role
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkDialer, LinkEvents, LinkServer, LinkTimes
+from pagewire.serving.link import (
+    CHANNEL_OPTIONS,
+    MAX_BATCH_BYTES,
+    METHOD,
+    Link,
+    LinkDialer,
+    LinkEvents,
+    LinkServer,
+    LinkTimes,
+)
 
 FAST = LinkTimes(heartbeat_s=0.05, silence_s=0.5, connect_s=2.0, reconnect_min_s=0.02, reconnect_max_s=0.05)
 PRINT = Fingerprint(
@@ -96,6 +106,27 @@ async def ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_who_dials_and_says_nothing_is_let_go_without_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    times = dataclasses.replace(FAST, connect_s=0.1)
+    links = LinkServer(lambda: identity("server"), Recorder().events(), times=times)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((links.handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+            async with asyncio.timeout(10):
+                assert await call.read() is grpc.aio.EOF
+            assert await call.code() is grpc.StatusCode.OK
+    finally:
+        await server.stop(0)
+    assert "said nothing" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder, Served, str]) -> None:
     theirs, _, address = served
     ours = Recorder()
@@ -113,6 +144,36 @@ async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder,
     assert [m for m in ours.log if isinstance(m, Cancel)] == frames
     await ended(task)
     await theirs.until(lambda: theirs.log[-1] == "down")
+
+
+async def test_what_is_queued_at_once_is_few_messages_of_bounded_size(served: tuple[Recorder, Served, str]) -> None:
+    theirs, _, address = served
+    written: list[int] = []
+
+    class Counted:
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def read(self) -> Any:
+            return await self._stream.read()
+
+        async def write(self, data: bytes) -> None:
+            written.append(len(data))
+            await self._stream.write(data)
+
+    ours = Recorder()
+    dialer, task = await dialled(address, ours, identity("client"))
+    link = await dialer.up(5)
+    link._stream = Counted(link._stream)  # type: ignore[assignment]
+    frames = [Cancel(request_id=str(i), reason="x" * (MAX_BATCH_BYTES * 2 if i == 50 else 20_000)) for i in range(200)]
+    for frame in frames:
+        link.send(frame)
+    await theirs.until(lambda: frames[-1] in theirs.log)
+    assert [m for m in theirs.log if isinstance(m, Cancel)] == frames
+    assert max(written) < MAX_BATCH_BYTES * 2 + 100
+    assert sorted(written)[-2] <= MAX_BATCH_BYTES
+    assert len(written) < 20
+    await ended(task)
 
 
 async def test_an_idle_link_stays_up_and_carries_load(served: tuple[Recorder, Served, str]) -> None:
@@ -166,7 +227,7 @@ async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served:
 
 async def test_a_silent_peer_is_given_up() -> None:
     async def silent(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        hello = LINK_CODEC.decode(await context.read())  # type: ignore[arg-type]
+        hello = LINK_CODEC.decode_one(await context.read())  # type: ignore[arg-type]
         await context.write(LINK_CODEC.encode(identity("server").answer(hello)))  # type: ignore[arg-type]
         await asyncio.sleep(30)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import zlib
 from collections.abc import AsyncIterator
 
 import byte_tokenizer
@@ -21,15 +22,29 @@ import grpc
 
 from pagewire.core.errors import ErrorInfo, PagewireError
 from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
+from pagewire.core.index_member import MAX_INDEX_ID
 from pagewire.core.load import Load
-from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Stop, Submit, Tokens
+from pagewire.core.messages import (
+    Cancel,
+    ChangeRole,
+    Ended,
+    Heartbeat,
+    LinkMessage,
+    Role,
+    RoleAnswer,
+    Stop,
+    Submit,
+    Tokens,
+)
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
 from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
+from pagewire.serving.cache_feed import CacheFeed
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer, LinkTimes
-from pagewire.serving.registry import Registration
+from pagewire.serving.registration import Registration
+from pagewire.serving.tls import CLEAR
 
 SECRET = b"test-secret"
 TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
@@ -61,6 +76,10 @@ def logprobs(token: int, num_top: int) -> TokenLogprobs:
     )
 
 
+def _index_id(name: str) -> int:
+    return 1 + zlib.crc32(name.encode()) % MAX_INDEX_ID
+
+
 class FakePod:
     """One fake pod. Tests set how it behaves, and read what it was told."""
 
@@ -69,12 +88,19 @@ class FakePod:
         self.role = role
         self.serves = serves or fingerprint()
         self.incarnation = "1"
+        self.index_id = _index_id(pod_id)
         self.submits: list[Submit] = []
         self.cancels: list[Cancel] = []
         self.stops: list[Stop] = []
         self.load = Load()
+        self.cache_feed = CacheFeed()  # the real one: tests note what no engine is there to store
+        self.heartbeats_asking: list[bool] = []
         self.notes: tuple[str, ...] = ()  # of every report
+        self.causes: tuple[str, ...] = ()  # of the shipments that every report says were lost
+        self.timelines: tuple[Timeline, ...] | None = None  # instead of one that is made up
         self.refusal: PagewireError | None = None  # what every Submit is answered with
+        self.role_refusal: PagewireError | None = None  # what every ChangeRole is answered with
+        self.orders: list[Role] = []  # roles that it was told to take
         self.hold_at: int | None = None  # no token from this position on, until `release`
         self.fail_at: tuple[int, PagewireError] | None = None  # the request ends so at this position
         self.finds: int | None = None  # answers of a beam search, where not all
@@ -82,12 +108,14 @@ class FakePod:
         self.shift = 0  # added to positions from 1 on: a pod that loses (1) or repeats (-1) tokens
         self.tokens_per_record = 1
         self.cached_tokens = 0
+        self.wire = CLEAR
         self.changed = asyncio.Event()
         self._released = asyncio.Event()
         self._up: set[Link] = set()
         self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load)
         self._server: grpc.aio.Server | None = None
         self._runs: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, Link] = {}  # of what runs: a router that goes away takes its own requests alone
         self._positions: dict[str, dict[int, int]] = {}  # by request and sequence
         self.port = 0
 
@@ -101,6 +129,7 @@ class FakePod:
             address=f"127.0.0.1:{self.port}",
             metrics="",
             fingerprint=self.serves,
+            index_id=self.index_id,
         )
 
     @property
@@ -117,7 +146,11 @@ class FakePod:
         """Serve on a port of its own; after `die`, on the same one."""
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS)
         self._server.add_generic_rpc_handlers((self._links.handler(),))
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        credentials, where = self.wire.credentials(), f"127.0.0.1:{self.port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(where)
+        else:
+            self.port = self._server.add_secure_port(where, credentials)
         await self._server.start()
         return self
 
@@ -129,6 +162,13 @@ class FakePod:
             link.close("the fake pod died")
         if self._server is not None:
             await self._server.stop(0)
+
+    def come_back(self, role: Role) -> None:
+        """Be another incarnation, with this role, as a pod is that has drained for it."""
+        self.role, self.incarnation = role, f"{int(self.incarnation) + 1}"
+        self.index_id = _index_id(f"{self.pod_id}@{self.incarnation}")
+        for link in list(self._up):
+            link.close("the pod stops")
 
     def release(self) -> None:
         """Let go of what `hold_at` holds."""
@@ -155,11 +195,15 @@ class FakePod:
 
     def _down(self, link: Link) -> None:
         self._up.discard(link)
-        for task in list(self._runs.values()):
-            task.cancel()
+        self.cache_feed.on_down(link)
+        for request_id in [each for each, owner in self._owners.items() if owner is link]:
+            self._runs[request_id].cancel()
         self.changed.set()
 
     def _receive(self, link: Link, message: LinkMessage) -> None:
+        self.cache_feed.on_message(link, message)
+        if isinstance(message, Heartbeat) and message.wants_cache is not None:
+            self.heartbeats_asking.append(message.wants_cache)
         if isinstance(message, Submit):
             self.submits.append(message)
             if self.refusal is not None:
@@ -167,7 +211,12 @@ class FakePod:
             else:
                 task = asyncio.create_task(self._run(link, message))
                 self._runs[message.spec.request_id] = task
+                self._owners[message.spec.request_id] = link
                 task.add_done_callback(lambda _: self._over(message.spec.request_id))
+        elif isinstance(message, ChangeRole):
+            self.orders.append(message.role)
+            error = ErrorInfo.of(self.role_refusal) if self.role_refusal is not None else None
+            link.send(RoleAnswer(role=message.role, error=error))
         elif isinstance(message, Stop):
             self.stops.append(message)
             self._positions.get(message.request_id, {}).pop(message.index, None)
@@ -180,6 +229,7 @@ class FakePod:
 
     def _over(self, request_id: str) -> None:
         self._runs.pop(request_id, None)
+        self._owners.pop(request_id, None)
         self._positions.pop(request_id, None)
         self.changed.set()
 
@@ -270,11 +320,13 @@ class FakePod:
             prefill_cached_tokens=self.cached_tokens if submit.candidates else 0,
             decode_cached_tokens=0 if submit.candidates else self.cached_tokens,
             notes=self.notes,
+            causes=self.causes,
         )
         info = ErrorInfo.of(error) if error is not None else None
         timeline = Timeline(process=self.pod_id, stamps=(Stamp(Phase.ACCEPTED, 1.0), Stamp(Phase.FINISHED, 2.0)))
         if link.is_up:
-            link.send(Ended(request_id=request_id, error=info, report=report, timelines=(timeline,)))
+            timelines = (timeline,) if self.timelines is None else self.timelines
+            link.send(Ended(request_id=request_id, error=info, report=report, timelines=timelines))
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,14 @@ class MadeUpModel:
         self.poison: set[str] = set()
         self.unlucky_batches = 0
         self.steps: list[Step] = []
+        self.rehearsals: list[float] = []  # when they began
+        self.rehearsal_s = 0.0
+        self.num_recaptures = 0
+
+    def rehearse(self) -> None:
+        """Take the time that a rehearsal takes."""
+        self.rehearsals.append(self.clock.now())
+        self.clock.advance(self.rehearsal_s)
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Take the time that the step's tokens take."""

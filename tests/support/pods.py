@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from faulty_channel import FaultyChannel
 from reference import NEAR_TIE, Reference
 from threaded_engine import ThreadedEngine
 
+from pagewire.core.cache_events import CacheEvents
 from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
@@ -145,7 +147,7 @@ class Pod:
         config = PodConfig(
             model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **({"transports": "grpc"} | settings)
         )
-        self.front = Front(config, role, self.engine, offered(config.transports))
+        self.front = Front(config, role, self.engine, offered(config.transports), config.wire())
         self.bulk: list[FaultyChannel] = []
         self.sender = StreamSender(
             pod_id=self.pod_id,
@@ -255,6 +257,7 @@ class RouterEnd:
 
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
+        self.cache_events: defaultdict[str, list[CacheEvents]] = defaultdict(list)  # by pod
         self._identity = Identity(peer_id="router", incarnation="1", role=Role.ROUTER, secret=SECRET.encode())
         self._dialers: dict[str, LinkDialer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -283,8 +286,10 @@ class RouterEnd:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _on_message(self, _link: Link, message: LinkMessage) -> None:
+    def _on_message(self, link: Link, message: LinkMessage) -> None:
         match message:
+            case CacheEvents():
+                self.cache_events[link.peer.peer_id].append(message)
             case Tokens():
                 for record in message.records:
                     self.asked[record.request_id].hear(record)

@@ -9,7 +9,7 @@ import grpc
 
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import EngineFailed
-from pagewire.serving.metrics import Sample
+from pagewire.serving.sample import Sample
 
 
 class Recorder:

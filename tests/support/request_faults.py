@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from engine_runs import greedy, spec
 from wired_pods import Conversation, Fleet, WiredPod
@@ -319,12 +320,11 @@ def prefill_step_breaks(case: Case) -> None:
         loop = case.source.engine.loop
         runner = loop._runner
 
-        class Breaking:
-            def run(self, step: object) -> dict[str, int]:
-                loop._runner = runner
-                raise EngineFailed("the test says so")
+        def broken(*_: object) -> NoReturn:
+            vars(runner).pop("run", None)  # the next step is the real one again
+            raise EngineFailed("the test says so")
 
-        loop._runner = Breaking()  # type: ignore[assignment]
+        runner.run = broken  # type: ignore[assignment,method-assign]
 
     case.at(sabotage, "submit", "message")
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 from fake_pod import SECRET, FakePod, fake_pods
 
 from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
 from pagewire.router.main import run
+from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.lifecycle import Lifecycle
+from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registry import Registry
+from pagewire.serving.tls import CLEAR, Tls, Wire
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class RunningRouter:
     http: httpx.AsyncClient
     rpc: Any
     registry: Registry
+    index: BlockIndex
     lifecycle: Lifecycle
     task: asyncio.Task[None]
     cluster: str
@@ -63,7 +67,7 @@ def events(text: str) -> list[Any]:
 
 async def eventually(condition: Callable[[], Any]) -> None:
     """Wait until an async condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -73,27 +77,38 @@ StartRouter = Callable[..., contextlib.AbstractAsyncContextManager[RunningRouter
 
 @contextlib.asynccontextmanager
 async def running_router(
-    redis: str, model: Path, *pods: FakePod, misfits: tuple[FakePod, ...] = (), **settings: Any
+    redis: str,
+    folder: Path,
+    *pods: FakePod,
+    misfits: tuple[FakePod, ...] = (),
+    headers: Mapping[str, str] | None = None,
+    tls: Tls | None = None,
+    cluster: str = "",
+    sees: int = 0,
+    **settings: Any,
 ) -> AsyncIterator[RunningRouter]:
     """Start pods and a router on free ports before them; see that all are gone afterwards.
 
-    All pods are registered before the router starts, and it is awaited that `pods` are usable, not the `misfits`.
+    All pods are registered before the router starts, and it is awaited that `pods` are usable, not the `misfits`. In a
+    `cluster` that another router runs before, `sees` of its pods are awaited besides. `tls` is what the clients show
+    and believe.
     """
-    cluster = uuid.uuid4().hex
+    cluster = cluster or uuid.uuid4().hex
     config = RouterConfig(
-        model=str(model),
         cluster_secret=SECRET.decode(),
         cluster=cluster,
         redis_url=redis,
         port=0,
         grpc_port=0,
-        **{"discovery_s": 0.05, "index_timeout_s": 1.0, "drain_s": 5.0, **settings},
+        **{"model": (str(folder),), "discovery_s": 0.05, "index_timeout_s": 1.0, "drain_s": 5.0, **settings},
     )
     lifecycle = Lifecycle()
     ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
     async with contextlib.AsyncExitStack() as stack:
-        registry = Registry(redis, cluster, timeout_s=1.0)
+        address = RedisAddress.parse(redis, str(settings.get("redis_ca", "")))
+        registry, index = Registry(address, cluster), BlockIndex(address, cluster, timeout_s=1.0)
         stack.push_async_callback(registry.aclose)
+        stack.push_async_callback(index.aclose)
         await stack.enter_async_context(fake_pods(*pods, *misfits))
         for pod in (*pods, *misfits):
             await registry.register(pod.registration)
@@ -102,16 +117,28 @@ async def running_router(
         await asyncio.wait_for(asyncio.shield(ready), 10)
         addresses = ready.result()
         http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=addresses["http"], trust_env=False, timeout=20)
+            httpx.AsyncClient(
+                base_url=addresses["http"], headers=headers, trust_env=False, timeout=20, verify=client_context(tls)
+            )
         )
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(addresses["grpc"]))
+        wire = Wire(tls) if tls is not None else CLEAR
+        channel = await stack.enter_async_context(wire.channel(addresses["grpc"], ()))
         rpc = InferenceStub(channel)  # type: ignore[no-untyped-call]
         router = RunningRouter(
-            pods=pods, addresses=addresses, http=http, rpc=rpc, registry=registry,
+            pods=pods, addresses=addresses, http=http, rpc=rpc, registry=registry, index=index,
             lifecycle=lifecycle, task=task, cluster=cluster, stack=stack,
         )  # fmt: skip
-        await router.has(len(pods))
+        await router.has(len(pods) + sees)
         yield router
+
+
+def client_context(tls: Tls | None) -> ssl.SSLContext | bool:
+    """Return how httpx is to check a server, and what to show to it."""
+    if tls is None:
+        return True
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    return context
 
 
 async def _stop(task: asyncio.Task[None], lifecycle: Lifecycle) -> None:

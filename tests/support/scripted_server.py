@@ -24,11 +24,14 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
     def __init__(self) -> None:
         self.script: Callable[[inference_pb2.GenerateRequest, Context], Responses] = echo
         self.requests: list[inference_pb2.GenerateRequest] = []
+        self.metadata: list[dict[str, str | bytes]] = []  # of each call
+        self.stop: Callable[[], object] = lambda: None  # the server, at once, as if it were killed
         self.arrived = threading.Event()
         self.cancelled = threading.Event()
 
     def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
         self.arrived.set()
         return self.script(request, context)
 
@@ -36,6 +39,10 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GetModelInfoRequest, context: Context
     ) -> inference_pb2.GetModelInfoResponse:
         return inference_pb2.GetModelInfoResponse(model="tiny", max_model_len=512, block_size=16, vocab_size=300)
+
+    def Tokenize(self, request: inference_pb2.TokenizeRequest, context: Context) -> inference_pb2.TokenizeResponse:
+        self.metadata.append(dict(context.invocation_metadata()))
+        return inference_pb2.TokenizeResponse(token_ids=request.text.encode())
 
     def endless(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
         """Send one chunk, then nothing until the call is cancelled."""
@@ -78,13 +85,17 @@ def echo(request: inference_pb2.GenerateRequest, context: Context) -> Responses:
 
 
 @contextlib.contextmanager
-def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
+def scripted_server(credentials: grpc.ServerCredentials | None = None) -> Iterator[tuple[ScriptedServer, str]]:
     """Run a server on a free port; yield it with its address."""
     scripted = ScriptedServer()
     with ThreadPoolExecutor(4) as pool:
         running = grpc.server(pool)
         inference_pb2_grpc.add_InferenceServicer_to_server(scripted, running)
-        port = running.add_insecure_port("127.0.0.1:0")
+        if credentials is None:
+            port = running.add_insecure_port("127.0.0.1:0")
+        else:
+            port = running.add_secure_port("127.0.0.1:0", credentials)
+        scripted.stop = lambda: running.stop(0).wait()
         running.start()
         yield scripted, f"127.0.0.1:{port}"
         scripted.cancelled.set()

@@ -18,6 +18,7 @@ from engine_runs import engine as build_engine
 
 from pagewire.core.engine_messages import (
     Add,
+    Became,
     Bind,
     Bound,
     EngineMessage,
@@ -46,6 +47,7 @@ class ThreadedEngine:
         self.engine = engine
         self.loop = engine.loop
         self.ready = engine.ready
+        self.pid = os.getpid()
         self.pool = PoolMemory(
             memoryview(engine.cache.memory),
             block_bytes=engine.ready.layout.block_bytes,
@@ -104,6 +106,11 @@ class ThreadedEngine:
         self._post(self._tell, step)
 
     # ----------------------------------------------------------------------------------------------- RunningEngine
+
+    async def become(self, role: Role) -> None:
+        self._alive()
+        self.loop.become(role)
+        await self._answer(role.value, None)
 
     def add(self, command: Add) -> None:
         self._alive()
@@ -194,8 +201,10 @@ class ThreadedEngine:
                 self._post(self._hear, done)
             for freed in self.loop.take_freed():
                 self._post(self._free, freed)
+            for role in self.loop.take_became():
+                self._post(self._come, Became(role=role))
 
-    def _post(self, what: Callable[..., None], message: StepDone | Freed) -> None:
+    def _post(self, what: Callable[..., None], message: StepDone | Freed | Became) -> None:
         if not self._asyncio.is_closed():
             self._asyncio.call_soon_threadsafe(what, message)
 
@@ -211,6 +220,10 @@ class ThreadedEngine:
             except Exception:
                 self.die()  # as `EngineClient` does
                 raise
+
+    def _come(self, became: Became) -> None:
+        for future in list(self._waiting.get(became.role.value, ())):
+            self._settle(became.role.value, future, became)
 
     def _free(self, freed: Freed) -> None:
         for future in list(self._waiting.get(freed.request_id, ())):

@@ -119,6 +119,9 @@ def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
         "{% set ns = namespace(__init__=1) %}",
         "{{ messages[5].content + 1 }}",
         "{{ messages.append(1) }}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 1 // 0 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
 def test_a_template_that_refuses_or_reaches_out_is_a_named_error(tmp_path: Path, source: str) -> None:

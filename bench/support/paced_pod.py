@@ -1,0 +1,153 @@
+"""A pod process without an engine: real links and a real registration, tokens at a set pace, a step's in one frame.
+
+    python paced_pod.py --redis URL --cluster NAME --model FOLDER --step-ms MS     (secret: PAGEWIRE_CLUSTER_SECRET)
+
+Says where it listens in one JSON line, then answers each line of stdin with its stamps. A token's stamp is from before
+its frame is made, a request's from after its frame was read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import uvloop
+from paced_answers import Paced, PacedAnswers, token_ids
+
+from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Submit, Tokens
+from pagewire.core.report import Report
+from pagewire.core.sampling import FinishReason
+from pagewire.core.token_record import TokenRecord
+from pagewire.serving.handshake import Identity
+from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer
+from pagewire.serving.redis_address import RedisAddress
+from pagewire.serving.registration import Registration
+from pagewire.serving.registry import Registry
+
+RENEW_S = 3.0
+
+
+class PacedPod:
+    """A colocated pod, as far as a router can tell."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.answers = PacedAnswers(options.step_ms / 1e3)
+        self._options = options
+        self._tokens = token_ids(options.model)
+        self._requests: dict[str, tuple[Link, Paced]] = {}
+        self._names: dict[int, str] = {}
+        tokenizer = (options.model / "tokenizer.json").read_bytes()
+        self._fingerprint = Fingerprint(
+            model_name="paced",
+            model_digest="paced",
+            tokenizer_digest=tokenizer_digest(tokenizer),
+            kv_fingerprint="paced",
+            kv_layout="paced",
+            block_size=16,
+            hash_version=1,
+            max_model_len=8192,
+        )
+        events = LinkEvents(on_message=self._receive, on_up=lambda _: None, on_down=self._down)
+        self._links = LinkServer(self._identity, events)
+
+    async def serve(self) -> None:
+        """Serve until cancelled."""
+        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server.add_generic_rpc_handlers((self._links.handler(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        print(json.dumps({"pid": os.getpid(), "grpc": f"127.0.0.1:{port}"}), flush=True)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self.answers.answer_stamps)
+        await asyncio.gather(self._register(f"127.0.0.1:{port}"), self.answers.run(self._emit))
+
+    async def _register(self, address: str) -> None:
+        registry = Registry(RedisAddress.parse(self._options.redis), self._options.cluster)
+        registration = Registration(
+            pod_id=self._options.pod_id,
+            incarnation="1",
+            role=Role.COLOCATED,
+            address=address,
+            metrics="",
+            fingerprint=self._fingerprint,
+        )
+        while True:
+            await registry.register(registration)
+            await asyncio.sleep(RENEW_S)
+
+    def _identity(self) -> Identity:
+        return Identity(
+            peer_id=self._options.pod_id,
+            incarnation="1",
+            role=Role.COLOCATED,
+            secret=os.environ["PAGEWIRE_CLUSTER_SECRET"].encode(),
+            fingerprint=self._fingerprint,
+        )
+
+    def _down(self, link: Link) -> None:
+        for request_id in [each for each, (owner, _) in self._requests.items() if owner is link]:
+            self.answers.drop(self._forget(request_id))
+
+    def _forget(self, request_id: str) -> Paced:
+        _, request = self._requests.pop(request_id)
+        del self._names[request.number]
+        return request
+
+    def _receive(self, link: Link, message: LinkMessage) -> None:
+        if isinstance(message, Submit):
+            spec = message.spec
+            request = self.answers.begin(spec.sampling.seed, spec.sampling.max_tokens)
+            self._requests[spec.request_id] = link, request
+            self._names[request.number] = spec.request_id
+        elif isinstance(message, Cancel) and message.request_id in self._requests:
+            self.answers.drop(self._forget(message.request_id))
+            link.send(Ended(request_id=message.request_id))
+
+    def _emit(self, batch: Sequence[Paced]) -> None:
+        # A step's tokens for one router are one frame.
+        by_link: dict[Link, list[Paced]] = {}
+        for request in batch:
+            by_link.setdefault(self._requests[self._names[request.number]][0], []).append(request)
+        for link, requests in by_link.items():
+            now_s = time.monotonic()
+            link.send(Tokens(records=tuple(self._record(request) for request in requests)))
+            for request in requests:
+                request.stamps_s.append(now_s)
+                if request.sent + 1 == request.length:
+                    name = self._names[request.number]
+                    self._forget(name)
+                    link.send(Ended(request_id=name, report=Report(placement="local", decode_pod="paced")))
+
+    def _record(self, request: Paced) -> TokenRecord:
+        return TokenRecord(
+            request_id=self._names[request.number],
+            index=0,
+            position=request.sent,
+            tokens=(self._tokens[request.sent % len(self._tokens)],),
+            finish_reason=FinishReason.LENGTH if request.sent + 1 == request.length else None,
+        )
+
+
+def main() -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--redis", required=True)
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--pod-id", default="paced-0")
+    parser.add_argument("--step-ms", type=float, required=True)
+    options = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(PacedPod(options).serve())
+
+
+if __name__ == "__main__":
+    main()

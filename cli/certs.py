@@ -1,0 +1,110 @@
+"""An authority and certificates for a test cluster. A real one has its own, and renews them by itself.
+
+Every certificate is one of a server and of a client, since both ends of a wire inside the cluster show one. Invariant:
+nothing that is there already is written over.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+NAMES = ("router", "pod", "client")
+HOSTS = ("localhost", "127.0.0.1", "::1", "pagewire")
+BACKDATED = datetime.timedelta(minutes=5)  # for clocks that are behind
+
+
+class Authority:
+    """A key that signs certificates, each valid for `days` from now; below 0 they are over already."""
+
+    def __init__(self, *, days: float) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("Pagewire test authority")
+        usage = x509.KeyUsage(
+            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+            data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+        )  # fmt: skip
+        builder = self._builder(self._name, self._key, days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self._certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
+
+    def write(self, path: Path) -> Path:
+        """Write the certificate that others believe in."""
+        return _write(path, self._certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+    def issue(self, folder: Path, name: str, *, days: float, hosts: Sequence[str] = HOSTS) -> list[Path]:
+        """Write NAME.pem and NAME.key, of whoever is to be met at `hosts`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        certificate = (
+            self._builder(_name(f"pagewire {name}"), key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return [
+            _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644),
+            _write(folder / f"{name}.key", _pem(key), 0o600),
+        ]
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: float) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        until = now + datetime.timedelta(days=days)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(min(now, until) - BACKDATED)
+            .not_valid_after(until)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(signer, critical=False)
+        )
+
+
+def make(folder: Path, *, days: float = 30.0, hosts: Sequence[str] = HOSTS) -> list[Path]:
+    """Write ca.pem, and NAME.pem with NAME.key for a router, the pods and a client.
+
+    Raises FileExistsError where one is there already.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = Authority(days=days)
+    written = [authority.write(folder / "ca.pem")]
+    for name in NAMES:
+        written += authority.issue(folder, name, days=days, hosts=hosts)
+    return written
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, data: bytes, mode: int) -> Path:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    return path

@@ -1,0 +1,47 @@
+"""The certificates of a local cluster: found in a folder, or made there, and what each process is told of them.
+
+Knows files and flags, nothing of who starts a process. Invariant: what is there already is used, never written over.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from pagewire.cli import certs
+
+ROUTER, POD, CLIENT = "router", "pod", "client"
+
+
+class ClusterTls:
+    """A folder as `pagewire certs` writes it; what is missing of it is made, for whoever is met at `host` too.
+
+    Raises FileExistsError where the folder holds a part of it alone.
+    """
+
+    def __init__(self, folder: Path, host: str) -> None:
+        self._folder = folder
+        needed = [self._ca, *(path for name in (ROUTER, POD) for path in self._pair(name))]
+        if not all(path.exists() for path in needed):
+            certs.make(folder, hosts=tuple(dict.fromkeys((*certs.HOSTS, host))))
+
+    def flags(self, name: str) -> list[str]:
+        """Return the flags of a process that shows the certificate `name`."""
+        certificate, key = self._pair(name)
+        return ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(self._ca)]
+
+    def context(self) -> ssl.SSLContext:
+        """Return how to ask the router over HTTPS."""
+        return ssl.create_default_context(cafile=self._ca)
+
+    def told(self) -> dict[str, str]:
+        """Return what a client has to know: whom to believe, and a certificate where it is asked for one."""
+        certificate, key = self._pair(CLIENT)
+        return {"ca": str(self._ca), "cert": str(certificate), "key": str(key)}
+
+    @property
+    def _ca(self) -> Path:
+        return self._folder / "ca.pem"
+
+    def _pair(self, name: str) -> tuple[Path, Path]:
+        return self._folder / f"{name}.pem", self._folder / f"{name}.key"

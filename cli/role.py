@@ -1,0 +1,32 @@
+"""`pagewire role`: has a router change the role of a pod, and waits until it has."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import typer
+
+from pagewire.core.errors import Unavailable, from_cause
+from pagewire.core.messages import Role
+
+WAIT_S = 600.0  # the router gives up before
+
+
+def run(router: str, pod_id: str, role: Role, key: str) -> None:
+    """Print what the router says of the change, as JSON; raises why it refuses, Unavailable where it is no router."""
+    try:
+        answer = httpx.post(
+            f"{router.rstrip('/')}/pods/{pod_id}/role",
+            json={"role": role.value},
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=WAIT_S,
+            trust_env=False,
+        )
+        said = answer.json()
+        error = None if answer.status_code == 202 else said["error"]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as problem:
+        raise Unavailable(f"{router} does not answer as a router does: {problem}") from problem
+    if error is not None:
+        raise from_cause(str(error.get("code")), str(error.get("message")))
+    typer.echo(json.dumps(said))

@@ -1,0 +1,189 @@
+{{- define "pagewire.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels that select the pods of a part: a list of the context and the part. */}}
+{{- define "pagewire.selector" -}}
+app.kubernetes.io/name: {{ default (index . 0).Chart.Name (index . 0).Values.nameOverride }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "pagewire.labels" -}}
+{{ include "pagewire.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version }}
+{{- end -}}
+
+{{/* A pool with its defaults, as JSON: a list of the context and the pool's own values. */}}
+{{- define "pagewire.pool" -}}
+{{- $root := index . 0 -}}
+{{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (index . 1)) -}}
+{{- $_ := set $pool "model" (default (first $root.Values.models) $pool.model) -}}
+{{- toJson $pool -}}
+{{- end -}}
+
+{{- define "pagewire.image" -}}
+{{- $root := index . 0 -}}
+{{- $tag := default $root.Chart.AppVersion $root.Values.image.tag -}}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ index . 1 }}:{{ $tag }}
+{{- end -}}
+
+{{- define "pagewire.secret" -}}
+{{- default (include "pagewire.fullname" .) .Values.existingSecret -}}
+{{- end -}}
+
+{{/* Settings as TOML, in which JSON's scalars and lists are values. */}}
+{{- define "pagewire.toml" -}}
+{{- range $name, $value := . }}
+{{ $name }} = {{ toJson $value }}
+{{- end }}
+{{- end -}}
+
+{{/* Settings of routers and pods alike. */}}
+{{- define "pagewire.settings" -}}
+{{- $settings := dict "cluster" .Values.cluster -}}
+{{- if .Values.tls.existingSecret -}}
+{{- $_ := set $settings "tls_cert" "/etc/pagewire/tls/tls.crt" -}}
+{{- $_ := set $settings "tls_key" "/etc/pagewire/tls/tls.key" -}}
+{{- $_ := set $settings "tls_ca" "/etc/pagewire/tls/ca.crt" -}}
+{{- $_ := set $settings "tls_name" (required "tls.name has to stand in the certificate" .Values.tls.name) -}}
+{{- end -}}
+{{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret -}}
+{{- $_ := set $settings "redis_ca" "/etc/pagewire/redis-ca/ca.crt" -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end -}}
+
+{{/* Environment of routers and pods alike: what is secret. */}}
+{{- define "pagewire.env" -}}
+- name: PAGEWIRE_CLUSTER_SECRET
+  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . }}, key: cluster-secret}}
+{{- if .Values.redis.enabled }}
+- name: REDIS_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . }}, key: redis-password}}
+- name: PAGEWIRE_REDIS_URL
+  value: redis://pagewire:$(REDIS_PASSWORD)@{{ include "pagewire.fullname" . }}-redis:6379/0
+{{- else }}
+- name: PAGEWIRE_REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "redis.enabled, or redis.external.existingSecret" .Values.redis.external.existingSecret }}
+      key: redis-url
+{{- end }}
+{{- end -}}
+
+{{/* Volumes of routers and pods alike, and where they are mounted. `config` is a ConfigMap. */}}
+{{- define "pagewire.volumes" -}}
+{{- $root := index . 0 -}}
+- name: config
+  configMap: {name: {{ index . 1 }}}
+- name: models
+  {{- toYaml (required "modelVolume says where the models lie" $root.Values.modelVolume) | nindent 2 }}
+- name: tmp
+  emptyDir: {}
+{{- with $root.Values.tls.existingSecret }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- if and (not $root.Values.redis.enabled) $root.Values.redis.external.caSecret }}
+- name: redis-ca
+  secret: {secretName: {{ $root.Values.redis.external.caSecret }}}
+{{- end }}
+{{- end -}}
+
+{{- define "pagewire.mounts" -}}
+- {name: config, mountPath: /etc/pagewire/config, readOnly: true}
+- {name: models, mountPath: /models, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.tls.existingSecret }}
+- {name: tls, mountPath: /etc/pagewire/tls, readOnly: true}
+{{- end }}
+{{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret }}
+- {name: redis-ca, mountPath: /etc/pagewire/redis-ca, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* What no process of ours needs: the Kubernetes API, and variables named after services, of which PAGEWIRE_* ones would
+be taken for settings. */}}
+{{- define "pagewire.podSpec" -}}
+serviceAccountName: {{ include "pagewire.fullname" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "pagewire.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "pagewire.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Where a pod goes, as a part's values say it. */}}
+{{- define "pagewire.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "pagewire.priority" -}}
+{{- $root := index . 0 -}}
+{{- $kind := index . 1 -}}
+{{- $named := index . 2 -}}
+{{- if $named -}}
+priorityClassName: {{ $named }}
+{{- else if $root.Values.priorityClasses.create -}}
+priorityClassName: {{ include "pagewire.fullname" $root }}-{{ ternary "decode" $kind (eq $kind "colocated") }}
+{{- end -}}
+{{- end -}}
+
+{{/* Pods that hold KV, in one domain of the fast link: they ship it to each other. */}}
+{{- define "pagewire.fastLink" -}}
+topologyKey: {{ .Values.fastLink.topologyKey }}
+labelSelector:
+  matchLabels:
+    app.kubernetes.io/instance: {{ .Release.Name }}
+    pagewire.io/holds-kv: "true"
+{{- end -}}
+
+{{- define "pagewire.holdsKv" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+pagewire.io/holds-kv: "true"
+{{- end -}}
+
+{{/* What routers and pods alike may reach: names, Redis, and what else was said. */}}
+{{- define "pagewire.egress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+{{- if .Values.redis.enabled }}
+- ports:
+    - {port: 6379}
+  to:
+    - podSelector:
+        matchLabels: {{- include "pagewire.selector" (list . "redis") | nindent 10 }}
+{{- else }}
+- ports:
+    - {port: {{ .Values.redis.external.port }}}
+{{- end }}
+{{- with .Values.networkPolicy.egress }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

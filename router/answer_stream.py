@@ -1,0 +1,74 @@
+"""One answer on its way out: its events, in the order in which they come, as bytes.
+
+Knows `Answer` and server-sent events, does no I/O. Invariants: of each choice an opening comes first where it has one,
+then its chunks, then its end; usage, where every part has it, counts what was sent up to there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pagewire.core.errors import EngineFailed
+from pagewire.router import sse
+from pagewire.router.answers import Answer
+from pagewire.router.request import Begun, Chunk, Event, Finished
+
+
+class AnswerStream:
+    """What of one answer was sent, and what comes next. `is_over` once all was."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.is_over = False
+        self._answer = answer
+        self._written = sse.Events(answer)
+        self._opening = b""  # goes out with the next part
+        self._held: dict[int, Chunk] = {}  # by prompt, a choice's last chunk whose end was not told yet
+        self._finished: list[Finished] = []
+        self._num_prompt = 0
+        self._num_output = 0
+        self._echoed: dict[int, int] = {}  # by prompt, characters of its tokens that stand before the answer's
+
+    def take(self, event: Event) -> bytes:
+        """Return what goes out now that this event came; raises EngineFailed where a request ends without an answer."""
+        if isinstance(event, Begun):
+            self._begin(event)
+            return b""
+        part = self._chunk(event) if isinstance(event, Chunk) else self._end(event)
+        if not part:
+            return b""
+        part, self._opening = self._opening + part, b""
+        return part
+
+    def _begin(self, begun: Begun) -> None:
+        self._num_prompt += len(begun.prompt)
+        if begun.echo is not None:
+            self._echoed[self._answer.prompt_of(begun)] = sum(len(token.text) for token in begun.prompt_logprobs)
+        self._opening += sse.events(self._answer.opening(begun, self._usage()))
+
+    def _chunk(self, chunk: Chunk) -> bytes:
+        # A choice's end waits for the next event of its prompt: with the last one comes what is known only then.
+        prompt = self._answer.prompt_of(chunk)
+        last = self._held.pop(prompt, None)
+        before = sse.event(self._answer.end(last, self._usage())) if last is not None else b""
+        self._num_output += len(chunk.token_ids)
+        if chunk.ending is not None:
+            self._held[prompt] = chunk
+        if shift := self._echoed.get(prompt):
+            chunk = replace(chunk, offset=chunk.offset + shift)
+        return before + self._written.chunk(chunk, self._usage())
+
+    def _end(self, finished: Finished) -> bytes:
+        last = self._held.pop(self._answer.prompt_of(finished), None)
+        if last is None:
+            raise EngineFailed("the request ended without an answer")
+        self._finished.append(finished)
+        if len(self._finished) < len(self._answer.call.asks):
+            return sse.event(self._answer.end(last, self._usage()))
+        self.is_over = True
+        return sse.events(self._answer.closing(last, self._finished, self._usage())) + sse.DONE
+
+    def _usage(self) -> dict[str, Any] | None:
+        if not self._answer.call.with_running_usage:
+            return None
+        return self._answer.counted(self._num_prompt, self._num_output)

@@ -1,0 +1,147 @@
+"""The fields of a body by name: what is honoured and of what type, what is ignored, what is refused.
+
+Fields that hold many values are typed `Any` here, and read in `long_fields.py`, `tool_fields.py` and `guided.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+# Fields that are about the caller's bookkeeping, or about our insides, which no caller may steer.
+IGNORED = frozenset(
+    (
+        "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
+        "service_tier", "kv_transfer_params", "request_id", "verbosity",
+    )
+)  # fmt: skip
+# Known and not honoured: refused by name, but for the values that ask for nothing.
+REFUSED: dict[str, tuple[object, ...]] = {
+    "suffix": ("",),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "spaces_between_special_tokens": (True,),
+    "chat_template": (),
+    "vllm_xargs": ({},),
+    "prompt_embeds": (),
+    "logprob_token_ids": ([],),
+}
+# The other endpoint's.
+REFUSED_OF_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,), "best_of": (1,)}
+REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "documents": ([],),
+    "chat_template_kwargs": ({},),
+    "reasoning_effort": (),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+}
+
+
+class Schema(BaseModel):
+    """An object whose other members are kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class StreamOptions(Schema):
+    """`stream_options` of a streaming request."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Wishes(Schema):
+    """The request field `pagewire`: what of our own to answer with."""
+
+    timeline: bool | None = None
+
+
+class Body(Schema):
+    """What both endpoints take."""
+
+    model: str | None = None
+    n: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    min_tokens: int | None = None
+    logit_bias: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    logprobs: int | bool | None = None
+    prompt_logprobs: int | None = None
+    seed: int | None = None
+    stop: Any = None
+    stop_token_ids: Any = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stream_interval: int | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    pagewire: Wishes | None = None
+
+
+class CompletionBody(Body):
+    """Body of /v1/completions."""
+
+    prompt: Any = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+
+class ChatBody(Body):
+    """Body of /v1/chat/completions."""
+
+    messages: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    functions: Any = None
+    function_call: Any = None
+    documents: Any = None
+    chat_template_kwargs: Any = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    max_completion_tokens: int | None = None
+    top_logprobs: int | None = None
+
+
+class TokenizeBody(Schema):
+    """Body of /tokenize: a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Any = None
+    tools: Any = None
+    chat_template_kwargs: Any = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None

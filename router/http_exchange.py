@@ -1,0 +1,57 @@
+"""What all HTTP endpoints have in common: a request's id, its body within a bound, and how it is refused.
+
+Knows HTTP and OpenAI's error object, no endpoint. Invariant: a refusal names the request, and says whether and when
+another try can help.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+
+from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, status_of
+from pagewire.router.answers import error_body
+from pagewire.router.validation import is_request_id
+
+# A body beyond its bound is read and dropped up to here, so that its sender gets to read the refusal.
+MAX_DISCARDED_BYTES = 64 << 20
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the id that the caller gave, a new one where it gave none that may be an id."""
+    given = headers.get("x-request-id", "")
+    return given if is_request_id(given) else uuid.uuid4().hex
+
+
+def refusal(error: PagewireError, request_id: str) -> JSONResponse:
+    """Return the answer that `error` is."""
+    status = status_of(error)
+    headers = {"x-request-id": request_id}
+    if status.http == 401:
+        headers["www-authenticate"] = 'Bearer realm="pagewire"'
+    elif status.http in (429, 503):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    elif status.http >= 500:
+        headers["x-should-retry"] = "false"  # clients of the OpenAI API try any 5xx again unless told
+    return JSONResponse(error_body(error), status_code=status.http, headers=headers)
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """Return a request's body; raises InvalidRequest where it is larger, Cancelled where its sender goes away."""
+    data, num_bytes = bytearray(), 0
+    try:
+        async for part in request.stream():
+            num_bytes += len(part)
+            if num_bytes <= max_bytes:
+                data += part
+            elif num_bytes > MAX_DISCARDED_BYTES:
+                break
+    except ClientDisconnect as error:
+        raise Cancelled("the client went away before its body was read") from error
+    if num_bytes > max_bytes:
+        raise InvalidRequest(f"the body is larger than {max_bytes} bytes", field="body")
+    return bytes(data)

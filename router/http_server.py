@@ -1,0 +1,88 @@
+"""The HTTP server: uvicorn with our ports, our certificate and our drain.
+
+Knows no request and no route. Invariant: it is told when to stop, and hears no signal by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from pagewire.serving.tls import Tls
+
+BACKLOG = 2048
+# What the kernel holds for a client that does not read: left alone, megabytes for each. It takes twice as much as told.
+SEND_BUFFER_BYTES = 128 << 10
+CLOSE_S = 5  # for connections to close once their requests are settled
+
+
+class HttpServer(uvicorn.Server):
+    """Serves `app`, in the clear without `edge`."""
+
+    def __init__(self, app: ASGIApp, edge: Tls | None) -> None:
+        self.edge = edge
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                proxy_headers=False,  # nobody asks for the client's address
+                timeout_graceful_shutdown=CLOSE_S,
+                **_ssl(edge),
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: the lifecycle decides when to stop."""
+        yield
+
+    def reload(self) -> None:
+        """Read the certificate again; raises OSError, and the one from before stays."""
+        context = self.config.ssl
+        if self.edge is not None and context is not None:
+            context.load_cert_chain(self.edge.cert, self.edge.key)
+
+
+def listen(host: str, port: int, *, shares: bool = False, stall_s: float = 60.0) -> socket.socket:
+    """Return a socket to serve on, 0 for a free port; several processes may have one port where it `shares`.
+
+    Whoever reads nothing for `stall_s` seconds is hung up on. Raises OSError where the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's delay off (40 ms on a first byte) only for sockets that say that they are TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted here inherits both: a client that reads nothing for so long is as good as gone.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+        if shares:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _ssl(edge: Tls | None) -> dict[str, Any]:
+    """Return what uvicorn is told of the certificate that callers are met with."""
+    if edge is None:
+        return {}
+    told: dict[str, Any] = {"ssl_certfile": edge.cert, "ssl_keyfile": edge.key}
+    if edge.ca is not None:
+        told |= {"ssl_ca_certs": str(edge.ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return told

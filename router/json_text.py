@@ -1,0 +1,77 @@
+"""Objects that callers wrote as JSON: whole bodies, and texts within them.
+
+Pure. Invariant: every text in what is returned is one that UTF-8 can write. JSON can spell half of a surrogate pair,
+which neither a tokenizer nor a message to a pod could take.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from pagewire.core.errors import InvalidRequest
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _NoNumber(Exception):
+    """What JSON has no word for: NaN or an infinity."""
+
+
+def _no_number(name: str) -> NoReturn:
+    raise _NoNumber(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def read_body(data: bytes | bytearray) -> dict[str, Any]:
+    """Return the object that a body is; raises InvalidRequest, which names `body`, or the field whose text is none."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}", field="body") from error
+    body = _object("the body", text, field="body")
+    if _SURROGATE.search(text):
+        for name, value in body.items():
+            field = name if _is_encodable(name) else "body"
+            if field == "body" or not _is_encodable(value):
+                raise _not_unicode(field, field=field)
+    return body
+
+
+def read_object(where: str, text: str, *, field: str) -> dict[str, Any]:
+    """Return the object that a text of JSON is; raises InvalidRequest for `field`."""
+    value = _object(where, text, field=field)
+    if _SURROGATE.search(text) and not _is_encodable(value):
+        raise _not_unicode(where, field=field)
+    return value
+
+
+def _object(where: str, text: str, *, field: str) -> dict[str, Any]:
+    try:
+        value = _DECODER.decode(text)
+    except _NoNumber as error:
+        raise InvalidRequest(f"{where} is not JSON: {error} is no number", field=field) from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{where} is nested too deeply", field=field) from error
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"{where} is not JSON: {error}", field=field) from error
+    except ValueError as error:  # by a number of thousands of digits
+        raise InvalidRequest(f"{where} is not JSON: a number in it is too long", field=field) from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} is not a JSON object", field=field)
+    return value
+
+
+def _is_encodable(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _not_unicode(where: str, *, field: str) -> InvalidRequest:
+    return InvalidRequest(f"{where} is not valid Unicode: it holds half of a surrogate pair", field=field)

@@ -1,0 +1,124 @@
+"""The models behind one router: each with its tokenizer, intake, pods, placer, entrance and look-up in the index.
+
+Knows names and what is linked; nothing of what a request does. Invariants: no two models answer to one name, and no
+pod could belong to two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagewire.core.errors import Unavailable, UnknownModel
+from pagewire.core.messages import Role
+from pagewire.router.entrance import Entrance
+from pagewire.router.intake import Intake
+from pagewire.router.lookup import PrefixLookup
+from pagewire.router.placing import Placer
+from pagewire.router.pods import PodPool
+from pagewire.router.request_counts import RequestCounts
+from pagewire.router.roster import DECODES
+from pagewire.router.validation import Limits
+from pagewire.text.tokenizer import Tokenizer
+
+POD_ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model's tokenizer lies, and what the model is called; without a name, its pods say."""
+
+    name: str
+    folder: Path
+
+    @classmethod
+    def parse(cls, text: str) -> ModelSource:
+        """Read NAME=FOLDER or FOLDER: what comes before the first "=" is the name."""
+        name, has_name, folder = text.partition("=")
+        return cls(name=name if has_name else "", folder=Path(folder if has_name else text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model of the router."""
+
+    source: ModelSource
+    tokenizer: Tokenizer
+    intake: Intake
+    pool: PodPool
+    lookup: PrefixLookup
+    placer: Placer
+    entrance: Entrance
+    counts: RequestCounts
+
+    @property
+    def name(self) -> str:
+        """What callers name it; "" while neither the configuration nor a pod has said."""
+        return self.pool.name
+
+    @property
+    def title(self) -> str:
+        """A name for operators, at any time."""
+        return self.name or self.source.folder.name
+
+    @property
+    def can_serve(self) -> bool:
+        """True while some pod could take a request."""
+        return bool(self.pool.usable(*DECODES))
+
+    def num_pods(self) -> dict[Role, int]:
+        """Return how many of its pods can be used, by role."""
+        return {role: len(self.pool.usable(role)) for role in POD_ROLES}
+
+
+class Models:
+    """All of them, in the order in which they were given; raises ValueError where they could be mixed up."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        if not models:
+            raise ValueError("a router needs at least one model")
+        seen: dict[tuple[str, str], ServedModel] = {}
+        for model in models:
+            # A name tells pods apart; without one the tokenizer has to.
+            key = ("name", model.source.name) if model.source.name else ("tokenizer", model.tokenizer.digest)
+            if key in seen:
+                told = f"the {key[0]} {key[1]}"
+                raise ValueError(
+                    f"the models in {seen[key].source.folder} and {model.source.folder} both have {told}: give each "
+                    "a name of its own, NAME=FOLDER, by which its pods go too"
+                )
+            seen[key] = model
+        self._models = tuple(models)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """Yield every model."""
+        return iter(self._models)
+
+    @property
+    def can_serve(self) -> bool:
+        """True while at least one model can."""
+        return any(model.can_serve for model in self._models)
+
+    def of(self, name: str) -> ServedModel:
+        """Return the model that a request names, the first one for "".
+
+        Raises UnknownModel, or Unavailable while a model's pods have not said yet how it is called.
+        """
+        if not name:
+            return self._models[0]
+        for model in self._models:
+            if model.name == name:
+                return model
+        if not all(model.name for model in self._models):
+            raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
+        known = ", ".join(repr(model.name) for model in self._models)
+        verb = "is" if len(self._models) == 1 else "are"
+        raise UnknownModel(f"model {name[:200]!r} is not served here, {known} {verb}", field="model")
+
+    def linked(self) -> list[Limits]:
+        """Return what is served of each model whose pods have been linked; raises Unavailable before the first."""
+        limits = [model.intake.limits() for model in self._models if model.pool.fingerprint is not None]
+        if not limits:
+            raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
+        return limits

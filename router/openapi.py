@@ -1,0 +1,219 @@
+"""The OpenAPI document of the HTTP door, told from the same schemas that read bodies.
+
+Pure. Says of each field its type; bounds that depend on the model are for the refusals to name. Invariant: every path
+that is served to callers is in it, and what it forbids is refused; what operators may do, `docs/roles.md` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from pagewire.router.bodies import ChatBody, CompletionBody, TokenizeBody
+from pagewire.router.guided import FIELDS
+from pagewire.router.long_fields import MAX_PROMPTS
+from pagewire.router.tool_fields import MAX_TOOLS
+
+Json = dict[str, Any]
+
+TOKENS: Json = {"type": "array", "items": {"type": "integer"}}
+STRINGS: Json = {"type": "array", "items": {"type": "string"}}
+NUMBERS: Json = {"type": "object", "additionalProperties": {"type": "number"}}
+OBJECT: Json = {"type": "object"}
+MESSAGES: Json = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role"],
+        "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": OBJECT}, {"type": "null"}]},
+            "tool_calls": {"anyOf": [{"type": "array", "items": OBJECT}, {"type": "null"}]},
+        },
+    },
+}
+# The fields that the schemas of bodies leave to others.
+LONG: Json = {
+    "prompt": {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {**TOKENS, "minItems": 1},
+            {**STRINGS, "minItems": 1, "maxItems": MAX_PROMPTS},
+            {"type": "array", "items": TOKENS, "minItems": 1, "maxItems": MAX_PROMPTS},
+        ]
+    },
+    "messages": MESSAGES,
+    "tools": {"type": "array", "items": OBJECT, "maxItems": MAX_TOOLS},
+    "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, OBJECT]},
+    "parallel_tool_calls": {"type": "boolean"},
+    "functions": {"type": "array", "items": OBJECT, "maxItems": MAX_TOOLS},
+    "function_call": {"anyOf": [{"enum": ["none", "auto"]}, OBJECT]},
+    "documents": {"type": "array", "items": OBJECT},
+    "chat_template_kwargs": OBJECT,
+    "logit_bias": NUMBERS,
+    "allowed_token_ids": TOKENS,
+    "bad_words": {"type": "array", "items": {"anyOf": [{"type": "string"}, TOKENS]}},
+    "stop": {"anyOf": [{"type": "string"}, STRINGS]},
+    "stop_token_ids": TOKENS,
+    **{name: {} for name in FIELDS},
+    "response_format": OBJECT,
+    "structured_outputs": OBJECT,
+}
+USAGE: Json = {
+    "type": "object",
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": {name: {"type": "integer"} for name in ("prompt_tokens", "completion_tokens", "total_tokens")},
+}
+ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+MODEL: Json = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by", "max_model_len"],
+    "properties": {"id": {"type": "string"}, "max_model_len": {"type": "integer"}},
+}
+FINISH_REASONS = ["stop", "length", "tool_calls", "function_call"]
+STATUS: Json = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
+
+
+def document(version: str) -> Json:
+    """Return the document; `version` is Pagewire's."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pagewire", "version": version},
+        "paths": {
+            "/v1/chat/completions": {
+                "post": _operation(
+                    "chat", "Answer a chat", _answer("message"), _body(ChatBody, "messages"), stream=True
+                )
+            },
+            "/v1/completions": {
+                "post": _operation(
+                    "complete", "Complete one prompt or several", _answer("text"), _body(CompletionBody, "prompt"),
+                    stream=True,
+                )
+            },
+            "/v1/models": {"get": _operation("models", "List what is served", _listed(MODEL))},
+            "/v1/models/{model}": {"get": _operation("model", "Describe a model", MODEL, path_parameter="model")},
+            "/tokenize": {
+                "post": _operation(
+                    "tokenize", "Turn a text or a chat into tokens",
+                    _object(count={"type": "integer"}, max_model_len={"type": "integer"}, tokens=TOKENS),
+                    _body(TokenizeBody),
+                )
+            },
+            "/detokenize": {
+                "post": _operation(
+                    "detokenize", "Turn tokens into text", _object(prompt={"type": "string"}),
+                    {"type": "object", "required": ["tokens"], "properties": {"tokens": TOKENS}},
+                )
+            },
+            "/health": {"get": _operation("health", "Ready to take requests", STATUS, unhealthy=STATUS)},
+            "/ready": {"get": _operation("ready", "The same as /health", STATUS, unhealthy=STATUS)},
+            "/ping": {
+                "get": _operation("ping", "The same as /health", STATUS, unhealthy=STATUS),
+                "post": _operation("pingPost", "The same as /health", STATUS, unhealthy=STATUS),
+            },
+            "/live": {"get": _operation("live", "The process runs", STATUS, unhealthy=STATUS)},
+            "/version": {"get": _operation("version", "Pagewire's version", _object(version={"type": "string"}))},
+            "/load": {"get": _operation("load", "Requests admitted now", _object(server_load={"type": "integer"}))},
+            "/metrics": {"get": _operation("metrics", "Prometheus metrics", None)},
+            "/openapi.json": {"get": _operation("openapi", "This document", OBJECT)},
+        },
+    }  # fmt: skip
+
+
+def _operation(
+    name: str,
+    summary: str,
+    answer: Json | None,
+    body: Json | None = None,
+    *,
+    stream: bool = False,
+    path_parameter: str = "",
+    unhealthy: Json | None = None,
+) -> Json:
+    content = {"text/plain": {}} if answer is None else {"application/json": {"schema": answer}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    operation: Json = {
+        "operationId": name,
+        "summary": summary,
+        "responses": {
+            "200": {"description": "the answer", "content": content},
+            "default": {"description": "a refusal or a failure", "content": {"application/json": {"schema": ERROR}}},
+        },
+    }
+    if unhealthy is not None:
+        held = {"description": "not now", "content": {"application/json": {"schema": unhealthy}}}
+        operation["responses"]["503"] = held
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    if path_parameter:
+        operation["parameters"] = [
+            {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        ]
+    return operation
+
+
+def _body(schema: type[BaseModel], *required: str) -> Json:
+    """Return what a body may hold; null is as good as absent."""
+    told = schema.model_json_schema()
+    definitions = told.get("$defs", {})
+    properties = {name: _field(name, each, definitions) for name, each in told["properties"].items()}
+    if "response_format" not in properties and "stream" in properties:
+        properties |= {name: _or_null(LONG[name]) for name in FIELDS}
+    return {
+        "type": "object",
+        "properties": {**properties, **{name: LONG[name] for name in required}},
+        "required": list(required),
+    }
+
+
+def _field(name: str, told: Json, definitions: Json) -> Json:
+    if name in LONG:
+        return _or_null(LONG[name])
+    if "anyOf" in told:
+        return {"anyOf": [_field("", each, definitions) for each in told["anyOf"]]}
+    if "$ref" in told:
+        inner = definitions[told["$ref"].rsplit("/", 1)[-1]]
+        properties = {key: _field("", each, definitions) for key, each in inner["properties"].items()}
+        return {"type": "object", "properties": properties}
+    return {key: each for key, each in told.items() if key in ("type", "enum")}
+
+
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]} if schema else {}
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _listed(item: Json) -> Json:
+    return _object(object={"const": "list"}, data={"type": "array", "items": item})
+
+
+def _answer(said: str) -> Json:
+    choice = {
+        "type": "object",
+        "required": ["index", said, "finish_reason"],
+        "properties": {"index": {"type": "integer"}, "finish_reason": {"enum": FINISH_REASONS}},
+    }
+    choices = {"type": "array", "items": choice, "minItems": 1}
+    return _object(id={"type": "string"}, object={"type": "string"}, choices=choices, usage=USAGE)

@@ -1,0 +1,52 @@
+"""An answer's events as bytes: what is the same for every token of a stream is written once.
+
+Knows server-sent events and `Answer`; nothing of pods or sockets. Invariant: the bytes of a chunk are those of
+`Answer.chunk`, whichever way they were made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from json.encoder import encode_basestring
+from typing import Any
+
+from pagewire.router.answers import Answer
+from pagewire.router.request import Chunk
+
+DONE = b"data: [DONE]\n\n"
+# Stands for the text in the event that all others are cut from; no answer's head holds it by chance.
+MARK = "\x00text\x00"
+
+
+def event(body: dict[str, Any]) -> bytes:
+    """Return one event."""
+    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def events(bodies: Iterable[dict[str, Any]]) -> bytes:
+    """Return events that go out together."""
+    return b"".join(map(event, bodies))
+
+
+class Events:
+    """Writes the chunks of one answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by choice, what stands before a text and behind it
+
+    def chunk(self, chunk: Chunk, usage: dict[str, Any] | None = None) -> bytes:
+        """Return the events of new output; nothing where the caller would see nothing."""
+        if chunk.calls or not self._answer.is_text_alone:
+            return events(self._answer.chunk(chunk, usage))
+        if not chunk.text:
+            return b""
+        before, behind = self._frames.get(chunk.index) or self._frame(chunk.index)
+        return before + encode_basestring(chunk.text).encode() + behind
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        whole = events(self._answer.chunk(Chunk(text=MARK, token_ids=(), index=index)))
+        before, _, behind = whole.partition(json.dumps(MARK).encode())
+        self._frames[index] = before, behind
+        return before, behind

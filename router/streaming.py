@@ -1,0 +1,99 @@
+"""How an answer goes out: whole, or as server-sent events while it grows; and how a caller is seen to go away.
+
+Knows ASGI and events; what they say is in `answers.py`. An error after the first token is an event, and then `[DONE]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from pagewire.core.errors import Cancelled, EngineFailed, PagewireError
+from pagewire.router import sse
+from pagewire.router.answer_stream import AnswerStream
+from pagewire.router.answers import Answer, error_body
+from pagewire.router.request import Chunk, Event, Finished
+
+GONE = "the client went away"
+HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+
+
+class EventStream:
+    """An answer as server-sent events, as a response; `first` is the event that was waited for."""
+
+    def __init__(self, answer: Answer, first: Event, events: AsyncGenerator[Event, None]) -> None:
+        self._answer = answer
+        self._first = first
+        self._events = events
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send the response; the events are closed with it."""
+        async with aclosing(self._events):
+            request_id = (b"x-request-id", self._answer.call.ask.request_id.encode())
+            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, request_id]})
+            await self._send(send)
+
+    async def _send(self, send: Send) -> None:
+        stream, event = AnswerStream(self._answer), self._first
+        try:
+            while True:
+                if part := stream.take(event):
+                    await send(_body(part, is_last=stream.is_over))
+                if stream.is_over:
+                    return
+                event = await anext(self._events)
+        except PagewireError as error:
+            await send(_body(sse.event(error_body(error)) + sse.DONE, is_last=True))
+
+
+def _body(part: bytes, *, is_last: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": part, "more_body": not is_last}
+
+
+async def whole(answer: Answer, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+    """Return the body of an answer that does not stream."""
+    chunks: list[Chunk] = []
+    finished: list[Finished] = []
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Chunk):
+                chunks.append(event)
+            elif isinstance(event, Finished):
+                finished.append(event)
+            if len(finished) == len(answer.call.asks):
+                return answer.whole(chunks, sorted(finished, key=lambda each: each.first_index))
+    raise EngineFailed("the request ended without an answer")
+
+
+@asynccontextmanager
+async def unless_gone(receive: Receive) -> AsyncGenerator[None]:
+    """Cancel what the calling task does within, and raise Cancelled, where its caller disconnects meanwhile."""
+    task = asyncio.current_task()
+    assert task is not None
+    is_within = True
+
+    def gone(watcher: asyncio.Task[None]) -> None:
+        if is_within and not watcher.cancelled():
+            task.cancel(GONE)
+
+    watcher = asyncio.create_task(_disconnect(receive))
+    watcher.add_done_callback(gone)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if GONE not in error.args:
+            raise
+        task.uncancel()
+        raise Cancelled(GONE) from None
+    finally:
+        is_within = False
+        watcher.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,131 @@
+"""What each tenant has in use: its requests, and the tokens of its bucket.
+
+Pure: time is a parameter. Knows tenants by name and nothing of their requests. A prompt's tokens are charged before it
+runs, its output when it is over, so a bucket may go into debt by what one answer costs; until the debt is paid nothing
+is charged. Invariants: every `enter` that returned is followed by exactly one `leave`; no tenant has more requests than
+it may; over any time t what a tenant is charged at the door is at most burst + rate x t, and one prompt more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagewire.router.drain_rate import DrainRate, bounded_s
+from pagewire.router.refusals import Reason, Refused
+from pagewire.router.tenants import Tenant
+
+SWEEP_AT = 1024  # accounts, beyond which those that hold nothing are forgotten
+
+
+class TokenBucket:
+    """Tokens that come in at a rate up to a burst, and may be owed."""
+
+    def __init__(self, *, rate: float, burst: float, now_s: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._level = burst
+        self._at_s = now_s
+
+    def level(self, now_s: float) -> float:
+        """Return the tokens that are there now; less than 0 is owed."""
+        self._level = min(self._burst, self._level + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        return self._level
+
+    def is_full(self, now_s: float) -> bool:
+        """True when it is as if nothing had ever been taken."""
+        return self.level(now_s) >= self._burst
+
+    def wait_s(self, tokens: float, now_s: float) -> float:
+        """Return in how many seconds `tokens` may be taken; what is larger than the burst needs all of it."""
+        return max(0.0, min(tokens, self._burst) - self.level(now_s)) / self._rate
+
+    def take(self, tokens: float, now_s: float) -> None:
+        """Take tokens whether they are there or not; a negative number gives them back."""
+        self._level = min(self._burst, self.level(now_s) - tokens)
+
+
+@dataclass(slots=True)
+class _Account:
+    """One tenant's use."""
+
+    bucket: TokenBucket | None
+    active: int = 0
+    drain: DrainRate = field(default_factory=DrainRate)
+
+    def is_untouched(self, now_s: float) -> bool:
+        return self.active == 0 and (self.bucket is None or self.bucket.is_full(now_s))
+
+
+class TenantLimits:
+    """Keeps tenants within their limits. A tenant's limits are those it brings along the first time."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._sweep_at = SWEEP_AT
+
+    @property
+    def num_accounts(self) -> int:
+        """Tenants that are remembered."""
+        return len(self._accounts)
+
+    def active(self, tenant: Tenant) -> int:
+        """Requests of a tenant that are in."""
+        account = self._accounts.get(tenant.name)
+        return account.active if account is not None else 0
+
+    def enter(self, tenant: Tenant, now_s: float) -> None:
+        """Count a request in; raises Refused when the tenant has as many as it may, or owes tokens."""
+        account = self._account(tenant, now_s)
+        if 0 < tenant.max_concurrent <= account.active:
+            retry_after_s = account.drain.retry_after_s(1, now_s)
+            message = f"{account.active} requests of this tenant are running, which is its bound"
+            raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
+        self._check_tokens(account, 1, now_s)  # before anybody counts the prompt's tokens
+        account.active += 1
+        if account.active == tenant.max_concurrent:
+            account.drain.full(now_s)
+
+    def leave(self, tenant: Tenant, now_s: float) -> None:
+        """Count a request out."""
+        account = self._accounts[tenant.name]
+        if account.active == tenant.max_concurrent:
+            account.drain.freed(now_s, is_full=False)
+        account.active -= 1
+
+    def charge(self, tenant: Tenant, tokens: int, now_s: float) -> None:
+        """Take a prompt's tokens; raises Refused, with the seconds until they will be there, when they are not."""
+        account = self._account(tenant, now_s)
+        self._check_tokens(account, tokens, now_s)
+        self.settle(tenant, tokens, now_s)
+
+    def settle(self, tenant: Tenant, tokens: int, now_s: float) -> None:
+        """Take what was used already; a negative number gives back what was charged and not used."""
+        bucket = self._account(tenant, now_s).bucket
+        if bucket is not None:
+            bucket.take(tokens, now_s)
+
+    def _check_tokens(self, account: _Account, tokens: int, now_s: float) -> None:
+        wait_s = account.bucket.wait_s(tokens, now_s) if account.bucket is not None else 0.0
+        if wait_s > 0:
+            message = f"this tenant has used its tokens; {tokens} more may be had in {wait_s:.1f} s"
+            # Told the time in full, however long: coming back before would be in vain.
+            raise Refused(Reason.TENANT_TOKENS, message, retry_after_s=max(bounded_s(wait_s), wait_s))
+
+    def _account(self, tenant: Tenant, now_s: float) -> _Account:
+        account = self._accounts.get(tenant.name)
+        if account is None:
+            self._sweep(now_s)
+            bucket = None
+            if tenant.tokens_per_s > 0:
+                burst = tenant.burst_tokens or tenant.tokens_per_s  # of one second, where nothing else is said
+                bucket = TokenBucket(rate=tenant.tokens_per_s, burst=burst, now_s=now_s)
+            account = self._accounts[tenant.name] = _Account(bucket)
+        return account
+
+    def _sweep(self, now_s: float) -> None:
+        if len(self._accounts) >= self._sweep_at:
+            idle = [name for name, account in self._accounts.items() if account.is_untouched(now_s)]
+            for name in idle:
+                del self._accounts[name]
+            self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))

@@ -1,0 +1,119 @@
+"""What a request with tools needs to know of the model, and its answers' calls found while they grow.
+
+Knows the tokenizer and the format in which the model writes calls. Invariants: streamed or whole, the same calls are
+found; a request that is made again with its seed has the same calls by the same ids.
+"""
+
+from __future__ import annotations
+
+import string
+from array import array
+from dataclasses import replace
+from hashlib import blake2b
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.router.request import Ask, Chunk, Event, Finished, Request
+from pagewire.router.tool_fields import Tools
+from pagewire.text.text_stream import TextRules
+from pagewire.text.tokenizer import Tokenizer
+from pagewire.text.tools import grammar
+from pagewire.text.tools.formats import FORMATS, ToolFormat, format_of
+from pagewire.text.tools.reader import Said, ToolReader
+
+AUTO = "auto"
+_ID_CHARS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # what some chat templates insist on
+
+
+class ToolDesk:
+    """The tools of one model; `format_name` is one of `FORMATS`, `auto` for what the chat template tells, or `none`."""
+
+    def __init__(self, tokenizer: Tokenizer, format_name: str = AUTO) -> None:
+        self._tokenizer = tokenizer
+        template = tokenizer.tool_template
+        told = format_of(template.source) if template is not None else None
+        self._format = told if format_name == AUTO else FORMATS.get(format_name)
+
+    def prepared(self, ask: Ask) -> Ask:
+        """Return `ask` as its tools want it: marks shown, a call forced; raises UnsupportedField or InvalidRequest."""
+        if ask.tools is None:
+            return ask
+        tool_format = self._known()
+        if ask.grammar is not None:
+            raise InvalidRequest(
+                f"{ask.grammar.field} does not go with tools that may be called", field=ask.grammar.field
+            )
+        if not ask.tools.is_forced:
+            return replace(ask, text_rules=self._rules(ask, tool_format))
+        ids = {piece: self._tokenizer.special_id(piece) for piece in (*tool_format.opening, *tool_format.closing)}
+        ids |= {piece: self._tokenizer.special_id(piece) for piece in tool_format.between}
+        text = grammar.calls(
+            tool_format,
+            ask.tools.callable,
+            {piece: token_id for piece, token_id in ids.items() if token_id is not None},
+            is_single=ask.tools.is_single,
+        )
+        forced = Grammar(kind=GrammarKind.LARK, text=text, field="tool_choice")
+        return replace(ask, text_rules=self._rules(ask, tool_format), grammar=forced)
+
+    def finder(self, ask: Ask, request: Request) -> CallFinder | None:
+        """Return what finds the calls of the answers to `ask`, None where there are none to find.
+
+        `request` is what it was accepted as.
+        """
+        return None if ask.tools is None else CallFinder(ask.tools, self._known(), request)
+
+    def _known(self) -> ToolFormat:
+        if self._format is None:
+            raise UnsupportedField("how this model calls tools is not known: leave tools out", field="tools")
+        return self._format
+
+    def _rules(self, ask: Ask, tool_format: ToolFormat) -> TextRules:
+        return replace(ask.text_rules, shown=frozenset(tool_format.marks))
+
+
+class CallFinder:
+    """Finds the calls in the chunks of one request."""
+
+    def __init__(self, tools: Tools, tool_format: ToolFormat, request: Request) -> None:
+        self._tools = tools
+        self._format = tool_format
+        self._readers: dict[int, ToolReader] = {}
+        # Of all turns of a chat: each has a prompt of its own, though a seed may come again.
+        turn = f"{request.sampling.seed}:".encode() + array("I", request.prompt).tobytes()
+        self._key = blake2b(turn, digest_size=16).digest()
+
+    def found(self, event: Event) -> Event:
+        """Return an event with what was found."""
+        if isinstance(event, Chunk):
+            return self.chunk(event)
+        return self.finished(event) if isinstance(event, Finished) else event
+
+    def chunk(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with its words for its text, and its calls."""
+        reader = self._readers.get(chunk.index)
+        if reader is None:
+            most = 1 if self._tools.is_single else None
+            reader = self._readers[chunk.index] = ToolReader(self._format, self._tools.schemas, most=most)
+        said, ending = reader.push(chunk.text), chunk.ending
+        if ending is not None:
+            rest = reader.finish()
+            said = _joined(said, rest)
+            ending = replace(ending, has_calls=reader.has_calls)
+        calls = tuple(replace(part, id=self._id(chunk.index, part.index)) if part.name else part for part in said.calls)
+        return replace(chunk, text=said.words, calls=calls, ending=ending)
+
+    def finished(self, finished: Finished) -> Finished:
+        """Return the last event with endings that know of calls."""
+        found = {index for index, reader in self._readers.items() if reader.has_calls}
+        endings = tuple(replace(each, has_calls=index in found) for index, each in enumerate(finished.endings))
+        return replace(finished, endings=endings)
+
+    def _id(self, index: int, place: int) -> str:
+        number = int.from_bytes(blake2b(f"{index}.{place}".encode(), key=self._key, digest_size=8).digest())
+        return "".join(_ID_CHARS[number // len(_ID_CHARS) ** k % len(_ID_CHARS)] for k in range(_ID_LENGTH))
+
+
+def _joined(first: Said, second: Said) -> Said:
+    return Said(words=first.words + second.words, calls=first.calls + second.calls)

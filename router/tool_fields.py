@@ -1,0 +1,187 @@
+"""The fields of a chat that are about tools: which there are, which the model may or must call, and calls in messages.
+
+Pure; knows JSON values. How a model writes calls is in `text/tools`. Invariant: what templates see of a call is the
+object of its arguments, whatever text the caller wrote it as.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router.json_text import read_object
+from pagewire.text.tools.grammar import ANY_OBJECT
+from pagewire.text.tools.readings import Schema
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The tools of a request, as templates take them. The model has to call one if `is_forced`, at most one if
+    `is_single`; `callable` are those that it may be forced to call.
+    """
+
+    definitions: tuple[Mapping[str, Any], ...]
+    callable: tuple[tuple[str, Schema], ...]
+    is_forced: bool = False
+    is_single: bool = False
+
+    @property
+    def schemas(self) -> Mapping[str, Schema]:
+        """What the tools are called, and of what form their arguments are."""
+        functions = (each["function"] for each in self.definitions)
+        return {each["name"]: each.get("parameters") or ANY_OBJECT for each in functions}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What the fields of one generation of the API are called."""
+
+    tools: str
+    choice: str
+    words: tuple[str, ...]
+
+
+_NOW = _Fields("tools", "tool_choice", ("none", "auto", "required"))
+_BEFORE = _Fields("functions", "function_call", ("none", "auto"))
+
+
+def tools(body: Mapping[str, Any]) -> Tools | None:
+    """Return what a body says of tools, None where the model is to call none; raises InvalidRequest.
+
+    `functions` and `function_call` are OpenAI's older words for tools of which one is called at most.
+    """
+    is_parallel = body.get("parallel_tool_calls")
+    if is_parallel is not None and not isinstance(is_parallel, bool):
+        raise InvalidRequest("parallel_tool_calls is true or false", field="parallel_tool_calls")
+    fields = _NOW
+    if is_of_functions(body):
+        fields, is_parallel = _BEFORE, False
+        if body.get(_NOW.tools) or body.get(_NOW.choice) is not None:
+            raise InvalidRequest("functions and tools do not go together", field="functions")
+    functions = _functions(fields, body.get(fields.tools))
+    choice = body.get(fields.choice)
+    named = _named(fields, choice)
+    if not functions:
+        if choice not in (None, "none", "auto"):
+            raise InvalidRequest(
+                f"{fields.choice} asks for a call, and there are no {fields.tools}", field=fields.choice
+            )
+        return None
+    if choice == "none":
+        return None
+    allowed = [each for each in functions if named is None or each["name"] == named]
+    if not allowed:
+        raise InvalidRequest(
+            f"{fields.choice} names {str(named)[:64]!r}, which is not in {fields.tools}", field=fields.choice
+        )
+    given = body[fields.tools]
+    return Tools(
+        definitions=tuple(given if fields is _NOW else ({"type": "function", "function": each} for each in given)),
+        callable=tuple((each["name"], each.get("parameters") or ANY_OBJECT) for each in allowed),
+        is_forced=named is not None or choice == "required",
+        is_single=named is not None or is_parallel is False,
+    )
+
+
+def is_of_functions(body: Mapping[str, Any]) -> bool:
+    """True where a body uses OpenAI's older words."""
+    return bool(body.get(_BEFORE.tools)) or body.get(_BEFORE.choice) is not None
+
+
+def as_tool_message(message: Mapping[str, Any], call_id: str) -> Mapping[str, Any]:
+    """Return a message in today's words; `call_id` is that of the call that it makes, or answers, by older ones."""
+    if message.get("role") == "function":
+        return {**message, "role": "tool", "tool_call_id": call_id}
+    if not message.get(_BEFORE.choice):
+        return message
+    rest = {name: value for name, value in message.items() if name != _BEFORE.choice}
+    return {**rest, "tool_calls": [{"id": call_id, "function": message[_BEFORE.choice]}]}
+
+
+def message_calls(where: str, value: object) -> list[dict[str, Any]]:
+    """Return the `tool_calls` of an assistant's message, arguments as objects; raises InvalidRequest."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{where} is a list", field="messages")
+    return [_message_call(f"{where}.{i}", call) for i, call in enumerate(value)]
+
+
+def _message_call(where: str, call: object) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(f"{where} is an object with a function that has a name", field="messages")
+    arguments = _arguments(f"{where}.function.arguments", function.get("arguments"))
+    # In the order in which answers have them: some templates write them as they stand.
+    return {
+        **({"id": call["id"]} if isinstance(call.get("id"), str) else {}),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def _arguments(where: str, value: object) -> dict[str, Any]:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return {}
+    if isinstance(value, str):
+        return read_object(where, value, field="messages")
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} is the text of a JSON object", field="messages")
+    return value
+
+
+def _functions(fields: _Fields, value: object) -> list[Mapping[str, Any]]:
+    """Return the functions that are defined."""
+    field = fields.tools
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{field} is a list", field=field)
+    if len(value) > MAX_TOOLS:
+        raise InvalidRequest(f"{field} takes at most {MAX_TOOLS}, got {len(value)}", field=field)
+    if fields is _BEFORE:
+        return [_function(field, f"{field}.{i}", each) for i, each in enumerate(value)]
+    return [_function(field, f"{field}.{i}.function", _of_tool(f"{field}.{i}", each)) for i, each in enumerate(value)]
+
+
+def _of_tool(where: str, tool: object) -> object:
+    if not isinstance(tool, dict):
+        raise InvalidRequest(f"{where} is not an object", field="tools")
+    if tool.get("type") != "function":
+        raise UnsupportedField(f"{where}.type is not 'function', the only one that is supported", field="tools")
+    return tool.get("function")
+
+
+def _function(field: str, where: str, function: object) -> Mapping[str, Any]:
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(f"{where} has a name of 1 to 64 letters, digits and any of _ . -", field=field)
+    if not isinstance(function.get("description", ""), (str, type(None))):
+        raise InvalidRequest(f"{where}.description is a text", field=field)
+    schema = function.get("parameters")
+    if schema is not None and not isinstance(schema, dict):
+        raise InvalidRequest(f"{where}.parameters is a JSON schema, an object", field=field)
+    # Forced calls are written from these.
+    if schema and not isinstance(schema.get("properties", {}), (dict, type(None))):
+        raise InvalidRequest(f"{where}.parameters.properties is an object", field=field)
+    if schema and not isinstance(schema.get("required", []), (list, type(None))):
+        raise InvalidRequest(f"{where}.parameters.required is a list", field=field)
+    return function
+
+
+def _named(fields: _Fields, choice: object) -> str | None:
+    """Return the tool that a choice names, None for a word."""
+    if choice is None or choice in fields.words:
+        return None
+    function = choice if isinstance(choice, dict) else None
+    if function is not None and fields is _NOW:
+        function = function.get("function") if function.get("type") == "function" else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(
+            f"{fields.choice} is {', '.join(fields.words)}, or an object that names a function", field=fields.choice
+        )
+    return str(function["name"])

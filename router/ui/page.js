@@ -1,0 +1,106 @@
+// The page: follows the router's feed while it is looked at, asks for a key where one is needed.
+
+import * as ask from "./ask.js";
+import { at, say } from "./dom.js";
+import * as pods from "./pods.js";
+import * as requests from "./requests.js";
+import { legend } from "./timeline.js";
+import { call, events, key, why } from "./wire.js";
+
+const LONGEST_WAIT_MS = 10000;
+let following = null;
+let isPaused = false;
+
+function state(text, isLive = false) {
+  say(at("state"), text);
+  at("state").className = isLive ? "live" : "";
+}
+
+function show(snapshot) {
+  say(at("about"), `${snapshot.router} · ${snapshot.version}`);
+  pods.show(snapshot);
+  requests.show(snapshot);
+  at("forget").hidden = !key.get();
+}
+
+async function follow(signal) {
+  let wait = 500;
+  while (!signal.aborted) {
+    let text = "the router ended the stream";
+    try {
+      const response = await call("ui/events", { signal });
+      if (response.status === 401) return askKey(key.get() ? await why(response) : "");
+      if (response.ok) {
+        for await (const event of events(response)) {
+          show(JSON.parse(event));
+          state("live", true);
+          ask.models().catch(() => {});
+          wait = 500;
+        }
+      } else text = await why(response);
+    } catch (error) {
+      if (signal.aborted) return;
+      text = "the router does not answer";
+    }
+    if (signal.aborted) return;
+    state(`not live: ${text}; trying again`);
+    await new Promise((done) => setTimeout(done, wait));
+    wait = Math.min(2 * wait, LONGEST_WAIT_MS);
+  }
+}
+
+// A page that nobody looks at costs the router nothing.
+function look() {
+  following?.abort();
+  following = null;
+  if (isPaused || document.hidden) return state(isPaused ? "paused" : "not looked at");
+  if (at("key").open) return;
+  following = new AbortController();
+  follow(following.signal);
+}
+
+function askKey(reason) {
+  state("a key is needed");
+  key.set("");
+  at("forget").hidden = true;
+  say(at("key-why"), reason || "This router lets nobody in without one.");
+  if (!at("key").open) at("key").showModal();
+}
+
+const THEMES = ["system", "light", "dark"];
+
+function theme(name) {
+  if (name === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  localStorage.setItem("pagewire-theme", name);
+  say(at("theme"), `Theme: ${name}`);
+}
+
+function start() {
+  pods.legend(at("block-legend"));
+  legend(at("phase-legend"));
+  ask.start();
+  theme(THEMES.find((name) => name === localStorage.getItem("pagewire-theme")) ?? "system");
+  at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("pagewire-theme")) + 1) % 3]));
+  at("pause").addEventListener("click", () => {
+    isPaused = !isPaused;
+    at("pause").setAttribute("aria-pressed", isPaused);
+    say(at("pause"), isPaused ? "Resume" : "Pause");
+    look();
+  });
+  at("forget").addEventListener("click", () => {
+    key.set("");
+    location.reload();
+  });
+  at("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    key.set(at("key-text").value.trim());
+    at("key-text").value = "";
+    at("key").close();
+  });
+  at("key").addEventListener("close", look); // with Escape, too: then it is asked for again
+  document.addEventListener("visibilitychange", look);
+  look();
+}
+
+start();

@@ -1,0 +1,111 @@
+"""A pod's HTTP port: /metrics, /health and /live, from a thread, in the clear.
+
+For whoever watches a pod from outside and speaks no gRPC, or not the cluster's TLS: Prometheus, Kubernetes, a
+person. Knows no service. Invariant: /health is 200 while the gRPC health service would say SERVING, /live while the
+event loop turns, and what neither of them nor /metrics is, is 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from pagewire.serving.metrics import Shown
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+TURN_S = 3.0  # how long the event loop may take to come round
+
+
+class HttpPort:
+    """The port, open. `port` is the real one."""
+
+    def __init__(self, server: WSGIServer) -> None:
+        self._server = server
+        self.port = server.server_port
+
+    @classmethod
+    def open(cls, host: str, port: int, shown: Shown, is_serving: Callable[[], bool]) -> HttpPort:
+        """Listen, 0 for a free port; call on the running event loop. Raises OSError where the port is taken."""
+        registry = CollectorRegistry()
+        registry.register(shown)  # type: ignore[arg-type]
+        app = _Pages(make_wsgi_app(registry), is_serving, asyncio.get_running_loop())
+        kind = _Server6 if ":" in host else _Server
+        server = make_server(host, port, app, kind, _Silent)
+        threading.Thread(target=server.serve_forever, name="http-port", daemon=True).start()
+        return cls(server)
+
+    def close(self) -> None:
+        """Let go of the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Pages:
+    """What the port answers; called from a thread for each request."""
+
+    def __init__(
+        self, metrics: Callable[..., Iterable[bytes]], is_serving: Callable[[], bool], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._metrics = metrics
+        self._is_serving = is_serving
+        self._loop = loop
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
+        if path == "/health":
+            is_serving = self._is_serving()
+            return _say(start_response, "serving" if is_serving else "not_serving", is_good=is_serving)
+        if path == "/live":
+            is_live = self._loop_turns()
+            return _say(start_response, "live" if is_live else "stuck", is_good=is_live)
+        return _say(start_response, "no such page", HTTPStatus.NOT_FOUND)
+
+    def _loop_turns(self) -> bool:
+        turned = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(turned.set)
+        except RuntimeError:  # it is closed
+            return False
+        return turned.wait(TURN_S)
+
+
+def _say(
+    start_response: StartResponse, word: str, status: HTTPStatus = HTTPStatus.OK, *, is_good: bool = True
+) -> Iterable[bytes]:
+    if not is_good:
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+    start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+    return [json.dumps({"status": word}).encode()]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server what the address is called, as the base class does."""
+        TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        """Log no request: probes come every few seconds."""

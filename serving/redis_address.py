@@ -1,0 +1,86 @@
+"""Where Redis is and how it is reached: one URL for pods and routers alike.
+
+    redis://[user:password@]host[:port][/db]        rediss://...            TLS
+    redis+cluster://...                             rediss+cluster://...    Redis Cluster, by any of its nodes
+    unix:///path
+
+Redis 7 and later, Valkey 7.2 and later. Knows no keys.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError
+
+CLUSTER = "+cluster"
+TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisAddress:
+    """A parsed URL. `username` may be empty where a password alone authenticates."""
+
+    url: str = field(repr=False)  # as redis-py takes it
+    host: str
+    port: int
+    path: str  # of a Unix socket, in place of host and port
+    db: int
+    username: str
+    password: str = field(repr=False)
+    is_cluster: bool
+    tls: ssl.SSLContext | None = field(repr=False, compare=False)
+    ca: str
+
+    @classmethod
+    def parse(cls, url: str, ca: str = "") -> RedisAddress:
+        """Return what `url` says; `ca` is a file of certificates to trust with TLS, the system's when empty.
+
+        Raises ValueError on a URL that names no Redis, OSError where `ca` cannot be read.
+        """
+        scheme = urlsplit(url).scheme
+        is_cluster = scheme.endswith(CLUSTER)
+        if is_cluster:
+            url = scheme.removesuffix(CLUSTER) + url[len(scheme) :]
+        parsed: dict[str, Any] = dict(parse_url(url))
+        is_tls = url.startswith("rediss:")
+        if ca and not is_tls:
+            raise ValueError("a CA was given for Redis, but its URL does not begin with rediss: nothing is encrypted")
+        if is_cluster and (parsed.get("path") or parsed.get("db")):
+            raise ValueError("a Redis Cluster has neither a socket's path nor a database number")
+        return cls(
+            url=url,
+            host=parsed.get("host", "localhost"),
+            port=parsed.get("port", 6379),
+            path=parsed.get("path", ""),
+            db=parsed.get("db", 0),
+            username=parsed.get("username", ""),
+            password=parsed.get("password", ""),
+            is_cluster=is_cluster,
+            tls=ssl.create_default_context(cafile=ca or None) if is_tls else None,
+            ca=ca,
+        )
+
+    def client(self) -> Redis | RedisCluster:
+        """Return redis-py's client: every wait is bounded by a second.
+
+        What meets a broken connection, as after a restart of the server, is tried once more; what timed out is not.
+        """
+        options: dict[str, Any] = {
+            "socket_timeout": TIMEOUT_S,
+            "socket_connect_timeout": TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+        }
+        if self.ca:
+            options["ssl_ca_certs"] = self.ca
+        if self.is_cluster:
+            return RedisCluster.from_url(self.url, **options)
+        return Redis.from_url(self.url, **options)

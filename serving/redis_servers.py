@@ -1,0 +1,106 @@
+"""Which server of a Redis has a key: the only one there is, or the node of a Redis Cluster that has the key's slot.
+
+Knows no commands but the one that reads the slots. Invariant: a map of slots that turned out wrong is read again, at
+most once in REFRESH_S, by whoever asks next; nobody waits for it longer than they wanted to wait for their answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
+from pagewire.serving.redis_pipe import RedisPipe, encoded
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 1.0
+Node = tuple[str, int]
+
+
+class RedisServers:
+    """The connections to a Redis, one for each server."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+        self._seed: Node = (address.host, address.port)
+        self._pipes: dict[Node, RedisPipe] = {self._seed: RedisPipe(address, *self._seed)}
+        self._slots: list[Node] = [] if address.is_cluster else [self._seed]
+        self._reading: asyncio.Task[None] | None = None
+        self._read_s = float("-inf")
+        self._is_stale = address.is_cluster
+
+    async def split(self, keys: Sequence[bytes], timeout_s: float) -> list[tuple[RedisPipe, Sequence[int]]]:
+        """Return each server that has some of `keys`, with their positions.
+
+        Raises OSError or TimeoutError where the slots are not known within `timeout_s` seconds.
+        """
+        if not self._address.is_cluster:
+            return [(self._pipes[self._seed], range(len(keys)))]
+        if self._is_stale:
+            await self._refresh(timeout_s)
+        positions: defaultdict[Node, list[int]] = defaultdict(list)
+        for position, key in enumerate(keys):
+            positions[self._slots[key_slot(key)]].append(position)
+        return [(self._pipes[node], at) for node, at in positions.items()]
+
+    def any(self) -> RedisPipe:
+        """Return the connection to one of the servers."""
+        return self._pipes[self._seed]
+
+    def moved(self) -> None:
+        """A key was not where it should be, or its server is away: read the slots again."""
+        self._is_stale = self._address.is_cluster
+
+    def close(self) -> None:
+        """Drop all connections."""
+        if self._reading is not None:
+            self._reading.cancel()
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    async def _refresh(self, timeout_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._reading is None or (self._reading.done() and now_s - self._read_s >= REFRESH_S):
+            self._read_s = now_s
+            self._reading = asyncio.create_task(self._read())
+        if self._slots:
+            return  # the old map serves until the new one is here
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(self._reading)
+        if not self._slots:
+            raise ConnectionError("the slots of the Redis Cluster are not known")
+
+    async def _read(self) -> None:
+        for node in [self._seed, *(node for node in self._pipes if node != self._seed)]:
+            try:
+                (answer,) = await self._pipes[node].ask(encoded(b"CLUSTER", b"SLOTS"), 1, TIMEOUT_S)
+                self._slots = self._map(answer, node)
+            except (OSError, TimeoutError, ValueError) as error:
+                log.debug("slots not read from %s:%d: %s", *node, error)
+                continue
+            self._is_stale = False
+            known = set(self._slots)
+            for gone in self._pipes.keys() - known - {self._seed}:
+                self._pipes.pop(gone).close()
+            for new in known - self._pipes.keys():
+                self._pipes[new] = RedisPipe(self._address, *new)
+            return
+
+    def _map(self, answer: object, asked: Node) -> list[Node]:
+        """Return the node of each slot; raises ValueError on what is no map of all slots."""
+        found: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        try:
+            for first, last, (host, port, *_), *_replicas in answer:  # type: ignore[attr-defined]
+                node = (host.decode() if host and host != b"?" else asked[0], int(port))
+                found[first : last + 1] = [node] * (last + 1 - first)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"no map of slots: {answer!r:.200}") from error
+        nodes = [node for node in found if node is not None]
+        if len(nodes) != REDIS_CLUSTER_HASH_SLOTS or len(found) != REDIS_CLUSTER_HASH_SLOTS:
+            raise ValueError("slots without a node")
+        return nodes

@@ -1,0 +1,103 @@
+"""What a process shows of itself and whom it believes, on the wires between the processes of a cluster.
+
+Knows files of certificates, nothing of what is said over them. With a `tls_ca` both ends of every wire show a
+certificate of that authority, or there is no wire; without one all is in the clear. Files are read again for each new
+connection, so that a certificate can be renewed while the process runs.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+ChannelOptions = Sequence[tuple[str, int | str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """A certificate with its key, and the authority whose certificates are believed; PEM files.
+
+    Without `ca` nobody is asked for a certificate. `name` stands in every certificate of the cluster and is what is
+    looked for in a peer's; when empty, it is the address that was dialled.
+    """
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+    name: str = ""
+
+    def check(self) -> None:
+        """Raise ValueError, naming the file, where one cannot be read or the key is another's."""
+        for path in filter(None, (self.cert, self.key, self.ca)):
+            try:
+                path.read_bytes()
+            except OSError as error:
+                raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except ssl.SSLError as error:
+            raise ValueError(f"{self.cert} and {self.key} are no certificate with its key: {error.reason}") from error
+        if self.ca is not None:
+            try:
+                context.load_verify_locations(self.ca)
+            except ssl.SSLError as error:
+                raise ValueError(f"{self.ca} holds no certificate of an authority: {error.reason}") from error
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return what a gRPC server answers with; it asks for a certificate where there is a `ca`."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._shown(), self._shown, require_client_authentication=self.ca is not None
+        )
+
+    def _shown(self) -> grpc.ServerCertificateConfiguration:
+        ca = self.ca.read_bytes() if self.ca is not None else None
+        return grpc.ssl_server_certificate_configuration([(self.key.read_bytes(), self.cert.read_bytes())], ca)
+
+    def channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """Return a channel to `address`, which has to show a certificate of `ca`. Raises OSError without the files."""
+        ca = self.ca.read_bytes() if self.ca is not None else None
+        credentials = grpc.ssl_channel_credentials(ca, self.key.read_bytes(), self.cert.read_bytes())
+        named = [("grpc.ssl_target_name_override", self.name)] if self.name else []
+        return grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+
+
+class Wire:
+    """How a process of the cluster listens for others and dials them: by mutual TLS, or in the clear without `tls`."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
+        if tls is not None:
+            if tls.ca is None:
+                raise ValueError("tls_ca is not set: a certificate that nobody checks protects no wire")
+            tls.check()
+
+    @classmethod
+    def of(cls, *, cert: str, key: str, ca: str, name: str) -> Wire:
+        """Return the wire that settings ask for: in the clear without `ca`. Raises ValueError, naming a bad file."""
+        if not ca:
+            return CLEAR
+        return cls(Tls(cert=Path(cert), key=Path(key), ca=Path(ca), name=name))
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """Return what a server answers with, None in the clear."""
+        return self._tls.server() if self._tls is not None else None
+
+    def channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """Return a channel to a process at `address`."""
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return self._tls.channel(address, options)
+
+    def explain(self, why: str) -> str:
+        """Return why there is no stream, with what TLS leaves unsaid: a refused certificate is a closed socket."""
+        if self._tls is None or "Socket closed" not in why:
+            return why
+        return f"{why}; it may refuse the certificate in {self._tls.cert}"
+
+
+CLEAR = Wire()

@@ -1,0 +1,70 @@
+"""`pagewire slo plan` as a process: its table, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = {
+    "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 2048, "vocab_size": 1000,
+}  # fmt: skip
+KINDS = (
+    '[[kind]]\nname = "small"\nflops = 1e13\nbandwidth = 1e11\nmemory = 4e9\nprice_per_hour = 0.5\nlink = 1e9\n'
+    '[[kind]]\nname = "large"\nflops = 4e13\nbandwidth = 4e11\nmemory = 8e9\nprice_per_hour = 3\nlink = 1e9\n'
+)
+LOAD = ("--rate", "8", "--requests", "20", "--input", "200-400", "--output", "8-16", "--chunk-sizes", "256")
+
+
+async def slo_plan(folder: Path, *flags: str) -> tuple[int | None, str, str]:
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "kinds.toml").write_text(KINDS)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "plan",
+        "--model", str(folder), "--devices", str(folder / "kinds.toml"), *flags,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
+    )  # fmt: skip
+    async with asyncio.timeout(120):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_plan_is_told_and_written(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    code, out, err = await slo_plan(
+        tmp_path, *LOAD, "--slo", "ttft=500ms,tpot=20ms", "--max-pods", "3", "--json", str(file)
+    )
+    assert code == 0, err
+    assert "1C small (chunk 256, prefix_affinity) keeps ttft=500ms,tpot=20ms for 0.9 of requests for 0.50" in out
+    assert "clusters simulated" in err
+    told = json.loads(file.read_text())
+    assert told["chosen"] == "colocated"
+    assert (told["colocated"]["colocated"], told["colocated"]["decode_kind"]) == (1, "small")
+    assert told["apart"]["price_per_hour"] == 1.0
+    assert {each["what"] for each in told["what_if"]} >= {"links half as fast", "prompts twice as long"}
+
+
+async def test_where_no_cluster_will_do_the_exit_code_says_so(tmp_path: Path) -> None:
+    code, out, _ = await slo_plan(tmp_path, *LOAD, "--slo", "tpot=100us", "--max-pods", "2")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("No cluster of 2 pods or fewer keeps tpot=0.1ms")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--slo", "ttft=soon"), "soon"),
+        (("--slo", "ttft=1s", "--attainment", "1.5"), "1.5"),
+        (("--slo", "ttft=1s", "--prefill-modes", "local"), "'local' is no prefill mode"),
+        (("--slo", "ttft=1s", "--chunk-sizes", "many"), "many"),
+    ],
+)
+async def test_what_is_no_question_is_refused_by_name(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    code, out, err = await slo_plan(tmp_path, *LOAD, *flags)
+    assert (code, out) == (2, "")
+    assert said in err

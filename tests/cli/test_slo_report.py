@@ -1,0 +1,59 @@
+"""`pagewire slo report` as a process: its page, its pictures, its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from made_up_runs import made_up_trial, write_run
+
+
+async def slo_report(*arguments: str, cwd: Path) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "report", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ}, cwd=cwd,
+    )  # fmt: skip
+    async with asyncio.timeout(120):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_two_runs_become_a_page_that_compares_them(tmp_path: Path) -> None:
+    for name, capacity in (("before", 4.0), ("after", 20.0)):
+        write_run(tmp_path / f"{name}.json", made_up_trial(2, capacity, seed=len(name)))
+    code, out, err = await slo_report(
+        "before.json", "after.json", "--figures", "figures", "-o", "two.html", "--title", "Mine", cwd=tmp_path
+    )
+    assert code == 0, err
+    assert out.startswith("after against before: attainment better by")
+    page = (tmp_path / "two.html").read_text()
+    assert "<h1>Mine</h1>" in page
+    assert "after against before" in page
+    assert (tmp_path / "figures" / "differences.png").is_file()
+
+
+async def test_runs_are_judged_by_other_objectives(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.json", made_up_trial(2, 9.0))
+    code, out, err = await slo_report("a.json", "--slo", "ttft=1ms", cwd=tmp_path)
+    assert code == 0, err
+    assert "0.0 % of 200 requests met ttft=1ms" in out
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("none.json",), 1, "none.json"),
+        (("bare.json",), 1, "no records beside it"),
+        (("bare.json", "--slo", "tbt=1ms"), 2, "'tbt' is no objective"),
+    ],
+)
+async def test_what_is_wrong_is_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    write_run(tmp_path / "bare.json", made_up_trial(2, 9.0, count=20)).with_suffix(".jsonl").unlink()
+    returned, out, err = await slo_report(*arguments, cwd=tmp_path)
+    assert (returned, out) == (code, "")
+    assert said in err
+    assert len(err.splitlines()) == 1

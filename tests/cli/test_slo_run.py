@@ -1,0 +1,86 @@
+"""`pagewire slo run` as a process, before a server that computes nothing: its table, its files, its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from stub_server import Asked, serving
+
+from pagewire.cli.slo_run import command_line
+from pagewire.slo.record_files import read_records
+
+
+async def answer(asked: Asked) -> None:
+    for number in range(asked.body["max_tokens"]):
+        await asked.token(number)
+    await asked.end()
+
+
+async def slo_run(*flags: str, **environ: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", *flags,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environ},
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_table_records_and_a_summary(tmp_path: Path) -> None:
+    async with serving(answer) as stub:
+        code, out, err = await slo_run(
+            *("--url", stub.url, "--requests", "20", "--rate", "100", "--output", "3", "--seed", "7"),
+            *(
+                "--slo",
+                "ttft=30s,tpot=30s",
+                "--json",
+                str(tmp_path / "s.json"),
+                "--records",
+                str(tmp_path / "r.parquet"),
+            ),
+            *("--api-key", "hush"),
+        )
+    assert code == 0, err
+    assert "20 of 20" in out
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert (told["seed"], told["workload"]["seed"], told["workload"]["output"]) == (7, 7, "3")
+    assert told["slo_ms"] == {"ttft": 30_000, "tpot": 30_000}
+    assert "hush" not in json.dumps(told)
+    assert len(read_records(tmp_path / "r.parquet")) == 20
+    assert stub.asked[0].headers["authorization"] == "Bearer hush"
+
+
+async def test_settings_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text('requests = 4\noutput = "2"\nrate = 100.0\n')
+    async with serving(answer) as stub:
+        code, out, err = await slo_run("--url", stub.url, "--config", str(tmp_path / "w.toml"), PAGEWIRE_REQUESTS="6")
+    assert code == 0, err
+    assert "6 of 6" in out
+    assert {asked.body["max_tokens"] for asked in stub.asked} == {2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--slo", "tbt=5ms"), 2, "'tbt' is no objective"),
+        (("--token-ids", "9-5"), 2, "no range of token ids"),
+        (("--concurrency", "2", "--rate", "3"), 2, "a closed loop"),
+        (("--trace", "none.jsonl"), 1, "none.jsonl"),
+        (("--url", "http://127.0.0.1:9", "--requests", "1"), 1, "does not say what it serves"),
+    ],
+)
+async def test_what_is_wrong_is_one_line(flags: tuple[str, ...], code: int, said: str) -> None:
+    returned, out, err = await slo_run(*flags)
+    assert (returned, out) == (code, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_command_is_told_without_its_key() -> None:
+    told = command_line(["/usr/bin/pagewire", "slo", "run", "--api-key", "hush", "--slo", "ttft=1s", "--api-key=hush"])
+    assert told == "pagewire slo run --api-key ... --slo ttft=1s --api-key=..."

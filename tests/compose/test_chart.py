@@ -1,0 +1,234 @@
+"""The Helm chart: what it renders is what Kubernetes takes, for each way in which it can be used."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import kubernetes_validate
+import pydantic
+import pytest
+from chart_rig import CHART, HELM_VERSION, VOLUME, Rendered, check, helm, refusal, render
+
+SECURED: dict[str, Any] = {
+    "existingSecret": "mine",
+    "apiKeys": {"existingSecret": "keys"},
+    "tls": {"existingSecret": "cluster-tls", "name": "pagewire.internal"},
+    "edge": {"existingSecret": "edge-tls"},
+    "monitors": {"enabled": True, "apiKeySecret": "scraper"},
+    "redis": {"enabled": False, "external": {"existingSecret": "redis", "caSecret": "redis-ca", "port": 6380}},
+}
+GPUS: dict[str, Any] = {
+    "models": ["/models/chat", "/models/code"],
+    "image": {"registry": "registry.internal/ai/", "tag": "0.2.0", "pullSecrets": [{"name": "pull"}]},
+    "socketHostPath": "/run/pagewire-sockets",
+    "fastLink": {"topologyKey": "nvidia.com/gpu.clique", "required": True},
+    "priorityClasses": {"create": True},
+    "monitors": {"enabled": True},
+    "keda": {"enabled": True, "authenticationRef": {"name": "prometheus"}},
+    "poolDefaults": {
+        "image": "pagewire-pod-cuda",
+        "settings": {"kv_memory": "60GiB", "transports": "nixl,grpc", "brownout": "on"},
+        "resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "8"}},
+        "shmSize": "8Gi",
+        "runtimeClassName": "nvidia",
+        "prefixes": '[prefixes.policy]\ntext = "You are \\"careful\\"."\n',
+        "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "nodeSelector": {"gpu": "h100"},
+    },
+    "pools": {
+        "code-decode": {"role": "decode", "model": "/models/code", "autoscaling": {"kvShare": 0.8}},
+        "code-colocated": {"role": "colocated", "model": "/models/code", "autoscaling": {"queueS": 2, "kvShare": 0.8}},
+    },
+}
+USES: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "secured": SECURED,
+    "gpus and two models": GPUS,
+    "callers show certificates": {"edge": {"existingSecret": "edge-tls", "clientCa": "callers"}},
+    "bare": {
+        "networkPolicy": {"enabled": False},
+        "fastLink": {"topologyKey": ""},
+        "router": {"autoscaling": {"enabled": False}, "podDisruptionBudget": None, "service": {"type": "LoadBalancer"}},
+        "poolDefaults": {"podDisruptionBudget": None},
+    },
+    "scaled by keda": {"monitors": {"enabled": True}, "keda": {"enabled": True}},
+}
+
+
+@pytest.fixture(scope="module", params=USES, ids=[*USES])
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    return render(USES[request.param])
+
+
+def test_helm_is_the_pinned_one_and_finds_nothing_to_complain_of() -> None:
+    assert helm("version", "--short").stdout.split("+")[0] == HELM_VERSION
+    done = helm("lint", str(CHART), "--strict", values=VOLUME)
+    assert done.returncode == 0, done.stdout
+
+
+def test_manifests_fit_their_schemas(rendered: Rendered) -> None:
+    for manifest in rendered.manifests:
+        check(manifest)
+
+
+def test_a_schema_refuses_what_is_wrong() -> None:
+    good = render({"keda": {"enabled": True}, "monitors": {"enabled": True}})
+    for kind, at, wrong in (
+        ("StatefulSet", ("spec", "podManagementPolicie"), "Parallel"),
+        ("NetworkPolicy", ("spec", "ingress"), "all"),
+        ("ScaledObject", ("spec", "minReplicas"), 1),
+        ("PodMonitor", ("spec", "selector"), "all"),
+    ):
+        manifest = good.of(kind)[0]
+        inner = manifest
+        for step in at[:-1]:
+            inner = inner[step]
+        inner[at[-1]] = wrong
+        with pytest.raises((AssertionError, kubernetes_validate.ValidationError, pydantic.ValidationError)):
+            check(manifest)
+
+
+def test_names_are_unique_and_labels_select(rendered: Rendered) -> None:
+    named = [(each["kind"], each["metadata"]["name"]) for each in rendered.manifests]
+    assert len(named) == len(set(named))
+    owners = [*rendered.of("Deployment"), *rendered.of("StatefulSet")]
+    labels = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in owners}
+    for each in owners:
+        selector = each["spec"]["selector"]["matchLabels"].items()
+        chosen = [name for name, have in labels.items() if selector <= have.items()]
+        assert chosen == [each["metadata"]["name"]], "a selector takes another part's pods"
+    for kind, key in (("Service", "selector"), ("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+        for each in rendered.of(kind):
+            selector = each["spec"][key]
+            selector = selector.get("matchLabels", selector).items()
+            assert any(selector <= have.items() for have in labels.values()), each["metadata"]["name"]
+
+
+def test_every_container_is_confined(rendered: Rendered) -> None:
+    for spec in rendered.templates().values():
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False  # a Service "pagewire" would set PAGEWIRE_PORT
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            volumes = {each["name"] for each in spec["volumes"]}
+            mounts = [each["name"] for each in container["volumeMounts"]]
+            assert set(mounts) == volumes
+            assert all(value not in str(container.get("args")) for value in ("REDIS_URL", "SECRET"))
+
+
+def test_what_is_referred_to_is_there(rendered: Rendered) -> None:
+    made = {(each["kind"], each["metadata"]["name"]) for each in rendered.manifests}
+    theirs = {"mine", "keys", "cluster-tls", "edge-tls", "redis", "redis-ca", "callers"}
+    for spec in rendered.templates().values():
+        assert ("ServiceAccount", spec["serviceAccountName"]) in made
+        if "priorityClassName" in spec:
+            assert ("PriorityClass", spec["priorityClassName"]) in made
+        for volume in spec["volumes"]:
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in made
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in theirs
+        for variable in itertools.chain.from_iterable(each["env"] for each in spec["containers"]):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference:
+                assert ("Secret", reference["name"]) in made or reference["name"] in theirs
+    for each in [*rendered.of("HorizontalPodAutoscaler"), *rendered.of("ScaledObject")]:
+        target = each["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) in made
+    names = {each["metadata"]["name"] for each in rendered.of("Service")}
+    assert all(each["spec"]["serviceName"] in names for each in rendered.of("StatefulSet"))
+
+
+def test_who_scales_alone_says_how_many() -> None:
+    plain = render()
+    assert "replicas" not in plain.one("Deployment", "router")["spec"], "the autoscaler's"
+    assert plain.one("StatefulSet", "prefill")["spec"]["replicas"] == 1
+    scaled = render(USES["scaled by keda"])
+    assert "replicas" not in scaled.one("StatefulSet", "prefill")["spec"]
+    assert "replicas" not in scaled.one("StatefulSet", "decode")["spec"]
+    assert scaled.one("StatefulSet", "redis")["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(("drain_s", "handover_s"), [(30, 15), (0, 0), (899.5, 60.5)])
+def test_there_is_time_to_drain(drain_s: float, handover_s: float) -> None:
+    values = {
+        "router": {"settings": {"drain_s": drain_s}, "preStopS": 7},
+        "poolDefaults": {"settings": {"drain_s": drain_s, "handover_s": handover_s}},
+    }
+    templates = render(values).templates()
+    router, prefill = templates["rel-pagewire-router"], templates["rel-pagewire-prefill"]
+    (container,) = router["containers"]
+    assert container["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+    assert router["terminationGracePeriodSeconds"] >= 7 + drain_s + 10
+    assert prefill["terminationGracePeriodSeconds"] >= drain_s + handover_s + 10
+
+
+def test_prefill_and_decode_seek_one_domain() -> None:
+    soft = render().templates()
+    hard = render(GPUS).templates()
+    pods = {"app.kubernetes.io/instance": "rel", "pagewire.io/holds-kv": "true"}
+    for name in ("rel-pagewire-prefill", "rel-pagewire-decode"):
+        (wish,) = soft[name]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert wish["podAffinityTerm"] == {
+            "topologyKey": "topology.kubernetes.io/zone",
+            "labelSelector": {"matchLabels": pods},
+        }
+        (need,) = hard[name]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert need == {"topologyKey": "nvidia.com/gpu.clique", "labelSelector": {"matchLabels": pods}}
+
+
+def test_who_gives_way_to_whom() -> None:
+    rendered = render(GPUS)
+    value = {each["metadata"]["name"]: each["value"] for each in rendered.of("PriorityClass")}
+    templates = rendered.templates()
+    of = {name: value[spec["priorityClassName"]] for name, spec in templates.items() if "priorityClassName" in spec}
+    assert of["rel-pagewire-router"] > of["rel-pagewire-decode"] > of["rel-pagewire-prefill"]
+    assert of["rel-pagewire-code-colocated"] == of["rel-pagewire-decode"]
+
+
+def test_nobody_else_gets_through() -> None:
+    rendered = render()
+    pods = rendered.one("NetworkPolicy", "-pods")["spec"]
+    assert [rule["ports"] for rule in pods["ingress"]] == [[{"port": "grpc"}], [{"port": "grpc"}], [{"port": "http"}]]
+    assert all(rule["from"] for rule in pods["ingress"])
+    redis = rendered.one("NetworkPolicy", "-redis")["spec"]
+    assert len(redis["ingress"][0]["from"]) == 2
+    assert redis["egress"] == []
+    free = render({"poolDefaults": {"settings": {"transports": "nixl"}}}).one("NetworkPolicy", "-pods")["spec"]
+    assert "ports" not in free["ingress"][0], "nixl chooses its ports"
+    assert free["ingress"][1]["ports"] == [{"port": "grpc"}], "routers do not"
+
+
+def test_a_secret_is_made_once_and_never_where_there_is_one() -> None:
+    first, second = (render().one("Secret", "pagewire")["data"] for _ in range(2))
+    assert first.keys() == {"cluster-secret", "redis-password", "operator-key"}
+    assert all(first[key] != second[key] for key in first)
+    assert render(SECURED).of("Secret") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"modelVolume": {}}, "modelVolume"),
+        ({"pools": {"prefill": {"role": "prefil"}}}, "'prefill', 'decode', 'colocated'"),
+        ({"poolDefaults": {"settings": {"chunk": 1}}}, "'chunk' not allowed"),
+        ({"poolDefaults": {"settings": {"brownout": True}}}, "'off', 'on'"),
+        ({"router": {"settings": {"host": "0.0.0.0"}}}, "'host' not allowed"),
+        ({"pools": {"router": {}}}, "router"),
+        ({"keda": {"enabled": True}}, "/monitors/enabled"),
+        ({"tls": {"existingSecret": "tls"}}, "tls.name"),
+        ({"redis": {"enabled": False}}, "redis.external.existingSecret"),
+        ({"rooter": {}}, "'rooter' not allowed"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], said: str) -> None:
+    assert said in refusal(values)

@@ -1,0 +1,249 @@
+"""What the chart tells the processes is what they take: settings, ports, pages, users, metrics."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chart_schema
+import pytest
+import redis
+from chart_rig import Manifest, Rendered, render
+from metric_names import listed, names_in
+from redis_rig import KINDS, free_port, program
+
+from pagewire.cli.commands import OTHER_VARIABLES
+from pagewire.core.config import load
+from pagewire.core.messages import Role
+from pagewire.router.config import RouterConfig
+from pagewire.serving.pod_config import PodConfig
+from pagewire.serving.redis_address import RedisAddress
+from pagewire.serving.registry import Registry
+
+SECRETS = {"cluster-secret": "s3cret", "redis-password": "pw0rd", "operator-key": "op", "redis-url": "rediss://r:6380"}
+FIELDS = {"metadata.name": "rel-pagewire-0", "status.podIP": "10.0.0.7"}
+IMAGE = {
+    "PAGEWIRE_MODELS_DIR": "/models",
+    "PAGEWIRE_DEVICE": "cpu",
+}  # what compose/Dockerfile sets and the chart does not
+
+FULL: dict[str, Any] = {
+    "models": ["/models/chat", "/models/code"],
+    "apiKeys": {"existingSecret": "keys"},
+    "tls": {"existingSecret": "tls", "name": "pagewire.internal"},
+    "edge": {"existingSecret": "edge", "clientCa": "callers"},
+    "redis": {"enabled": False, "external": {"existingSecret": "redis", "caSecret": "ca"}},
+    "socketHostPath": "/run/sockets",
+    "router": {"settings": {"slo_ttft_s": 2, "policy": "slo", "kv_limit": False, "max_body_bytes": "4MiB"}},
+    "poolDefaults": {
+        "settings": {"kv_memory": "8GiB", "step_target_ms": 40, "deterministic": True, "transports": "shm,grpc"},
+        "prefixes": '[prefixes.one]\ntext = "x"\n',
+    },
+    "pools": {"prefill": {"settings": {"chunk_size": 512, "threads": 3}}, "decode": {"model": "/models/code"}},
+}
+
+
+def container(rendered: Rendered, name: str) -> Manifest:
+    (found,) = rendered.templates()[name]["containers"]
+    return dict(found)
+
+
+def environment(one: Manifest) -> dict[str, str]:
+    """Return the variables as the kubelet would set them."""
+    env: dict[str, str] = dict(IMAGE)
+    for each in one["env"]:
+        source = each.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            env[each["name"]] = SECRETS[source["secretKeyRef"]["key"]]
+        elif "fieldRef" in source:
+            env[each["name"]] = FIELDS[source["fieldRef"]["fieldPath"]]
+        elif "resourceFieldRef" in source:
+            amount = one["resources"][source["resourceFieldRef"]["resource"].split(".")[0]]["cpu"]
+            env[each["name"]] = amount
+        else:
+            env[each["name"]] = re.sub(r"\$\((\w+)\)", lambda found: env[found[1]], each["value"])
+    return env
+
+
+def file_of(rendered: Rendered, name: str, folder: Path) -> Path:
+    """Write the ConfigMap of a part where its volume would be, and return the file that its arguments name."""
+    data = rendered.one("ConfigMap", name)["data"]
+    for key, text in data.items():
+        (folder / key).write_text(text)
+    return folder / Path(container(rendered, name)["args"][2]).name
+
+
+def router_config(rendered: Rendered, folder: Path) -> RouterConfig:
+    one = container(rendered, "rel-pagewire-router")
+    assert one["args"][:2] == ["router", "--config"]
+    file = file_of(rendered, "rel-pagewire-router", folder)
+    return load(RouterConfig, file=file, environ=environment(one), flags={}, other_variables=OTHER_VARIABLES).value
+
+
+def pod_config(rendered: Rendered, name: str, folder: Path) -> PodConfig:
+    one = container(rendered, name)
+    flags = {"role": Role(one["args"][0])}
+    file = file_of(rendered, name, folder)
+    return load(PodConfig, file=file, environ=environment(one), flags=flags, other_variables=OTHER_VARIABLES).value
+
+
+def port(one: Manifest, name: str) -> int:
+    (found,) = [each["containerPort"] for each in one["ports"] if each["name"] == name]
+    return int(found)
+
+
+def test_processes_take_what_they_are_told(tmp_path: Path) -> None:
+    rendered = render()
+    router = router_config(rendered, tmp_path)
+    assert (router.model, router.cluster, router.cluster_secret) == (("/models/smollm2",), "pagewire", "s3cret")
+    assert (router.host, router.name, router.operator_key) == ("0.0.0.0", "rel-pagewire-0", "op")
+    assert router.redis_url == "redis://pagewire:pw0rd@rel-pagewire-redis:6379/0"
+    for role in (Role.PREFILL, Role.DECODE):
+        pod = pod_config(rendered, f"rel-pagewire-{role.value}", tmp_path)
+        assert (pod.role, pod.model, pod.host, pod.pod_id) == (role, "/models/smollm2", "10.0.0.7", "rel-pagewire-0")
+        assert (pod.redis_url, pod.cluster_secret, pod.threads) == (router.redis_url, "s3cret", 2)
+
+
+def test_every_value_reaches_its_process(tmp_path: Path) -> None:
+    rendered = render(FULL)
+    router = router_config(rendered, tmp_path)
+    assert router.model == ("chat=/models/chat", "code=/models/code")
+    assert (router.slo_ttft_s, router.policy, router.kv_limit, router.max_body_bytes) == (2.0, "slo", False, 4 << 20)
+    pod = pod_config(rendered, "rel-pagewire-prefill", tmp_path)
+    assert (pod.model, pod.kv_memory, pod.chunk_size, pod.threads) == ("/models/chat", 8 << 30, 512, 3)
+    assert (pod.step_target_ms, pod.deterministic, pod.transports) == (40.0, True, "shm,grpc")
+    assert pod_config(rendered, "rel-pagewire-decode", tmp_path).model == "/models/code"
+    files = {
+        "rel-pagewire-router": [
+            router.tls_cert, router.tls_key, router.tls_ca, router.edge_cert, router.edge_key, router.tls_client_ca,
+            router.api_keys, router.redis_ca,
+        ],
+        "rel-pagewire-prefill": [pod.tls_cert, pod.tls_key, pod.tls_ca, pod.redis_ca, pod.pin_prefix, pod.shm_dir],
+    }  # fmt: skip
+    for name, paths in files.items():
+        mounts = [each["mountPath"] for each in container(rendered, name)["volumeMounts"]]
+        assert all(any(path.startswith(mount) for mount in mounts) for path in paths), (paths, mounts)
+    assert router.tls_name == pod.tls_name == "pagewire.internal"
+
+
+def test_ports_and_probes_are_those_of_the_processes(tmp_path: Path) -> None:
+    rendered = render()
+    router, one = router_config(rendered, tmp_path), container(rendered, "rel-pagewire-router")
+    assert (port(one, "http"), port(one, "grpc")) == (router.port, router.grpc_port)
+    service = rendered.one("Service", "-router")["spec"]["ports"]
+    assert {each["targetPort"] for each in service} == {"http", "grpc"}
+    pod, two = pod_config(rendered, "rel-pagewire-decode", tmp_path), container(rendered, "rel-pagewire-decode")
+    assert (port(two, "http"), port(two, "grpc")) == (pod.metrics_port, pod.port)
+    for each in (one, two):
+        assert each["readinessProbe"]["httpGet"]["path"] == "/health"
+        assert each["livenessProbe"]["httpGet"]["path"] == "/live"
+        assert {each[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")} == {"http"}
+    policies = rendered.one("NetworkPolicy", "-router")["spec"]["egress"]
+    assert policies[0]["ports"] == [{"port": pod.port}]
+
+
+def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
+    secured = render({"edge": {"existingSecret": "edge"}})
+    assert container(secured, "rel-pagewire-router")["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert "scheme" not in container(secured, "rel-pagewire-decode")["livenessProbe"]["httpGet"]
+    asked = render({"edge": {"existingSecret": "edge", "clientCa": "callers"}})
+    assert container(asked, "rel-pagewire-router")["livenessProbe"]["tcpSocket"] == {"port": "http"}
+
+
+def test_the_schema_names_every_setting_and_no_other() -> None:
+    text = chart_schema.PATH.read_text()
+    assert chart_schema.fresh(text) == text, "run `make chart-schema`"
+    told = set(re.findall(r'set \$settings "(\w+)"', _templates()))
+    by_variable = {each.lower() for each in re.findall(r"PAGEWIRE_([A-Z_]+)", _templates())}
+    assert chart_schema.MADE_BY_THE_CHART - told - by_variable - {"workers", "worker_port", "reuse_port"} <= {
+        "cluster",  # in the dict that the others are added to
+        "role",  # the argument
+    }
+
+
+def test_scaling_asks_for_metrics_that_there_are() -> None:
+    rendered = render({"keda": {"enabled": True}, "monitors": {"enabled": True}})
+    triggers = {
+        each["metadata"]["name"].rpartition("-")[2]: {trigger["name"]: trigger for trigger in each["spec"]["triggers"]}
+        for each in rendered.of("ScaledObject")
+    }
+    assert {pool: [*each] for pool, each in triggers.items()} == {"decode": ["kv", "tpot"], "prefill": ["queue"]}
+    for pool, each in triggers.items():
+        for trigger in each.values():
+            query = trigger["metadata"]["query"]
+            names = names_in(query)
+            assert names
+            assert names <= listed().keys()
+            selectors = re.findall(r"\{(.*?)\}", query)
+            assert set(selectors) == {f'namespace="serving",release="rel",pool="{pool}"'}
+            assert float(trigger["metadata"]["threshold"]) > 0
+    monitor = rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]
+    assert {each["targetLabel"] for each in monitor["relabelings"]} == {"release", "pool"}
+
+
+@pytest.fixture(params=KINDS)
+def redis_port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """The Redis container's own script, run elsewhere with a real server."""
+    one = container(render(), "rel-pagewire-redis")
+    number = free_port()
+    (script,) = one["args"]
+    script = script.replace("/run/redis", str(tmp_path)).replace("exec redis-server", f"exec {program(request.param)}")
+    script = script.replace("--port 6379", f"--port {number} --bind 127.0.0.1")
+    env = {"PATH": "/usr/bin:/bin", "REDIS_PASSWORD": "pw0rd"}
+    env |= {each["name"]: each["value"] for each in one["env"] if "value" in each}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([*one["command"], script], env=env, stdout=log, stderr=log)
+    try:
+        _wait_for(number, tmp_path / "log")
+        yield number
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def test_redis_lets_the_cluster_in_and_nobody_else(redis_port: int) -> None:
+    registry = Registry(RedisAddress.parse(f"redis://pagewire:pw0rd@127.0.0.1:{redis_port}/0"), "pagewire")
+    try:
+        assert await registry.pods() == []
+    finally:
+        await registry.aclose()
+    with redis.Redis(port=redis_port) as nobody, pytest.raises(redis.AuthenticationError):
+        nobody.ping()
+    with redis.Redis(port=redis_port, username="pagewire", password="pw0rd") as user:
+        assert user.set("pw:pagewire:pod:x", "1", ex=10)
+        for refused in (user.flushall, user.config_get, lambda: user.set("pw:other:pod:x", "1")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                refused()
+
+
+def test_redis_is_the_image_that_compose_pins() -> None:
+    compose = (chart_schema.PATH.parents[1] / "compose.yaml").read_text()
+    assert f"${{REDIS_IMAGE:-{container(render(), 'rel-pagewire-redis')['image']}}}" in compose
+
+
+def test_the_redis_user_is_the_documented_one() -> None:
+    (script,) = container(render(), "rel-pagewire-redis")["args"]
+    documented = (chart_schema.PATH.parents[2] / "docs" / "prefix-index.md").read_text()
+    rules = re.search(r"ACL SETUSER pagewire on >PASSWORD (.*)", documented)
+    assert rules is not None
+    assert rules[1].replace("pw:pagewire:", "pw:$CLUSTER:") in script
+
+
+def _templates() -> str:
+    return "".join(path.read_text() for path in sorted((chart_schema.PATH.parent / "templates").iterdir()))
+
+
+def _wait_for(number: int, log: Path) -> None:
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            with redis.Redis(port=number, username="pagewire", password="pw0rd") as user:
+                user.ping()
+            return
+        except redis.ConnectionError:
+            assert time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.02)

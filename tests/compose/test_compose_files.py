@@ -1,0 +1,264 @@
+"""The compose files and the Dockerfile as they are read: valid, hardened, pinned, explained. No engine is needed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pagewire.core.config import settings
+from pagewire.router.config import RouterConfig
+from pagewire.serving.pod_config import PodConfig
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+FILES = sorted(COMPOSE.glob("compose*.yaml"))
+VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)(?::-([^}]*))?\}")
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+ONE_SHOT = {"secrets", "model"}
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def services() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{path.name}:{name}", service)
+        for path in FILES
+        for name, service in yaml.safe_load(text(path))["services"].items()
+    ]
+
+
+# Services that a file adds to are whole in compose.yaml alone; what the other files add are those with an image.
+WHOLE = [(where, service) for where, service in services() if where.startswith("compose.yaml:") or "user" in service]
+
+
+def default(value: str) -> str:
+    return VARIABLE.sub(lambda found: found[2] or "", value)
+
+
+def stages() -> dict[str, str]:
+    """Return each stage of the Dockerfile with what is built on."""
+    return {
+        name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", text(COMPOSE / "Dockerfile"), re.MULTILINE)
+    }
+
+
+def test_there_are_the_three_files() -> None:
+    assert [path.name for path in FILES] == ["compose.gpu.yaml", "compose.observe.yaml", "compose.yaml"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_files_are_valid_by_the_compose_specification(path: Path) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_service_that_the_specification_does_not_know_is_refused(tmp_path: Path) -> None:
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(text(COMPOSE / "compose.yaml").replace("read_only: true", "readonly: true"))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(wrong)]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 1
+
+
+def test_each_variable_is_explained_once_and_each_explained_one_is_used() -> None:
+    used = {name for path in FILES for name, _ in VARIABLE.findall(text(path))}
+    lines = text(COMPOSE / ".env.example").splitlines()
+    told = [line.partition("=")[0].lstrip("#") for line in lines if re.match(r"#?[A-Z_]+=", line)]
+    assert sorted(told) == sorted(used)
+    for previous, line in itertools.pairwise(lines):
+        if re.match(r"#?[A-Z_]+=", line):
+            assert previous.startswith("#"), f"nothing explains {line}"
+
+
+def test_what_the_example_says_of_defaults_is_so() -> None:
+    told = dict(re.findall(r"^#([A-Z_]+)=(.*)$", text(COMPOSE / ".env.example"), re.MULTILINE))
+    for path in FILES:
+        for name, value in VARIABLE.findall(text(path)):
+            assert value == told[name], f"{name} in {path.name}"
+
+
+def test_nothing_has_to_be_set() -> None:
+    for path in FILES:
+        assert not re.search(r"\$\{[A-Z_]+(:?\?|\})", text(path)), path
+
+
+@pytest.mark.parametrize(("where", "service"), WHOLE, ids=[where for where, _ in WHOLE])
+def test_every_service_is_hardened(where: str, service: dict[str, Any]) -> None:
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert int(service["user"].partition(":")[0]) > 0
+    assert "privileged" not in service
+    assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
+
+
+@pytest.mark.parametrize(("where", "service"), WHOLE, ids=[where for where, _ in WHOLE])
+def test_every_service_that_stays_is_restarted_and_watched(where: str, service: dict[str, Any]) -> None:
+    name = where.partition(":")[2]
+    if name in ONE_SHOT:
+        assert service["restart"] == "no"
+        return
+    assert service["restart"] == "unless-stopped"
+    if name != "otel-collector":  # an image without a shell or a client
+        assert service["healthcheck"]["test"]
+    for condition in service.get("depends_on", {}).values():
+        assert condition["condition"] in ("service_healthy", "service_completed_successfully")
+
+
+def test_pods_wait_for_redis_to_be_healthy_and_for_the_model() -> None:
+    main = yaml.safe_load(text(COMPOSE / "compose.yaml"))["services"]
+    for name in ("router", "prefill", "decode"):
+        assert {each: told["condition"] for each, told in main[name]["depends_on"].items()} == {
+            "secrets": "service_completed_successfully",
+            "model": "service_completed_successfully",
+            "redis": "service_healthy",
+        }
+
+
+def test_pods_and_redis_are_in_a_network_of_their_own_and_publish_nothing() -> None:
+    main = yaml.safe_load(text(COMPOSE / "compose.yaml"))
+    assert main["networks"]["inside"] == {"internal": True}
+    for name in ("prefill", "decode", "redis"):
+        assert main["services"][name]["networks"] == ["inside"]
+        assert "ports" not in main["services"][name]
+        assert "container_name" not in main["services"][name]
+
+
+def test_ports_are_published_on_loopback_unless_told_otherwise() -> None:
+    ports = [default(port) for _, service in services() for port in service.get("ports", [])]
+    assert len(ports) == 4
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_no_secret_is_written_anywhere() -> None:
+    """What is secret has no default, and no service but the one that writes the files is told it."""
+    for where, service in services():
+        for name, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD|SECRET|TOKEN|_KEY$|REDIS_URL", name) and not name.startswith("GF_SECURITY_DISABLE"):
+                assert where == "compose.yaml:secrets"
+                assert default(value) == ""
+    assert not re.search(r"(?i)(password|secret|token)\w*=", text(COMPOSE / "Dockerfile"))
+
+
+def test_images_of_others_are_pinned_by_digest() -> None:
+    images = {default(service["image"]) for _, service in services() if "image" in service}
+    ours = {image for image in images if image.startswith("pagewire-")}
+    assert ours == {"pagewire-router:0.1.0", "pagewire-pod-cpu:0.1.0", "pagewire-pod-cuda:0.1.0"}
+    assert all(DIGEST.search(image) for image in images - ours)
+    base = re.search(r"^ARG BASE_IMAGE=(\S+)$", text(COMPOSE / "Dockerfile"), re.MULTILINE)
+    assert base is not None
+    assert DIGEST.search(base[1])
+    told = {each for path in FILES for name, each in VARIABLE.findall(text(path)) if name == "BASE_IMAGE"}
+    assert told == {base[1]}
+
+
+def test_environment_is_of_settings_that_exist() -> None:
+    """A router or a pod refuses a PAGEWIRE_ variable that it does not know."""
+    known = {each.variable for config in (RouterConfig, PodConfig) for each in settings(config)}
+    for where, service in services():
+        told = {name for name in service.get("environment", {}) if name.startswith("PAGEWIRE_")}
+        assert told <= known, where
+    said = set(re.findall(r"\b(PAGEWIRE_[A-Z_]+)=", text(COMPOSE / "Dockerfile")))
+    assert said <= known | {"PAGEWIRE_MODELS_DIR"}
+
+
+def test_the_image_has_every_target_and_none_runs_as_root() -> None:
+    dockerfile = text(COMPOSE / "Dockerfile")
+    assert {"router", "pod-cpu", "pod-cuda"} <= stages().keys()
+    assert set(stages().values()) <= {*stages(), "${BASE_IMAGE}"}
+    for target in ("router", "pod-cpu", "pod-cuda"):
+        own = dockerfile[dockerfile.index(f" AS {target}\n") :]
+        own = own[: own.index("\nFROM ")] if "\nFROM " in own else own
+        assert re.search(r"^USER 10001:10001$", own, re.MULTILINE), target
+        assert own.count("AS pod-") + own.count("AS router") == 1
+    assert dockerfile.count("HEALTHCHECK") == 2  # the router's, and one for both pods
+
+
+def test_packages_are_installed_by_hash_and_torch_by_version() -> None:
+    dockerfile = text(COMPOSE / "Dockerfile").replace("\\\n", "")
+    for line in re.findall(r"^.*pip .*\binstall\b.*$", dockerfile, re.MULTILINE):
+        assert "--no-deps" in line
+        assert "--require-hashes" in line or "torch==${TORCH_VERSION}" in line or "/dist/*.whl" in line, line
+    makefile = re.search(r"^TORCH_VERSION := (\S+)$", text(ROOT / "Makefile"), re.MULTILINE)
+    assert makefile is not None
+    assert set(re.findall(r"^ARG TORCH_VERSION=(\S+)$", dockerfile, re.MULTILINE)) == {makefile[1]}
+
+
+@pytest.mark.parametrize("name", ["build", "router", "pod", "cuda"])
+def test_locks_hold_hashes_and_the_versions_of_constraints(name: str) -> None:
+    lock = text(COMPOSE / f"{name}.lock")
+    entries = re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE)[1:]
+    assert entries
+    assert all("--hash=sha256:" in entry for entry in entries)
+    locked = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", lock, re.MULTILINE))
+    pinned = {
+        each.lower().replace("_", "-"): version
+        for each, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", text(ROOT / "constraints.txt"), re.MULTILINE)
+    }
+    assert {each: version for each, version in locked.items() if pinned.get(each, version) != version} == {}
+    assert "torch" not in locked
+
+
+@pytest.mark.parametrize(
+    ("lock", "extra"),
+    [
+        ("router", "router"),
+        ("router", "serving"),
+        ("router", "trace"),
+        ("pod", "trace"),
+        ("pod", "engine"),
+        ("cuda", "cuda"),
+    ],
+)
+def test_locks_hold_what_the_project_asks_for(lock: str, extra: str) -> None:
+    """`make lock` was forgotten otherwise."""
+    project = text(ROOT / "pyproject.toml")
+    asked = re.search(rf"^{extra} = \[(.*)\]$", project, re.MULTILINE)
+    assert asked is not None
+    names = {each for each in re.findall(r'"([A-Za-z0-9_-]+)', asked[1]) if each not in ("pagewire", "torch")}
+    locked = set(re.findall(r"^([a-z0-9._-]+)==", text(COMPOSE / f"{lock}.lock"), re.MULTILINE))
+    assert {each.lower().replace("_", "-") for each in names} <= locked
+
+
+def test_labels_say_the_version_of_the_project() -> None:
+    version = re.search(r'^version = "(.+)"$', text(ROOT / "pyproject.toml"), re.MULTILINE)
+    assert version is not None
+    assert f"ARG VERSION={version[1]}\n" in text(COMPOSE / "Dockerfile")
+    assert f"#TAG={version[1]}\n" in text(COMPOSE / ".env.example")
+
+
+def test_the_build_sees_only_what_is_shipped() -> None:
+    lines = [line for line in text(ROOT / ".dockerignore").splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    folders = {path.name for path in (ROOT / "src" / "pagewire").iterdir() if path.is_symlink()}
+    copied = set(re.findall(r"^COPY (\w+) /source/\1$", text(COMPOSE / "Dockerfile"), re.MULTILINE))
+    assert copied == {*folders, "src"}
+    assert {each for each in let_in if "." not in each and not each.startswith("compose/")} == {
+        *folders,
+        "src",
+        "LICENSE",
+    }
+
+
+def test_prometheus_and_grafana_are_given_files_that_are_there() -> None:
+    for where, service in services():
+        for volume in service.get("volumes", []):
+            source = default(str(volume)).partition(":")[0]
+            if source.startswith("./"):
+                assert (COMPOSE / source).exists(), f"{where} mounts {source}"
+    for path in (
+        *COMPOSE.glob("prometheus/*.yml"),
+        *COMPOSE.glob("grafana/provisioning/*/*.yaml"),
+        *COMPOSE.glob("otel/*.yaml"),
+    ):
+        assert yaml.safe_load(text(path)), path

@@ -1,0 +1,210 @@
+"""Dashboards, rules and alerts: what Prometheus and Grafana will read, and that it asks for metrics which exist.
+
+That a real cluster shows what docs/metrics.md lists is proved in tests/cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from metric_names import Row, family_of, listed, matchers_in, names_in
+from source_tree import ROOT
+
+PROMETHEUS = ROOT / "compose" / "prometheus"
+DASHBOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
+OF_SCRAPES = {"instance", "job"}
+ALERTS = {
+    "PagewireBlockExhaustion": "alert-block-exhaustion",
+    "PagewireRecaptureRate": "alert-recapture-rate",
+    "PagewireZeroHitIndex": "alert-zero-hit-index",
+    "PagewireSloBurnRate": "alert-slo-burn-rate",
+    "PagewireExposedTransfer": "alert-exposed-transfer",
+    "PagewireOrphanLeases": "alert-orphan-leases",
+}
+# What the dashboard asks for that comes with vLLM, examples/online_serving/prometheus_grafana/grafana.json.
+ASKED_BY_VLLM = {
+    "vllm:e2e_request_latency_seconds": "histogram",
+    "vllm:prompt_tokens_total": "counter",
+    "vllm:generation_tokens_total": "counter",
+    "vllm:time_per_output_token_seconds": "histogram",
+    "vllm:num_requests_running": "gauge",
+    "vllm:num_requests_waiting": "gauge",
+    "vllm:time_to_first_token_seconds": "histogram",
+    "vllm:gpu_cache_usage_perc": "gauge",
+    "vllm:request_prompt_tokens": "histogram",
+    "vllm:request_generation_tokens": "histogram",
+    "vllm:request_success_total": "counter",
+    "vllm:request_queue_time_seconds": "histogram",
+    "vllm:request_prefill_time_seconds": "histogram",
+    "vllm:request_decode_time_seconds": "histogram",
+    "vllm:request_max_num_generation_tokens": "histogram",
+}
+
+
+def promtool(*arguments: str) -> str:
+    """Run promtool; fails with what it said."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.fail("promtool is missing: `make setup-system` installs it (Debian's package prometheus)")
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for file in sorted((PROMETHEUS / "rules").glob("*.yaml")):
+        for group in yaml.safe_load(file.read_text())["groups"]:
+            yield from group["rules"]
+
+
+def known() -> dict[str, Row | None]:
+    """Return what may be asked for: what processes show, and what rules record."""
+    recorded = {rule["record"]: None for rule in rules() if "record" in rule}
+    return {**listed(), **recorded, "ALERTS": None}
+
+
+def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def filled_in(expression: str) -> str:
+    """Return an expression as Grafana sends it."""
+    return re.sub(r"\$\{?\w+\}?", "x", expression.replace("$__rate_interval", "5m"))
+
+
+def strange(expression: str) -> list[str]:
+    """Return what of an expression nobody shows: metrics, and labels that a metric does not have."""
+    found, names = [], known()
+    for name, labels in matchers_in(expression):
+        family = family_of(name, names)
+        if family not in names:
+            found.append(name)
+            continue
+        row = names[family]
+        if row is not None:
+            found += [f"{name}{{{label}}}" for label in labels - row.labels - OF_SCRAPES - {"le"}]
+    return found
+
+
+def test_prometheus_reads_its_configuration_and_all_rules() -> None:
+    said = promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
+    assert f"{len(list((PROMETHEUS / 'rules').glob('*.yaml')))} rule files found" in said
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "rules").glob("*.yaml")), ids=lambda file: file.stem)
+def test_rules_compute_and_fire_as_they_should(file: Path) -> None:
+    promtool("test", "rules", str(file))
+
+
+def test_every_alert_is_tried() -> None:
+    tried = {
+        case["alertname"]
+        for file in (Path(__file__).parent / "rules").glob("*.yaml")
+        for test in yaml.safe_load(file.read_text())["tests"]
+        for case in test.get("alert_rule_test", ())
+        if case["exp_alerts"]
+    }
+    assert tried == {rule["alert"] for rule in rules() if "alert" in rule} == set(ALERTS)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
+    notes = rule["annotations"]
+    assert set(notes) == {"summary", "description", "action", "runbook_url"}
+    assert all("\n" not in text for text in notes.values())
+    assert notes["runbook_url"] == f"docs/operations.md#{ALERTS[rule['alert']]}"
+    assert rule["labels"]["severity"] in ("page", "warning")
+    assert rule["for"]
+
+
+def test_rules_ask_for_what_is_shown() -> None:
+    assert [found for rule in rules() for found in strange(rule["expr"])] == []
+
+
+@pytest.mark.parametrize("percentile", ["p50", "p95", "p99"])
+@pytest.mark.parametrize("what", ["ttft", "tpot", "queue"])
+def test_percentiles_are_recorded(what: str, percentile: str) -> None:
+    assert f"model_name:{what}_seconds:{percentile}" in known()
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_a_dashboard_asks_for_what_is_shown(file: Path) -> None:
+    for panel in panels(json.loads(file.read_text())):
+        for target in panel["targets"]:
+            expression = filled_in(target["expr"])
+            assert names_in(expression), target["expr"]
+            assert strange(expression) == [], f"{panel['title']}: {target['expr']}"
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_every_panel_has_a_unit_and_says_what_it_shows(file: Path) -> None:
+    board = json.loads(file.read_text())
+    for panel in panels(board):
+        assert panel["title"], panel
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+    titles = [panel["title"] for panel in panels(board)]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_a_dashboards_variables_are_those_that_it_uses(file: Path) -> None:
+    board = json.loads(file.read_text())
+    declared = {variable["name"] for variable in board["templating"]["list"]}
+    asked = json.dumps([*board["panels"], *(v.get("query") for v in board["templating"]["list"])])
+    assert set(re.findall(r"\$\{?([a-z]\w*)", asked)) == declared
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])
+            assert found is not None
+            (name,) = names_in(filled_in(found[1]))
+            row = known()[name]
+            assert row is not None
+            assert found[2] in row.labels
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_panels_lie_beside_each_other(file: Path) -> None:
+    taken: dict[tuple[int, int], str] = {}
+    board = json.loads(file.read_text())
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        for x in range(at["x"], at["x"] + at["w"]):
+            for y in range(at["y"], at["y"] + at["h"]):
+                assert (x, y) not in taken, f"{panel['title']} lies on {taken[x, y]}"
+                taken[x, y] = panel["title"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_there_is_a_dashboard_for_each_subject() -> None:
+    assert {file.stem for file in DASHBOARDS} == {"overview", "users", "pods", "transfers", "router"}
+    assert len({json.loads(file.read_text())["uid"] for file in DASHBOARDS}) == len(DASHBOARDS)
+
+
+def test_vllms_own_dashboard_finds_what_it_asks_for() -> None:
+    rows = listed()
+    assert {name: rows[name].kind for name in ASKED_BY_VLLM} == ASKED_BY_VLLM
+    assert all("model_name" in rows[name].labels for name in ASKED_BY_VLLM)
+    assert "finished_reason" in rows["vllm:request_success_total"].labels
+
+
+@pytest.mark.parametrize("expression", ["sum(rate(a[5m])", "a{b=}", "rate()"])
+def test_what_is_no_promql_is_found_out(expression: str) -> None:
+    with pytest.raises(ValueError):
+        names_in(expression)
+
+
+def test_what_nobody_shows_is_found_out() -> None:
+    assert strange("rate(pagewire_no_such_total[5m])") == ["pagewire_no_such_total"]
+    assert strange('pagewire_kv_blocks_free{model="x"}') == ["pagewire_kv_blocks_free{model}"]

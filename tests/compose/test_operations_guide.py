@@ -1,0 +1,155 @@
+"""docs/operations.md says what is so: names, defaults, commands, pages and links are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from chart_rig import CHART
+from metric_names import family_of, listed
+from source_tree import ROOT
+
+from pagewire.cli.commands import build
+from pagewire.core.config import Setting, settings
+from pagewire.router import http
+from pagewire.router.config import RouterConfig
+from pagewire.serving import http_port
+from pagewire.serving.pod_config import PodConfig
+
+GUIDE = ROOT / "docs" / "operations.md"
+TEXT = GUIDE.read_text()
+METRIC = re.compile(r"(?<![\w/-])(?:pagewire_|vllm:)[a-z0-9_]+[a-z0-9]")
+SPANS = set(re.findall(r"`([^`\n]+)`", TEXT))
+ALERTS = (
+    "alert-block-exhaustion",
+    "alert-recapture-rate",
+    "alert-zero-hit-index",
+    "alert-slo-burn-rate",
+    "alert-exposed-transfer",
+    "alert-orphan-leases",
+)
+
+
+def known(cls: type) -> dict[str, Setting]:
+    return {each.name: each for each in settings(cls)}
+
+
+ROUTER, POD = known(RouterConfig), known(PodConfig)
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what the headings of a page can be linked by, as GitHub makes it of them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_every_alert_has_its_chapter() -> None:
+    assert anchors(GUIDE) >= set(ALERTS)
+    for rules in (ROOT / "compose" / "prometheus" / "rules").glob("*.yaml"):
+        for group in yaml.safe_load(rules.read_text())["groups"]:
+            for rule in group["rules"]:
+                if "alert" in rule:
+                    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+                    assert page.endswith("docs/operations.md")
+                    assert anchor in anchors(GUIDE), rule["alert"]
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        page, _, anchor = target.partition("#")
+        path = GUIDE.parent / page if page else GUIDE
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+def test_metrics_are_shown() -> None:
+    names, shown = set(METRIC.findall(TEXT)), listed()
+    assert len(names) > 40
+    assert [name for name in sorted(names) if family_of(name, shown) not in shown] == []
+
+
+def test_settings_have_the_defaults_that_are_told() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (router|pod) \| ([\d.]+) \|$", TEXT, re.MULTILINE)
+    assert len(rows) >= 5
+    for name, of, default in rows:
+        assert str((ROUTER if of == "router" else POD)[name].default) == default, name
+
+
+def test_words_that_look_like_settings_are_some() -> None:
+    """Whatever is one word with an underscore: a setting, a cause, a label, a level, a metric, or a value of those."""
+    others = {"no_answer", "unlike_pods", "nothing_cached", "nothing_published", "queue_full", "queue_wait"}
+    others |= {"cache_salt", "max_tokens", "exposed_s", "transfer_s", "cuda_ipc"}
+    words = {each for each in SPANS if re.fullmatch(r"[a-z]+(_[a-z]+)+", each)} - others
+    assert sorted(words - ROUTER.keys() - POD.keys() - set(METRIC.findall(TEXT))) == []
+    source = "".join(path.read_text() for path in [*(ROOT / "router").glob("*.py"), *(ROOT / "core").glob("*.py")])
+    assert [each for each in sorted(others - {"cuda_ipc"}) if each not in source] == []
+
+
+def test_values_of_the_chart_are_some() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    pool = values["poolDefaults"]
+    told = {each for each in SPANS if re.fullmatch(r"[a-zA-Z]+(\.[a-zA-Z]+)+", each)}
+    told = {each for each in told if each.split(".")[0] in values}
+    assert len(told) >= 8
+    for each in told:
+        first, *rest = each.split(".")
+        at = pool if first == "pools" and len(rest) > 1 else values[first]
+        for step in rest[1:] if at is pool else rest:
+            assert step in at, each
+            at = at[step]
+    for each in ("fastLink", "socketHostPath", "existingSecret", "modelVolume", "models", "cluster"):
+        assert each in values
+    assert all(each in pool["autoscaling"] for each in ("queueS", "kvShare", "tpotS", "maxReplicas"))
+    for name, default in re.findall(r"`(preStopS|startupS)` \((\d+) s\)", TEXT):
+        assert {**pool, **values["router"]}[name] == int(default)
+
+
+def test_yaml_is_values_of_the_chart() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    blocks = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert set(yaml.safe_load(block)) <= set(values)
+
+
+def commands() -> list[list[str]]:
+    """Return the command lines of `pagewire` in the guide."""
+    lines = [line for block in re.findall(r"```\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+    found = [each for each in [*lines, *sorted(SPANS)] if each.startswith("pagewire ")]
+    return [shlex.split(each)[1:] for each in found]
+
+
+def flags_by_command() -> dict[str, set[str]]:
+    """Return the flags that each command of `pagewire` takes."""
+    group: Any = typer.main.get_command(build())
+    return {name: {flag for each in one.params for flag in each.opts} for name, one in group.commands.items()}
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_are_taken(words: list[str]) -> None:
+    name, *rest = words
+    assert {each for each in rest if each.startswith("--")} <= flags_by_command()[name]
+
+
+def test_flags_are_some() -> None:
+    ours = {each for each in SPANS if not each.startswith(("kubectl", "helm"))}
+    flags = {each for span in ours for each in re.findall(r"(?<!\S)--[a-z][a-z-]+", span)}
+    assert flags - set().union(*flags_by_command().values()) == set()
+
+
+def test_pages_are_served() -> None:
+    source = Path(str(http.__file__)).read_text()
+    pods = Path(str(http_port.__file__)).read_text()
+    for page in ("/health", "/live", "/metrics"):
+        assert f'"{page}"' in source
+        assert f'"{page}"' in pods
+    for page in ("/ready", "/ping"):
+        assert f'"{page}"' in source
+    assert any('"/ui"' in path.read_text() for path in (ROOT / "router").rglob("*.py"))
+    for header in ("x-pagewire-timeline", "x-pagewire-explain"):
+        assert f'"{header}"' in source

@@ -1,0 +1,166 @@
+"""The stack of compose/compose.yaml, built from this tree and running, once for all tests here.
+
+Without a container engine the run ends with exit code 77 and says so: nothing was tested, and nothing has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from container_engine import CERTIFICATES, Engine, Project, find, told
+
+NO_ENGINE = 77
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+TAG = "compose-test"
+IMAGES = ("router", "pod-cpu")
+BASE = "localhost/pagewire-base:bookworm"
+REDIS = "localhost/pagewire-redis:bookworm"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+# What a test needs beyond what users get: answers that do not depend on what else runs, and the machine's authorities.
+OVERRIDE = """\
+services:
+  model:
+    volumes: ["{certificates}:{certificates}:ro"]
+  prefill:
+    scale: ${{PREFILL_PODS:-1}}
+    environment: {{PAGEWIRE_DETERMINISTIC: "true"}}
+  decode:
+    scale: ${{DECODE_PODS:-1}}
+    environment: {{PAGEWIRE_DETERMINISTIC: "true"}}
+"""
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """Where the engine keeps images: COMPOSE_TEST_FOLDER, which stays for the next run, or one that goes."""
+    if kept := os.environ.get("COMPOSE_TEST_FOLDER"):
+        yield Path(kept)
+        return
+    fresh = Path(tempfile.mkdtemp(prefix="pagewire-compose-"))
+    yield fresh
+    shutil.rmtree(fresh, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engine(folder: Path) -> Iterator[Engine]:
+    """The engine, with nothing of ours left in it afterwards unless images are kept."""
+    found, lacks = find(folder)
+    if found is None:
+        pytest.exit(f"SKIPPED, NOT PASSED: no container engine runs here ({lacks})", returncode=NO_ENGINE)
+    told(f"containers by {found.name}")
+    yield found
+    if not os.environ.get("COMPOSE_TEST_FOLDER"):
+        for image in (*(f"pagewire-{name}:{TAG}" for name in IMAGES), REDIS, BASE):
+            found.run("rmi", "--force", image, timeout_s=600.0, check=False)
+        if found.name == "podman":
+            found.run("system", "reset", "--force", timeout_s=600.0, check=False)
+
+
+@pytest.fixture(scope="session")
+def images(engine: Engine, folder: Path) -> dict[str, str]:
+    """Build what the stack runs, and return the variables that name it."""
+    default = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", (COMPOSE / "compose.yaml").read_text(encoding="utf-8")))
+    variables = {"TAG": TAG, "BASE_IMAGE": default["BASE_IMAGE"], "REDIS_IMAGE": default["REDIS_IMAGE"]}
+    if not (engine.pull(default["BASE_IMAGE"]) and engine.pull(default["REDIS_IMAGE"])):
+        told("no registry can be reached: the base and Redis are made of Debian's packages")
+        _bootstrap(engine, folder)
+        engine.build(ROOT / "tests" / "containers", ROOT / "tests/containers/redis.Dockerfile", REDIS, BASE_IMAGE=BASE)
+        variables |= {"BASE_IMAGE": BASE, "REDIS_IMAGE": REDIS}
+    arguments = {"BASE_IMAGE": variables["BASE_IMAGE"]}
+    arguments |= {name: os.environ[name] for name in ("PIP_INDEX_URL", "TORCH_INDEX") if name in os.environ}
+    with _torch_wheel():
+        for name in IMAGES:
+            began_s = time.monotonic()
+            engine.build(ROOT, COMPOSE / "Dockerfile", f"pagewire-{name}:{TAG}", target=name, **arguments)
+            size = int(engine.run("image", "inspect", "--format", "{{.Size}}", f"pagewire-{name}:{TAG}"))
+            told(f"pagewire-{name}: {size / 1e6:.0f} MB, built in {time.monotonic() - began_s:.0f} s")
+    return variables
+
+
+def _bootstrap(engine: Engine, folder: Path) -> None:
+    """Import a Debian under the name that is built on, unless it is there."""
+    if engine.has_image(BASE):
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        root, archive = Path(scratch) / "root", Path(scratch) / "root.tar"
+        include = "--include=ca-certificates"
+        command = ["debootstrap", "--variant=minbase", include, "bookworm", str(root)]
+        command += [os.environ["DEBIAN"]] if "DEBIAN" in os.environ else []  # a mirror other than its own
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+        assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        leave = ["--exclude=./var/cache/apt/archives/*.deb", "--exclude=./var/lib/apt/lists/*"]
+        subprocess.run(["tar", "-C", str(root), *leave, "-cf", str(archive), "."], check=True, timeout=600)
+        engine.run("import", str(archive), BASE, timeout_s=600)
+
+
+class _torch_wheel:
+    """Has the wheel that this machine's pip finds in compose/wheels, where the build takes it, else none."""
+
+    def __enter__(self) -> None:
+        self._before = set((COMPOSE / "wheels").glob("*.whl"))
+        if any(path.name.startswith("torch-") for path in self._before):
+            return
+        version = re.search(r"^TORCH_VERSION := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert version is not None
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"torch=={version[1]}",
+            "--index-url", os.environ.get("TORCH_INDEX", TORCH_INDEX), "--only-binary", ":all:",
+            "--python-version", "3.11", "--platform", f"manylinux_2_28_{platform.machine()}",
+            "--dest", str(COMPOSE / "wheels"),
+        ]  # fmt: skip
+        if subprocess.run(command, capture_output=True, check=False, timeout=1800).returncode:
+            told("pip finds no CPU wheel of torch here: the build asks its index")
+
+    def __exit__(self, *_: object) -> None:
+        for path in set((COMPOSE / "wheels").glob("*.whl")) - self._before:
+            path.unlink()
+
+
+@pytest.fixture(scope="session")
+def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Project]:
+    """The stack, up and healthy; gone with its volumes afterwards."""
+    override = folder / "override.yaml"
+    override.write_text(OVERRIDE.format(certificates=CERTIFICATES))
+    variables = {
+        **images,
+        "HTTP_PORT": str(_free_port()),
+        "GRPC_PORT": str(_free_port()),
+        "THREADS": "1",
+        "POLICY": "round_robin",  # every pod gets its share, however few requests there are
+        "KV_MEMORY": "256MiB",
+    }
+    name = f"pagewire-test-{secrets.token_hex(3)}"
+    project = Project(engine, name, (COMPOSE / "compose.yaml", override), variables)
+    began_s = time.monotonic()
+    try:
+        project.compose("up", "--detach", "--no-build")
+        project.wait_healthy("redis", "prefill", "decode", "router")
+        told(f"up and healthy after {time.monotonic() - began_s:.0f} s")
+        yield project
+    except BaseException:
+        for container in project.containers(ended=True):
+            told(f"--- {container}\n{engine.run('logs', '--tail', '40', container, check=False)}")
+        raise
+    finally:
+        project.compose("down", "--volumes")
+        assert project.containers(ended=True) == []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

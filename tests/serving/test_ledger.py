@@ -1,0 +1,169 @@
+"""What a pod has yet to tell the index, against a model of the index that may fail and forget at any moment."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.index_member import member
+from pagewire.serving import ledger as ledger_file
+from pagewire.serving.block_index import INDEX_TTL_S
+from pagewire.serving.breaker import Breaker
+from pagewire.serving.ledger import RENEW_S, Batch, Ledger
+
+LIMIT = 3
+
+
+def name(number: int) -> BlockHash:
+    return BlockHash(number.to_bytes(16, "little"))
+
+
+class Index:
+    """What Redis would hold, with the time of each entry's last word."""
+
+    def __init__(self) -> None:
+        self.entries: set[tuple[BlockHash, bytes]] = set()
+        self.told_s: dict[BlockHash, float] = {}
+
+    def write(self, batch: Batch, now_s: float) -> None:
+        for block_hash, tier in batch.tiers.items():
+            for used in batch.used:
+                if used != tier:
+                    self.entries.discard((block_hash, member(batch.index_id, used)))
+            if tier is not None:
+                self.entries.add((block_hash, member(batch.index_id, tier)))
+                self.told_s[block_hash] = now_s
+
+
+def drain(ledger: Ledger, index: Index, now_s: float) -> None:
+    while (batch := ledger.next_batch(LIMIT, now_s)) is not None or ledger.due_s(now_s) == 0.0:
+        if batch is not None:
+            assert len(batch.tiers) <= LIMIT
+            index.write(batch, now_s)
+            ledger.written(batch)
+
+
+STEP = st.one_of(
+    st.tuples(st.just("store"), st.integers(0, 11), st.sampled_from([0, 1])),
+    st.tuples(st.just("evict"), st.integers(0, 11), st.just(0)),
+    st.tuples(st.sampled_from(["write", "lose", "half", "flush", "again"]), st.just(0), st.just(0)),
+)
+
+
+@given(steps=st.lists(STEP, max_size=60))
+def test_once_all_is_written_the_entries_are_what_is_held(steps: list[tuple[str, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_file, "MAX_NEWS", 5)
+        ids = itertools.count(1)
+        ledger, index = Ledger(lambda: next(ids), 0.0), Index()
+        held: dict[BlockHash, int] = {}
+        for what, number, tier in steps:
+            if what == "store":
+                held[name(number)] = tier
+                ledger.stored(name(number), tier)
+            elif what == "evict":
+                held.pop(name(number), None)
+                ledger.evicted(name(number))
+            elif what == "flush":
+                index.entries.clear()
+                ledger.announce()
+            elif what == "again":
+                ledger.announce()
+            elif (batch := ledger.next_batch(LIMIT, 0.0)) is not None:
+                if what != "lose":  # nothing arrives
+                    index.write(batch, 0.0)
+                if what == "write":  # and is known to have arrived
+                    ledger.written(batch)
+                else:
+                    ledger.announce()
+            assert len(ledger._news) <= 5
+        drain(ledger, index, 0.0)
+        own = {entry for entry in index.entries if int(entry[1]) // 2 == ledger.index_id}
+        assert own == {(block_hash, member(ledger.index_id, tier)) for block_hash, tier in held.items()}
+        assert ledger.num_held == len(held)
+
+
+def test_news_beyond_the_bound_take_another_name_so_that_no_removal_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "MAX_NEWS", 4)
+    ids = itertools.count(1)
+    ledger, index = Ledger(lambda: next(ids), 0.0), Index()
+    for number in range(3):
+        ledger.stored(name(number), 0)
+    drain(ledger, index, 0.0)
+    ledger.evicted(name(0))  # what is lost below
+    for number in range(10, 14):
+        ledger.stored(name(number), 0)
+    assert ledger.index_id == 2
+    drain(ledger, index, 0.0)
+    under_new = {block_hash for block_hash, who in index.entries if who == member(2, 0)}
+    assert under_new == {name(number) for number in (1, 2, 10, 11, 12, 13)}
+
+
+def test_everything_is_renewed_before_it_expires_and_at_an_even_pace() -> None:
+    ledger, index = Ledger(lambda: 1, 0.0), Index()
+    now_s, most = 0.0, 0
+    for number in range(300):
+        ledger.stored(name(number), 0)
+    drain(ledger, index, now_s)
+    while now_s < 4 * INDEX_TTL_S:
+        now_s += ledger.due_s(now_s)
+        writes = 0
+        while (batch := ledger.next_batch(LIMIT, now_s)) is not None:
+            index.write(batch, now_s)
+            writes += 1
+        most = max(most, writes)
+        assert min(index.told_s.values()) > now_s - INDEX_TTL_S
+        assert ledger.due_s(now_s) > 0
+    assert most == 1
+    assert 2 * RENEW_S < INDEX_TTL_S
+
+
+def test_a_block_that_is_stored_during_a_walk_is_renewed_in_time_too() -> None:
+    ledger, index = Ledger(lambda: 1, 0.0), Index()
+    now_s, stored = 0.0, 0
+    while now_s < 3 * INDEX_TTL_S:
+        if stored < 200:
+            ledger.stored(name(stored), 0)
+            stored += 1
+        drain(ledger, index, now_s)
+        assert min(index.told_s.values()) > now_s - INDEX_TTL_S
+        now_s += 17.0
+
+
+def test_what_is_no_hash_is_refused_and_leaves_nothing() -> None:
+    ledger = Ledger(lambda: 1, 0.0)
+    for wrong in (b"", b"x" * 15, b"x" * 32):
+        with pytest.raises(ValueError, match="block hash"):
+            ledger.stored(BlockHash(wrong), 0)
+    assert ledger.num_held == 0
+    assert ledger.next_batch(LIMIT, 0.0) is None
+
+
+def test_a_breaker_opens_after_some_failures_and_tries_now_and_then() -> None:
+    breaker = Breaker(failures=3, first_s=1.0, longest_s=4.0)
+    for _ in range(2):
+        assert breaker.allows(0.0)
+        breaker.failed(0.0)
+    breaker.succeeded()
+    for _ in range(3):
+        assert breaker.allows(0.0)
+        breaker.failed(0.0)
+    assert breaker.is_open
+    asked, now_s = [], 0.0
+    while now_s < 20.0:
+        if breaker.allows(now_s):
+            asked.append(now_s)
+            assert not breaker.allows(now_s)  # one at a time
+            breaker.failed(now_s)
+        now_s += 0.5
+    assert asked == [1.0, 3.0, 7.0, 11.0, 15.0, 19.0]
+    assert breaker.allows(30.0)
+    breaker.succeeded()
+    assert not breaker.is_open
+    assert all(breaker.allows(30.0) for _ in range(10))
+    with pytest.raises(ValueError):
+        Breaker(failures=0)

@@ -1,0 +1,213 @@
+"""Discovery, index and leases over TLS, as a user who may touch the cluster's keys alone, and in a Redis Cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis_rig
+from index_rig import answers, block, eventually, held, name, names, pod, publishing
+from redis.crc import key_slot
+
+from pagewire.core.index_member import member
+from pagewire.serving import redis_servers
+from pagewire.serving.block_index import BlockIndex
+from pagewire.serving.leases import Leases
+from pagewire.serving.redis_address import RedisAddress
+from pagewire.serving.registry import Registry
+
+DOCS = Path(__file__).parents[2] / "docs" / "prefix-index.md"
+MANY = 300
+
+
+@contextlib.asynccontextmanager
+async def both(address: RedisAddress, cluster: str = "test") -> AsyncIterator[tuple[Registry, BlockIndex]]:
+    registry, index = Registry(address, cluster), BlockIndex(address, cluster, timeout_s=2.0)
+    yield registry, index
+    await registry.aclose()
+    await index.aclose()
+
+
+async def everything_works(registry: Registry, index: BlockIndex) -> None:
+    """Register, publish, find, move, evict, sweep, withdraw."""
+    async with publishing(registry, index) as pub:
+        pub.publish(stored=[block(n) for n in range(MANY)], evicted=[])
+
+        async def is_told(*tiers: int | None) -> bool:
+            return await answers(index, names(*range(MANY))) == held(pub, *tiers)
+
+        await eventually(lambda: is_told(*[0] * MANY))
+        pub.publish(stored=[block(0, tier=1)], evicted=[block(1)])
+        await eventually(lambda: is_told(1, None, *[0] * (MANY - 2)))
+        assert await registry.pods() == [pub.registration]
+        await index.write(99, {name(2): 0})
+        await index.sweep([(name(2), member(99, 0))])
+        assert await is_told(1, None, *[0] * (MANY - 2))
+        await pub.withdraw()
+        assert await is_told(*[None] * MANY)
+        assert await registry.pods() == []
+        assert pub.outages == index.refused == index.failures == 0
+
+
+async def leases_work(address: RedisAddress, cluster: str = "test") -> None:
+    """Take, keep, refuse, give up, expire."""
+    one, two = Leases(address, cluster), Leases(address, cluster)
+    assert await one.claim("a", "one", 10)
+    assert await one.claim("a", "one", 10)
+    assert not await two.claim("a", "two", 10)
+    await two.give_up("a", "two")  # not its own
+    await two.give_up("a", "one")  # nor does it know that it is about to expire
+    assert not await two.claim("a", "two", 10)
+    await one.give_up("a", "one")
+    assert await two.claim("a", "two", 1)
+    await eventually(lambda: one.claim("a", "one", 10))
+    assert not await two.claim("a", "two", 10)
+    await one.aclose()
+    await two.aclose()
+
+
+async def test_over_tls(tmp_path: Path) -> None:
+    with redis_rig.server(redis_rig.REDIS, tmp_path / "server", tls=True) as server:
+        async with both(RedisAddress.parse(server.url, str(server.ca))) as ways:
+            await everything_works(*ways)
+        await leases_work(RedisAddress.parse(server.url, str(server.ca)))
+        # Whoever does not trust the server's CA, or does not encrypt, gets nothing.
+        other, _, _ = redis_rig.certificates(tmp_path)
+        for url, ca in ((server.url, str(other)), (server.url.replace("rediss", "redis"), "")):
+            async with both(RedisAddress.parse(url, ca)) as (registry, index):
+                assert await index.lookup(names(1)) is None
+                with pytest.raises(OSError):
+                    await registry.pods()
+
+
+def documented(what: str) -> list[str]:
+    """Return the words of an ACL SETUSER line in the docs."""
+    line = re.search(rf"^ACL SETUSER {what} .*$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert line is not None
+    return line.group().split()
+
+
+@pytest.mark.parametrize("kind", redis_rig.KINDS)
+async def test_as_the_user_that_the_docs_describe_everything_works_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    with redis_rig.server(kind, tmp_path) as server, server.admin() as admin:
+        admin.execute_command(*documented("pagewire"))
+        url = server.url.replace("//", "//pagewire:PASSWORD@")
+        async with both(RedisAddress.parse(url), "pagewire") as ways:
+            await everything_works(*ways)
+        await leases_work(RedisAddress.parse(url), "pagewire")
+        admin.set("secret", "x")
+        admin.set("pw:other:pod:d0", "x")
+        with redis.Redis.from_url(url) as user:
+            refused = [
+                *(["GET", key] for key in ("secret", "pw:other:pod:d0", "pw:pagewirex:h:1")),
+                ["SET", "secret", "y"], ["DEL", "secret"], ["KEYS", "*"], ["SCAN", "0"], ["FLUSHALL"], ["DBSIZE"],
+                ["CONFIG", "GET", "*"], ["ACL", "LIST"], ["EVAL", "return 1", "0"], ["SUBSCRIBE", "all"],
+                ["PUBLISH", "all", "x"], ["MONITOR"], ["INFO"], ["CLIENT", "LIST"], ["RANDOMKEY"], ["SHUTDOWN"],
+                ["SREM", "secret", "1"], ["SRANDMEMBER", "secret", "1"], ["RENAME", "pw:pagewire:pods", "secret"],
+            ]  # fmt: skip
+            for command in refused:
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    user.execute_command(*command)
+        # Without a password nobody is let in, once the default user is off.
+        admin.execute_command("ACL", "SETUSER", "default", "off")
+        async with both(RedisAddress.parse(server.url), "pagewire") as (_, index):
+            assert await index.lookup(names(1)) is None
+
+
+async def test_who_may_not_write_is_counted_and_stops_nobody(tmp_path: Path) -> None:
+    with redis_rig.server(redis_rig.VALKEY, tmp_path) as server, server.admin() as admin:
+        admin.execute_command("ACL", "SETUSER", "reader", "on", ">pw", "%R~*", "+@all")
+        async with both(RedisAddress.parse(server.url.replace("//", "//reader:pw@"))) as (registry, index):
+            await index.write(7, {name(1): 0})
+            assert index.refused == 2
+            assert await index.lookup(names(1)) == [[]]
+            with pytest.raises(OSError, match="permission"):
+                await registry.register(pod())
+
+
+@pytest.mark.parametrize("kind", redis_rig.KINDS)
+async def test_in_a_cluster_of_three_nodes_keys_and_lookups_spread(kind: str, tmp_path: Path) -> None:
+    with redis_rig.cluster(kind, tmp_path) as nodes:
+        address = RedisAddress.parse(nodes[1].url.replace("redis:", "redis+cluster:"))
+        async with both(address) as (registry, index):
+            await index.write(7, {name(n): 0 for n in range(MANY)})
+            sizes = []
+            for node in nodes:
+                with node.admin() as admin:
+                    sizes.append(admin.dbsize())
+                    before = admin.info("commandstats").get("cmdstat_srandmember", {}).get("calls", 0)
+                    assert before == 0
+            assert sum(sizes) == MANY  # type: ignore[arg-type]
+            assert min(sizes) > MANY / 5  # type: ignore[type-var, operator]
+            assert await index.lookup(names(*range(MANY))) == [[member(7, 0)]] * MANY
+            for node, size in zip(nodes, sizes, strict=True):
+                with node.admin() as admin:
+                    assert admin.info("commandstats")["cmdstat_srandmember"]["calls"] == size
+            await index.write(7, {name(n): None for n in range(MANY)})
+            await everything_works(registry, index)
+        await leases_work(address)
+
+
+async def test_slots_that_move_are_followed_and_a_node_that_is_away_costs_its_own_keys_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_servers, "REFRESH_S", 0.05)
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        address = RedisAddress.parse(nodes[0].url.replace("redis:", "redis+cluster:"))
+        async with both(address) as (registry, index):
+            async with publishing(registry, index) as pub:
+                pub.publish(stored=[block(n) for n in range(MANY)], evicted=[])
+                full = held(pub, *[0] * MANY)
+
+                async def complete() -> bool:
+                    return await answers(index, names(*range(MANY))) == full
+
+                await eventually(complete)
+                move_slot(nodes, key_slot(b"pw:test:h:" + name(5)))
+                await eventually(complete)
+                # A pod that starts to write while the map is old is led to the right node as well.
+                pub.publish(stored=[block(5, tier=1)], evicted=[])
+
+                async def moved() -> bool:
+                    return await answers(index, names(5)) == held(pub, 1)
+
+                await eventually(moved)
+            lost = nodes[2]
+            lost.stop()
+
+            async def without() -> bool:
+                found = await answers(index, names(*range(MANY)))
+                return found is not None and 0 < sum(map(bool, found)) < MANY
+
+            await eventually(without)
+            assert not index.is_away
+
+
+def move_slot(nodes: list[redis_rig.Server], slot: int) -> None:
+    """Give a slot with its keys to another node, as resharding does."""
+    with contextlib.ExitStack() as stack:
+        admins = [stack.enter_context(node.admin()) for node in nodes]
+        ids = [admin.execute_command("CLUSTER", "MYID") for admin in admins]
+        owner = next(i for i in range(3) if 16384 * i // 3 <= slot < 16384 * (i + 1) // 3)
+        to = (owner + 1) % 3
+        admins[to].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[owner])
+        admins[owner].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+        while keys := admins[owner].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10):
+            for each in keys:
+                admins[owner].execute_command("MIGRATE", "127.0.0.1", nodes[to].port, each, 0, 5000)
+        for each in (admins[to], admins[owner]):
+            each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+
+
+async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
+    async with both(RedisAddress.parse("redis+cluster://127.0.0.1:1")) as (registry, index):
+        assert await asyncio.gather(*(index.lookup(names(1)) for _ in range(3))) == [None] * 3
+        with pytest.raises(OSError):
+            await index.write(7, {name(1): 0})
+        with pytest.raises(OSError):
+            await registry.pods()

@@ -1,0 +1,224 @@
+"""Links and bulk streams over mutual TLS: who has a certificate of the cluster's gets a wire, nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from certificates import Certificates
+from transport_rigs import FAST, SECRET, SMALL, Recorder, RecordingSink, pool, running
+
+from pagewire.core.errors import TransferFailed, Unavailable
+from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Role
+from pagewire.engine.exchange.peers import open_bulk_channel
+from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_sender import StreamSender
+from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.handshake import Identity
+from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkServer, LinkTimes
+from pagewire.serving.pod_config import PodConfig
+from pagewire.serving.tls import CLEAR, Tls, Wire
+
+TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.write(tmp_path_factory.mktemp("certificates"))
+
+
+def identity(name: str) -> Identity:
+    return Identity(peer_id=name, incarnation="1", role=Role.DECODE, secret=SECRET)
+
+
+class Pod:
+    """A pod's port with links and a bulk stream, and what came in."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.heard: list[LinkMessage] = []
+        self.came = asyncio.Event()
+        self.links = 0
+        self.source = Recorder()
+        self.sender = StreamSender(
+            pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(GRPC,), on_lost=self.source.on_lost,
+            on_sent=self.source.on_sent, message_bytes=SMALL.message_bytes, times=FAST,
+        )  # fmt: skip
+        links = LinkServer(
+            lambda: identity("P"), LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=lambda _: None),
+            times=TIMES,
+        )  # fmt: skip
+        self.server = GrpcServer(
+            "127.0.0.1", 0, (links.handler(), self.sender.handler()), credentials=wire.credentials()
+        )
+
+    def _on_up(self, _link: Link) -> None:
+        self.links += 1
+
+    def _on_message(self, _link: Link, message: LinkMessage) -> None:
+        if not isinstance(message, Heartbeat):
+            self.heard.append(message)
+            self.came.set()
+
+
+@contextlib.asynccontextmanager
+async def pod(wire: Wire) -> AsyncIterator[Pod]:
+    running_pod = Pod(wire)
+    await running_pod.server.start()
+    try:
+        yield running_pod
+    finally:
+        running_pod.sender.close("the test ends")
+        await running_pod.server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def dialling(address: str, wire: Wire) -> AsyncIterator[LinkDialer]:
+    events = LinkEvents(on_message=lambda *_: None, on_up=lambda _: None, on_down=lambda _: None)
+    dialer = LinkDialer(address, lambda: identity("D"), events, times=TIMES, wire=wire)
+    task = asyncio.create_task(dialer.run())
+    try:
+        yield dialer
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def receiving(address: str, wire: Wire, recorder: Recorder) -> AsyncIterator[StreamReceiver]:
+    async with open_bulk_channel(address, wire) as channel:
+        receiver = StreamReceiver(
+            channel, pod_id="D", source_id="P", secret=SECRET, memory=pool(filled=False), on_lost=recorder.on_lost,
+            carriers=(GRPC,), flow=SMALL, times=FAST,
+        )  # fmt: skip
+        async with running(receiver):
+            yield receiver
+
+
+@pytest.mark.parametrize("called", ["", "pagewire"])
+async def test_a_link_and_a_shipment_go_over_mutual_tls(certificates: Certificates, called: str) -> None:
+    ours = Wire(certificates.tls("client", called=called))
+    async with pod(Wire(certificates.tls("pod"))) as source, dialling(source.server.address, ours) as dialer:
+        link = await dialer.up(10)
+        link.send(Cancel(request_id="r", reason="client"))
+        async with asyncio.timeout(10):
+            await source.came.wait()
+        assert source.heard[0] == Cancel(request_id="r", reason="client")
+        recorder = Recorder()
+        async with receiving(source.server.address, ours, recorder) as receiver:
+            await receiver.connected(10)
+            sink = RecordingSink(recorder)
+            receiver.register(1, 0, sink)
+            source.sender.send("D", 1, 0, [(0, 0), (1, 1)])
+            await recorder.until(lambda: len(sink.placed) == 2)
+            assert sink.spoilt == []
+
+
+def strangers(certificates: Certificates, case: str) -> Wire:
+    match case:
+        case "another authority's":
+            return Wire(certificates.tls("client", whose="strangers"))
+        case "another authority's, and believes in it":
+            return Wire(certificates.tls("client", whose="strangers", believes="strangers"))
+        case "expired":
+            return Wire(certificates.tls("expired"))
+        case "none":
+            return CLEAR
+    raise AssertionError(case)
+
+
+CASES = ["another authority's", "another authority's, and believes in it", "expired", "none"]
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_without_a_certificate_of_the_cluster_there_is_no_wire(certificates: Certificates, case: str) -> None:
+    wire = strangers(certificates, case)
+    async with pod(Wire(certificates.tls("pod"))) as source, dialling(source.server.address, wire) as dialer:
+        with pytest.raises(Unavailable) as refused:
+            await dialer.up(10)
+        told = "local issuer certificate" if "believes" in case else "Socket closed"
+        assert told in refused.value.message
+        # What refuses does not say why, so whoever shows a certificate is told to look at it.
+        assert ("may refuse the certificate" in refused.value.message) == (told == "Socket closed" and case != "none")
+        recorder = Recorder()
+        async with receiving(source.server.address, wire, recorder) as receiver:
+            with pytest.raises(TransferFailed):
+                await receiver.connected(1.0)
+        assert (source.links, source.heard) == (0, [])
+
+
+async def test_a_tls_client_that_shows_nothing_gets_nothing(certificates: Certificates) -> None:
+    async with pod(Wire(certificates.tls("pod"))) as source:
+        credentials = grpc.ssl_channel_credentials(certificates.path("ca.pem").read_bytes())
+        async with grpc.aio.secure_channel(source.server.address, credentials) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"", timeout=5)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("shown", "part"),
+    [("expired", "has expired"), ("elsewhere", "Hostname Verification"), ("strangers", "local issuer certificate")],
+)
+async def test_a_pod_that_cannot_prove_itself_is_not_believed(
+    certificates: Certificates, shown: str, part: str
+) -> None:
+    tls = certificates.tls("pod", whose=shown) if shown == "strangers" else certificates.tls(shown)
+    ours = Wire(certificates.tls("client"))
+    async with pod(Wire(tls)) as source, dialling(source.server.address, ours) as dialer:
+        with pytest.raises(Unavailable) as refused:
+            await dialer.up(10)
+        assert part in refused.value.message
+        assert source.links == 0
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(certificates: Certificates, tmp_path: Path) -> None:
+    cert, key = tmp_path / "pod.pem", tmp_path / "pod.key"
+
+    def put(name: str) -> None:
+        cert.write_bytes(certificates.path(f"{name}.pem").read_bytes())
+        key.write_bytes(certificates.path(f"{name}.key").read_bytes())
+
+    put("expired")
+    ours = Wire(certificates.tls("client"))
+    theirs = Wire(Tls(cert=cert, key=key, ca=certificates.path("ca.pem")))
+    async with pod(theirs) as source, dialling(source.server.address, ours) as dialer:
+        with pytest.raises(Unavailable, match="expired"):
+            await dialer.up(10)
+        put("pod")
+        async with asyncio.timeout(10):
+            while dialer.link is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def test_files_that_are_none_are_named(certificates: Certificates, tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate")
+    good, ca = certificates.tls("pod"), certificates.path("ca.pem")
+    for tls, part in (
+        (Tls(cert=tmp_path / "gone.pem", key=good.key, ca=ca), "gone.pem"),
+        (Tls(cert=garbage, key=good.key, ca=ca), "garbage.pem"),
+        (Tls(cert=good.cert, key=certificates.path("client.key"), ca=ca), "client.key"),
+        (Tls(cert=good.cert, key=good.key, ca=garbage), "garbage.pem"),
+        (Tls(cert=good.cert, key=good.key), "tls_ca"),
+    ):
+        with pytest.raises(ValueError, match=part):
+            Wire(tls)
+
+
+def test_a_pods_settings_go_together() -> None:
+    pod: dict[str, Any] = {"model": "m", "role": Role.DECODE, "cluster_secret": "s"}
+    whole: dict[str, Any] = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a"}
+    PodConfig(**pod, **whole)
+    for missing in whole:
+        with pytest.raises(ValueError, match="go together"):
+            PodConfig(**pod, **{**whole, missing: ""})
+    for bare in ("nixl", "shm, collective"):
+        with pytest.raises(ValueError, match="in the clear"):
+            PodConfig(**pod, **whole, transports=bare)

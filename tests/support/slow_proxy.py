@@ -1,0 +1,71 @@
+"""A proxy on loopback that lets bytes through late, as told, or falls silent as a machine that lost its power does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+
+class SlowProxy:
+    """Forwards to a port; answers come `delay_s` late, and never while it is None.
+
+    Once it is silenced nothing goes either way, no byte and no end of a connection, until all is cut.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.delay_s: float | None = 0.0
+        self.port = 0
+        self._carries = asyncio.Event()
+        self._carries.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection."""
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers |= {writer, to_writer}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._carry(reader, to_writer, late=False))
+                tasks.create_task(self._carry(to_reader, writer, late=True))
+        except* OSError:
+            await self._carries.wait()
+        finally:
+            writer.close()
+            to_writer.close()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, late: bool) -> None:
+        while data := await reader.read(1 << 16):
+            if late:
+                while self.delay_s is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(self.delay_s)
+            await self._carries.wait()
+            writer.write(data)
+        await self._carries.wait()
+        writer.close()
+
+    def silence(self) -> None:
+        """Carry nothing any more, and say so to nobody."""
+        self._carries.clear()
+
+    def cut(self) -> None:
+        """Break all connections."""
+        self._carries.set()
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def slow_proxy(target: int) -> AsyncIterator[SlowProxy]:
+    """Run a proxy before `target`."""
+    proxy = SlowProxy(target)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+        proxy.cut()
+        await server.wait_closed()

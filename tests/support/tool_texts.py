@@ -1,0 +1,42 @@
+"""Two tools, what a model of each format says when it calls both, and the folder of a model that says what it is told.
+
+The folder's template writes the last message and the end of the sequence, and a fake pod repeats its prompt: so the
+model "says" what the user wrote, and stops.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+
+MARKS = {
+    "hermes": "<tool_call>",
+    "mistral": "[TOOL_CALLS]",
+    "llama3_json": "<|python_tag|>",
+    "pythonic": "[func_name1(",
+    "qwen3_coder": "<tool_call><function=f><parameter=a>",
+}
+SAYS = "{% if tools and false %}MARK{% endif %}{{ messages[-1].content }}<|im_end|>"
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "get_weather", "description": "of today", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+SAID = {
+    "hermes": 'I see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "東京 é"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+    "mistral": 'I see. [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "東京 é"}}, '
+    '{"name": "now", "arguments": {}}]',
+    "llama3_json": '{"name": "get_weather", "parameters": {"city": "東京 é"}}; {"name": "now", "parameters": {}}',
+    "pythonic": "[get_weather(city='東京 é'), now()]",
+    "qwen3_coder": "I see.\n<tool_call>\n<function=get_weather>\n<parameter=city>\n東京 é\n</parameter>\n</function>\n"
+    "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+}
+
+
+def model(folder: Path, format_name: str) -> Path:
+    """Write the folder of a model that "says" what the user wrote, and calls tools in a format."""
+    return byte_tokenizer.save(folder, chat_template=SAYS.replace("MARK", MARKS[format_name]))

@@ -1,0 +1,339 @@
+"""Tool calls in text: what each reader finds, however the text was cut, and that grammars and readers agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from pagewire.text.tools import grammar
+from pagewire.text.tools.formats import (
+    FORMATS,
+    HERMES,
+    LLAMA3_JSON,
+    MISTRAL,
+    PYTHONIC,
+    QWEN3_CODER,
+    ToolFormat,
+    format_of,
+)
+from pagewire.text.tools.reader import CallPart, ToolReader
+from pagewire.text.tools.readings import Schema
+
+WEATHERS: dict[str, Any] = {
+    "city": {"type": "string"},
+    "days": {"type": "array"},
+    "t": {"type": ["number", "null"]},
+    "exact": {"type": "boolean"},
+    "unit": {"enum": ["C", 1]},
+    "more": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+    "any": {"$ref": "#"},
+}
+KNOWN: dict[str, Schema] = {"get_weather": {"properties": WEATHERS}, "add": {"properties": None}, "now": {}}
+Call = tuple[str, str]
+
+
+def read(
+    tool_format: ToolFormat, pieces: list[str], most: int | None = None, tools: Mapping[str, Schema] = KNOWN
+) -> tuple[str, list[Call]]:
+    """Return the words and the calls, names and arguments; the deltas are what a client would add up."""
+    reader = ToolReader(tool_format, tools, most=most)
+    said = [*(reader.push(piece) for piece in pieces), reader.finish()]
+    calls: dict[int, Call] = {}
+    for part in (part for each in said for part in each.calls):
+        if part.name:
+            assert part.index == len(calls)
+            calls[part.index] = (part.name, part.arguments)
+        else:
+            name, arguments = calls[part.index]
+            calls[part.index] = (name, arguments + part.arguments)
+    return "".join(each.words for each in said), list(calls.values())
+
+
+WEATHER = '{"name": "get_weather", "arguments": {"city": "Paris \\"{x}\\"", "days": [1, {"a": 2}]}}'
+PARIS = ("get_weather", '{"city": "Paris \\"{x}\\"", "days": [1, {"a": 2}]}')
+CITY = '<parameter=city>\nParis\n "x" < 5\n</parameter>\n'
+
+
+def keyed(**values: str) -> str:
+    return "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+
+
+FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
+    (HERMES, f"<tool_call>\n{WEATHER}\n</tool_call>", "", [PARIS]),
+    (HERMES, f"Let me see.\n\n<tool_call>{WEATHER}</tool_call>\n<tool_call>\n{{\"name\": \"now\"}}\n</tool_call>\n",
+     "Let me see.", [PARIS, ("now", "{}")]),
+    (HERMES, f"<tool_call>{WEATHER}</tool_call> that was it", "that was it", [PARIS]),
+    (HERMES, f"<tool_call>{WEATHER[:-1]}\n</tool_call>", "", [PARIS]),
+    (HERMES, '<tool_call>{"arguments": {"a": 1}, "id": 5, "name": "add"}</tool_call>', "", [("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": null}</tool_call>', "", [("add", "{}")]),
+    (HERMES, '<tool_call>{"name": "unheard_of", "arguments": {}}</tool_call>', "", [("unheard_of", "{}")]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": [1', "", [("add", '{"a": [1')]),
+    (MISTRAL, f"[TOOL_CALLS] [{WEATHER}, {{\"name\":\"now\",\"arguments\":{{}}}}]", "", [PARIS, ("now", "{}")]),
+    (MISTRAL, f"Well [TOOL_CALLS]{WEATHER}", "Well", [PARIS]),
+    (MISTRAL, '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[CALL_ID]a1B2c3D4e[ARGS]{}', "",
+     [("add", '{"a": 1}'), ("now", "{}")]),
+    (LLAMA3_JSON, WEATHER.replace("arguments", "parameters"), "", [PARIS]),
+    (LLAMA3_JSON, f"<|python_tag|>{WEATHER}; {WEATHER}", "", [PARIS, PARIS]),
+    (LLAMA3_JSON, f"\n{WEATHER} and so on", "and so on", [PARIS]),
+    (PYTHONIC, "[get_weather(city=\"Paris\", exact=True, t=-1.5e3), now()]", "",
+     [("get_weather", '{"city": "Paris", "exact": true, "t": -1.5e3}'), ("now", "{}")]),
+    (PYTHONIC, "[add(a=[1, 'b\\'\\n', (None, null)], b={'x': {\"y\": false}}, c='\\x41\\u00e9')] ", "",
+     [("add", '{"a": [1, "b\'\\n", [null, null]], "b": {"x": {"y": false}}, "c": "Aé"}')]),
+    (PYTHONIC, "[now(), oh well", " oh well", [("now", "{}")]),
+    (QWEN3_CODER, f"I see.\n<tool_call>\n<function=get_weather>\n{CITY}</function>\n</tool_call>\n"
+     "<tool_call>\n<function=now>\n</function>\n</tool_call>", "I see.",
+     [("get_weather", '{"city": "Paris\\n \\"x\\" < 5"}'), ("now", "{}")]),
+    (QWEN3_CODER, "<tool_call><function=get_weather><parameter=city>Paris</parameter><parameter=days>[1, {\"a\": 2}]"
+     "</parameter></function></tool_call> well", "well",
+     [("get_weather", '{"city": "Paris", "days": [1, {"a": 2}]}')]),
+    (QWEN3_CODER, "<tool_call><function=get_weather>"
+     + keyed(t="-1.5e3", exact="True", unit="C", more="{\"a\": 1}", any="5") + "</function></tool_call>", "",
+     [("get_weather", '{"t": -1.5e3, "exact": true, "unit": "C", "more": {"a": 1}, "any": 5}')]),
+    (QWEN3_CODER, "<function=get_weather>" + keyed(t="None", exact="maybe", unit="1", more="[1]", any="{oh")
+     + "</function>\n</tool_call>", "",
+     [("get_weather", '{"t": null, "exact": "maybe", "unit": 1, "more": "[1]", "any": "{oh"}')]),
+    (QWEN3_CODER, "<tool_call><function=add>" + keyed(a="5", b="\n\n x\n\n")
+     + "</tool_call> <function=now></function>", "",
+     [("add", '{"a": "5", "b": "\\n\\n x\\n\\n"}'), ("now", "{}")]),
+    (QWEN3_CODER, "<tool_call><function=unheard.of><parameter=a>\n1\n</parameter>", "", [("unheard.of", '{"a": "1"')]),
+    (QWEN3_CODER, "<tool_call><function=get_weather><parameter=city>\nPar\n</param", "",
+     [("get_weather", '{"city": "Par')]),
+    (QWEN3_CODER, "<tool_call><function=get_weather><parameter=days>\n[1, 2", "", [("get_weather", '{"days": ')]),
+    (QWEN3_CODER, "<tool_call><function=now>\n</func", "", [("now", "{")]),
+    (QWEN3_CODER, "<tool_call><function=now> oh </function>", "oh </function>", [("now", "{}")]),
+]  # fmt: skip
+WORDS: list[tuple[ToolFormat, str]] = [
+    *(
+        (each, text)
+        for each in FORMATS.values()
+        for text in ("", " ", "hello\n", "a <tool b [TOOL {x} [1, 2]", "[", "{")
+    ),
+    (HERMES, "<tool_call>oh</tool_call> <tool_call></tool_call>"),
+    (HERMES, '<tool_call>{"arguments": {}}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "add", "arguments": [1]}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "a b", "arguments": {}}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "add", "argum'),
+    (MISTRAL, "[TOOL_CALLS] no [TOOL_CALLS] [5] [TOOL_CALLS] [TOOL_CALLS]"),
+    (LLAMA3_JSON, '{"name": "Bob", "parameters": {}}'),
+    (LLAMA3_JSON, '{"name": "add", "age": 3}'),
+    (LLAMA3_JSON, '  {"a": 1}\n<|python_tag|>print(1)'),
+    (PYTHONIC, "[see(x=1)](http://x)"),
+    (PYTHONIC, "[add(a=__import__('os'))]"),
+    (PYTHONIC, "[add(a=NaN)]"),
+    (PYTHONIC, "[add(1)]"),
+    (PYTHONIC, "[add(a=" + "[" * 40),
+    (PYTHONIC, "well [add(a=1)]"),
+    (QWEN3_CODER, "in <function=sub>, or <function=, <tool_call> <function=a b></function>"),
+    (QWEN3_CODER, "<tool_call>\n<function=now"),
+    (QWEN3_CODER, '<tool_call>{"name": "now", "arguments": {}}</tool_call>'),
+]
+
+
+@pytest.mark.parametrize(("tool_format", "text", "words", "calls"), FOUND)
+def test_calls_are_found_however_the_text_is_cut(
+    tool_format: ToolFormat, text: str, words: str, calls: list[Call]
+) -> None:
+    assert read(tool_format, [text]) == (words, calls)
+    assert read(tool_format, list(text)) == (words, calls)
+    assert read(tool_format, [text], most=1) == (words, calls[:1])
+    for cut in range(len(text)):
+        assert read(tool_format, [text[:cut], text[cut:]]) == (words, calls)
+
+
+@pytest.mark.parametrize(("tool_format", "text"), WORDS)
+def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, text: str) -> None:
+    for cut in range(len(text) + 1):
+        assert read(tool_format, [text[:cut], text[cut:]]) == (text, [])
+    assert read(tool_format, list(text)) == (text, [])
+
+
+SCRAPS = st.sampled_from((
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", WEATHER, '{"name": "add", ',
+    '"arguments": {', '"parameters": ', '"name": "now"', "{}", "}", "{", "[", "]", "[add(", "a=", "'", '"',
+    "\\", "\\u00",
+    ", ", ":", ";", ")", "\n", " ", "None", "1e5", "now()", "é",
+    "<function=", "<function=get_weather>", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "</",
+))  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(data=st.data(), tool_format=st.sampled_from(tuple(FORMATS.values())), scraps=st.lists(SCRAPS, max_size=12))
+def test_no_cut_changes_what_is_read(data: st.DataObject, tool_format: ToolFormat, scraps: list[str]) -> None:
+    text = "".join(scraps)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    words, calls = read(tool_format, [text])
+    assert read(tool_format, pieces) == (words, calls)
+    if not calls:
+        assert words == text
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+KEYWORDS = st.from_regex(r"[a-z_]{1,5}", fullmatch=True)
+CALLS = st.lists(
+    st.tuples(st.sampled_from(sorted(KNOWN)), st.dictionaries(KEYWORDS, VALUES, max_size=3)), min_size=1, max_size=3
+)
+
+
+def kind(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def written(
+    tool_format: ToolFormat, calls: list[tuple[str, dict[str, Any]]], literal: Callable[[Any], str] = repr
+) -> str:
+    """Return the text of calls as the format's own description has it."""
+    texts = []
+    for name, arguments in calls:
+        inner = as_json(arguments)
+        if (keywords := tool_format.keywords) is not None:
+            told = {
+                key: value if keywords.text_end and isinstance(value, str) else literal(value)
+                for key, value in arguments.items()
+            }
+            inner = keywords.between.join(
+                f"{keywords.before}{key}{keywords.middle}{value}{keywords.after}" for key, value in told.items()
+            )
+        before = tool_format.before_name + name + tool_format.before_arguments
+        texts.append(before + inner + tool_format.after_arguments)
+    return "".join(tool_format.opening) + "".join(tool_format.between).join(texts) + "".join(tool_format.closing)
+
+
+@settings(max_examples=150)
+@given(tool_format=st.sampled_from(tuple(FORMATS.values())), calls=CALLS, cut=st.integers(0, 200))
+def test_what_is_written_as_a_format_says_is_read_back(
+    tool_format: ToolFormat, calls: list[tuple[str, dict[str, Any]]], cut: int
+) -> None:
+    tools = KNOWN
+    if tool_format.keywords is not None and tool_format.keywords.text_end:
+        # The types have to be known, so each call has a schema of its own.
+        calls = [(f"{name}{place}", arguments) for place, (name, arguments) in enumerate(calls)]
+        tools = {
+            name: {"properties": {key: {"type": kind(value)} for key, value in told.items()}} for name, told in calls
+        }
+    text = written(tool_format, calls, as_json if tools is not KNOWN else repr)
+    words, found = read(tool_format, [text[:cut], text[cut:]], tools=tools)
+    assert words == ""
+    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+def test_a_call_is_told_as_it_grows() -> None:
+    reader = ToolReader(HERMES, KNOWN)
+    assert reader.push('I see. <tool_call>{"name": "add", "arg').words == "I see."
+    assert not reader.has_calls
+    assert reader.push('uments": {"a').calls == (CallPart(index=0, name="add", arguments='{"a'),)
+    assert reader.has_calls
+    assert reader.push('": 1').calls == (CallPart(index=0, arguments='": 1'),)
+    reader = ToolReader(QWEN3_CODER, KNOWN)
+    assert reader.push("<tool_call><function=get_weather>").calls == (
+        CallPart(index=0, name="get_weather", arguments="{"),
+    )
+    assert reader.push("<parameter=city>\nPa").calls == (CallPart(index=0, arguments='"city": "Pa'),)
+    assert reader.push("ris\n").calls == (CallPart(index=0, arguments="ris"),)
+    assert reader.push("</p").calls == ()
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{% if tools %}<tool_call></tool_call>{% endif %}", "hermes"),
+        ("<tool_call>\n<function=f>", None),
+        ("<tool_call>\n<function=f>\n<parameter=a>", "qwen3_coder"),
+        ("{{ '[TOOL_CALLS] [' }}", "mistral"),
+        ('{"name": function name, "parameters": dictionary} <|start_header_id|>ipython', "llama3_json"),
+        ("<|python_tag|>", "llama3_json"),
+        ("[func_name1(params_name1=params_value1), func_name2(params)] ipython <|python_tag|>", "pythonic"),
+        (byte_tokenizer.CHATML, None),
+    ],
+)
+def test_a_template_tells_its_format(template: str, name: str | None) -> None:
+    found = format_of(template)
+    assert (found.name if found is not None else None) == name
+
+
+TOOLS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "get_weather",
+        {
+            "type": "object",
+            "properties": {
+                "unit": {"enum": ["C", "F"]},
+                "city": {"type": "string"},
+                "days": {"type": "array", "items": {"$ref": "#/$defs/Day"}},
+            },
+            "required": ["city"],
+            "additionalProperties": False,
+            "$defs": {"Day": {"type": "integer"}},
+        },
+    ),
+    ("now", {"type": "object", "properties": {}, "additionalProperties": False}),
+]
+ALLOWED: list[list[tuple[str, dict[str, Any]]]] = [
+    [("get_weather", {"city": "Paris"})],
+    [("get_weather", {"unit": "C", "city": "é", "days": [1, 2]}), ("now", {}), ("get_weather", {"city": ""})],
+]
+FORBIDDEN: list[list[tuple[str, dict[str, Any]]]] = [
+    [("get_weather", {"unit": "C"})],
+    [("get_weather", {"unit": "K", "city": "a"})],
+    [("get_weather", {"city": "a", "days": ["x"]})],
+    [("then", {})],
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LLTokenizer:
+    folder: Path = byte_tokenizer.save(tmp_path_factory.mktemp("grammar"))
+    return LLTokenizer(str(folder / "tokenizer.json"), eos_token=byte_tokenizer.EOS_ID)
+
+
+def accepts(tokenizer: LLTokenizer, lark: str, text: str) -> bool:
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = byte_tokenizer.build().encode(text).ids
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+def test_a_forced_call_follows_its_schema_and_is_one_that_the_reader_reads(
+    tokenizer: LLTokenizer, tool_format: ToolFormat
+) -> None:
+    several = grammar.calls(tool_format, TOOLS, {}, is_single=False)
+    single = grammar.calls(tool_format, TOOLS, {}, is_single=True)
+    for calls in ALLOWED:
+        text = written(tool_format, calls, as_json)
+        assert accepts(tokenizer, several, text), text
+        assert accepts(tokenizer, single, text) == (len(calls) == 1)
+        assert [
+            (name, json.loads(arguments)) for name, arguments in read(tool_format, [text], tools=dict(TOOLS))[1]
+        ] == calls
+    for calls in FORBIDDEN:
+        assert not accepts(tokenizer, several, written(tool_format, calls, as_json)), calls
+    assert not accepts(tokenizer, several, "hello")
+    assert not accepts(tokenizer, several, "")
+
+
+def test_a_mark_that_is_a_special_token_is_forced_as_one(tokenizer: LLTokenizer) -> None:
+    lark = grammar.calls(HERMES, TOOLS[1:], {"<tool_call>": 0, "</tool_call>": 1}, is_single=True)
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+    ids = byte_tokenizer.build().encode('\n{"name": "now", "arguments": {}}\n').ids
+    assert matcher.try_consume_tokens([0, *ids, 1]) == len(ids) + 2
+    assert matcher.is_accepting()

@@ -1,0 +1,120 @@
+"""The formats in which models write tool calls: each format's marks, its reading, and what a call looks like in it.
+
+Pure; knows text only. How each is read is in `readings.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pagewire.text.tools import keyed, readings
+from pagewire.text.tools.readings import Calls
+from pagewire.text.tools.scanner import Scanner, Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keywords:
+    """How arguments are written one by one: `before` a name, `middle`, the value as JSON, `after`; `between` two.
+
+    Where there is a `text_end`, what may be a text stands there as it is, up to that, which `after` holds.
+    """
+
+    before: str = ""
+    middle: str
+    after: str = ""
+    between: str = ""
+    text_end: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """One way to write calls: `opening`, calls with `between` them, `closing`, each in pieces that may be tokens.
+
+    A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. `marks` are
+    to be seen in the text where they are special tokens.
+    """
+
+    name: str
+    read: Callable[[Scanner, Calls], Wait[None]]
+    opening: tuple[str, ...] = ()
+    before_name: str
+    before_arguments: str
+    after_arguments: str
+    between: tuple[str, ...]
+    closing: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    keywords: Keywords | None = None
+
+
+HERMES = ToolFormat(
+    name="hermes",
+    read=readings.hermes,
+    opening=("<tool_call>", "\n"),
+    between=("\n", "</tool_call>", "\n", "<tool_call>", "\n"),
+    closing=("\n", "</tool_call>"),
+    marks=("<tool_call>", "</tool_call>"),
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    after_arguments="}",
+)
+MISTRAL = ToolFormat(
+    name="mistral",
+    read=readings.mistral,
+    opening=("[TOOL_CALLS]", " ["),
+    between=(", ",),
+    closing=("]",),
+    marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    after_arguments="}",
+)
+LLAMA3_JSON = ToolFormat(
+    name="llama3_json",
+    read=readings.llama3_json,
+    before_name='{"name": "',
+    before_arguments='", "parameters": ',
+    after_arguments="}",
+    between=("; ",),
+    marks=("<|python_tag|>",),
+)
+PYTHONIC = ToolFormat(
+    name="pythonic",
+    read=readings.pythonic,
+    opening=("[",),
+    before_name="",
+    before_arguments="(",
+    after_arguments=")",
+    between=(", ",),
+    closing=("]",),
+    keywords=Keywords(middle="=", between=", "),
+)
+QWEN3_CODER = ToolFormat(
+    name="qwen3_coder",
+    read=readings.qwen3_coder,
+    opening=("<tool_call>", "\n"),
+    before_name="<function=",
+    before_arguments=">\n",
+    after_arguments=keyed.CLOSING,
+    between=("\n", "</tool_call>", "\n", "<tool_call>", "\n"),
+    closing=("\n", "</tool_call>"),
+    marks=("<tool_call>", "</tool_call>"),
+    keywords=Keywords(before=keyed.BEGIN, middle=">\n", after=f"\n{keyed.END}\n", text_end=keyed.END),
+)
+FORMATS = {each.name: each for each in (HERMES, MISTRAL, LLAMA3_JSON, PYTHONIC, QWEN3_CODER)}
+
+
+def format_of(template: str) -> ToolFormat | None:
+    """Return the format that a chat template tells its model to write, None where it tells none that is known."""
+    if "<function=" in template:
+        return QWEN3_CODER if keyed.BEGIN in template else None  # some write JSON behind it
+    if "<tool_call>" in template:
+        return HERMES
+    if "[TOOL_CALLS]" in template:
+        return MISTRAL
+    if re.search(r"\[\s*func_name\d*\(", template):
+        return PYTHONIC
+    if "<|python_tag|>" in template or ('"parameters":' in template and "ipython" in template):
+        return LLAMA3_JSON
+    return None

@@ -1,0 +1,128 @@
+"""Arguments written as `<parameter=city>\\nParis\\n</parameter>`, read into a JSON object.
+
+Pure; knows JSON and JSON schemas. Texts stand there as they are, everything else as JSON or, since templates of models
+write it so, as Python does: the schema tells which. What only texts may stand for is passed on while it grows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from pagewire.text.tools.scanner import NotACall, Scanner, Wait, json_of
+
+BEGIN, END = "<parameter=", "</parameter>"
+CLOSING = "</function>"
+ANY = frozenset(("string", "integer", "number", "boolean", "array", "object", "null"))
+TEXT = frozenset(("string",))
+MAX_DEPTH = 8
+_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_OPEN = ("$ref", "allOf", "properties", "items", "additionalProperties")  # these may be of any type
+
+
+def arguments(scanner: Scanner, schema: Mapping[str, Any], go_on: Callable[[str], None]) -> Wait[None]:
+    """Tell the pieces of the JSON object of the arguments that come next, up to what closes the call.
+
+    Where the text is over before, the object stays incomplete. Raises nothing: that a call is one was settled before.
+    """
+    properties = schema.get("properties")
+    go_on("{")
+    comma = ""
+    while True:
+        yield from scanner.space()
+        if (yield from scanner.ends_within(BEGIN, CLOSING)):
+            return
+        if not (yield from scanner.found(BEGIN)):
+            break
+        key, is_whole = yield from _all_until(scanner, ">")
+        if not is_whole:
+            return
+        go_on(f"{comma}{_quoted(key)}: ")
+        comma = ", "
+        if not (yield from _value(scanner, _types_of(properties, key), go_on)):
+            return
+    yield from scanner.found(CLOSING)
+    go_on("}")
+    scanner.mark()
+
+
+def types(schema: object, depth: int = 0) -> Set[str]:
+    """Return the JSON types that a schema allows a value; one that says nothing of it is a text."""
+    if not isinstance(schema, dict):
+        return TEXT
+    said, values = schema.get("type"), schema.get("enum")
+    if isinstance(said, str):
+        return frozenset((said,))
+    if isinstance(said, list):
+        return frozenset(each for each in said if isinstance(each, str))
+    if "const" in schema:
+        return frozenset((_type(schema["const"]),))
+    if isinstance(values, list):
+        return frozenset(map(_type, values))
+    choices = next((schema[name] for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list)), None)
+    if choices is None:
+        return ANY if any(name in schema for name in _OPEN) else TEXT
+    return ANY if depth >= MAX_DEPTH else frozenset[str]().union(*(types(each, depth + 1) for each in choices))
+
+
+def _types_of(properties: object, key: str) -> Set[str]:
+    return types(properties.get(key)) if isinstance(properties, dict) else TEXT
+
+
+def _value(scanner: Scanner, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[bool]:
+    """Tell the value that comes next, without the lines' ends around it; returns whether it is whole."""
+    if (yield from scanner.peek()) == "\n":
+        yield from scanner.take()
+    if allowed != TEXT:
+        text, is_whole = yield from _all_until(scanner, END)
+        if is_whole:
+            go_on(_json(text.removesuffix("\n"), allowed))
+        return is_whole
+    go_on('"')
+    held = ""
+    while True:
+        piece, is_whole = yield from scanner.until(END)
+        piece = held + piece
+        held = "\n" if piece.endswith("\n") else ""
+        go_on(_quoted(piece.removesuffix("\n"))[1:-1])
+        scanner.mark()
+        if is_whole:
+            go_on('"')
+            return True
+        if scanner.is_over:
+            return False
+
+
+def _all_until(scanner: Scanner, marker: str) -> Wait[tuple[str, bool]]:
+    text, is_whole = "", False
+    while not is_whole:
+        piece, is_whole = yield from scanner.until(marker)
+        text += piece
+        scanner.mark()
+        if not is_whole and scanner.is_over:
+            break
+    return text, is_whole
+
+
+def _json(text: str, allowed: Set[str]) -> str:
+    """Return the JSON of a value, the text itself where it is of none of the other types."""
+    plain = text.strip()
+    plain = _OF_PYTHON.get(plain, plain)
+    try:
+        found = _type(json_of(plain))
+    except NotACall:
+        return _quoted(text)
+    is_allowed = found in allowed or (found == "integer" and "number" in allowed)
+    return plain if found != "string" and is_allowed else _quoted(text)
+
+
+def _type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

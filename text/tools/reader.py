@@ -1,0 +1,98 @@
+"""Reads the tool calls out of one answer while it grows.
+
+Pure; knows text only. Invariants: how the text was cut into pieces changes neither the words nor the calls; of a text
+that holds no call nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from pagewire.text.tools.formats import ToolFormat
+from pagewire.text.tools.readings import Calls, Schema
+from pagewire.text.tools.scanner import Scanner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPart:
+    """A piece of call `index`: the first one of each has its `name`; the `arguments` of all, joined, are a JSON object.
+
+    An answer that is cut off may leave the last call's arguments incomplete. The first piece has an `id` as well, once
+    somebody gave it one.
+    """
+
+    index: int
+    name: str = ""
+    arguments: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What new text turned out to be: words for the user, and pieces of calls, one of each call at most."""
+
+    words: str = ""
+    calls: tuple[CallPart, ...] = ()
+
+
+class ToolReader:
+    """The reader of one answer. `tools` are those that there are, each with the schema of its arguments; calls beyond
+    `most` are dropped.
+    """
+
+    def __init__(self, tool_format: ToolFormat, tools: Mapping[str, Schema], *, most: int | None = None) -> None:
+        self._scanner = Scanner()
+        self._calls = _Calls(tools)
+        self._most = most
+        self._steps: Generator[None, None, None] = tool_format.read(self._scanner, self._calls)
+
+    @property
+    def has_calls(self) -> bool:
+        """True once there was a call."""
+        return self._calls.count > 0
+
+    def push(self, piece: str) -> Said:
+        """Take the next piece of text and return what is certain now."""
+        self._scanner.feed(piece)
+        return self._advance()
+
+    def finish(self) -> Said:
+        """Return what was held back: the text is over."""
+        self._scanner.is_over = True
+        return self._advance()
+
+    def _advance(self) -> Said:
+        next(self._steps, None)
+        words, parts = self._calls.taken()
+        return Said(words=words, calls=tuple(part for part in parts if self._most is None or part.index < self._most))
+
+
+class _Calls(Calls):
+    """Gathers what the reading of a format says, until it is taken."""
+
+    def __init__(self, tools: Mapping[str, Schema]) -> None:
+        self.tools = tools
+        self.count = 0
+        self._words = ""
+        self._parts: dict[int, CallPart] = {}
+
+    def say(self, words: str) -> None:
+        self._words += words
+
+    def begin(self, name: str) -> None:
+        self._parts[self.count] = CallPart(index=self.count, name=name)
+        self.count += 1
+
+    def go_on(self, arguments: str) -> None:
+        if not arguments:
+            return
+        index = self.count - 1
+        part = self._parts.get(index, CallPart(index=index))
+        self._parts[index] = CallPart(index=index, name=part.name, arguments=part.arguments + arguments)
+
+    def taken(self) -> tuple[str, tuple[CallPart, ...]]:
+        """Return what was said since the last time."""
+        words, parts = self._words, tuple(self._parts.values())
+        self._words, self._parts = "", {}
+        return words, parts

@@ -1,0 +1,242 @@
+"""How each format of tool calls is read, while its text grows.
+
+Pure; knows text only. A format without marks takes a text for calls only where it begins like one and names a tool
+that there is; what only looks like a call is words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pagewire.text.tools import keyed
+from pagewire.text.tools.pythonic import arguments as pythonic_arguments
+from pagewire.text.tools.scanner import Depth, NotACall, Scanner, Wait, json_of
+
+NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")
+_NAME = re.compile(r"[a-zA-Z0-9_.\-]")
+_ARGUMENTS = ("arguments", "parameters")
+NO_ARGUMENTS = "{}"
+
+Schema = Mapping[str, Any]
+
+
+class Calls(Protocol):
+    """Who is told what a text says; `tools` are those that there are, each with the schema of its arguments, and
+    `count` the calls that have begun.
+    """
+
+    tools: Mapping[str, Schema]
+    count: int
+
+    def say(self, words: str) -> None:
+        """These are words for the user."""
+        ...
+
+    def begin(self, name: str) -> None:
+        """A call of `name` begins."""
+        ...
+
+    def go_on(self, arguments: str) -> None:
+        """This is more of its arguments."""
+        ...
+
+
+def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them, words before and behind."""
+    while (yield from _words(scanner, calls, "<tool_call>")):
+        before = calls.count
+        try:
+            yield from scanner.space()
+            yield from _json_call(scanner, calls, needs_arguments=False)
+            yield from scanner.space()
+        except NotACall:
+            calls.say(scanner.unmarked())
+        # Small models forget a brace, and the mark closes the call all the same.
+        if calls.count > before and (yield from scanner.found("</tool_call>")):
+            yield from scanner.space()
+        scanner.mark()
+
+
+def mistral(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` once for each."""
+    while (yield from _words(scanner, calls, "[TOOL_CALLS]")):
+        try:
+            if (yield from scanner.space()) == "[":
+                yield from scanner.expect("[")
+                yield from _list_of_calls(scanner, calls)
+            elif (yield from scanner.peek()) == "{":
+                yield from _json_call(scanner, calls, needs_arguments=False)
+            else:
+                yield from _named_call(scanner, calls)
+            yield from scanner.space()
+            scanner.mark()
+        except NotACall:
+            calls.say(scanner.unmarked())
+
+
+def llama3_json(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`{"name": ..., "parameters": {...}}`, with `;` between several, from the beginning or a `<|python_tag|>` on."""
+    is_call = (yield from scanner.space()) == "{"
+    scanner.rewind()
+    while is_call or (yield from _words(scanner, calls, "<|python_tag|>")):
+        is_call = False
+        try:
+            while True:
+                yield from scanner.space()
+                yield from _json_call(scanner, calls, needs_arguments=True)
+                if (yield from scanner.space()) == ";":
+                    yield from scanner.expect(";")
+                scanner.mark()
+                if not (yield from scanner.space()):
+                    break
+        except NotACall:
+            calls.say(scanner.unmarked())
+
+
+def pythonic(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`[name(argument=value, ...), ...]`, and nothing before it."""
+    try:
+        yield from scanner.space()
+        yield from scanner.expect("[")
+        while True:
+            yield from scanner.space()
+            name = yield from scanner.run(_NAME)
+            arguments = yield from pythonic_arguments(scanner)
+            _begin(scanner, calls, name, is_marked=False)
+            calls.go_on(arguments)
+            if (yield from scanner.space()) != ",":
+                break
+            yield from scanner.expect(",")
+            scanner.mark()
+        yield from scanner.expect("]")
+        yield from scanner.space()
+        scanner.mark()
+    except NotACall:
+        calls.say(scanner.unmarked())
+    yield from _words(scanner, calls)
+
+
+def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
+    """`<tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>`, words before and behind.
+
+    Models forget the first mark. Then `<function=` names a tool that there is, or is words.
+    """
+    while marker := (yield from _words(scanner, calls, "<tool_call>", "<function=")):
+        is_marked = marker == "<tool_call>"
+        try:
+            if is_marked:
+                yield from scanner.space()
+                yield from scanner.expect("<function=")
+            name = yield from scanner.run(_NAME)
+            yield from scanner.expect(">")
+            _begin(scanner, calls, name, is_marked=is_marked)
+        except NotACall:
+            calls.say(scanner.unmarked())
+            continue
+        yield from keyed.arguments(scanner, calls.tools.get(name, {}), calls.go_on)
+        yield from scanner.space()
+        if (yield from scanner.ends_within("</tool_call>")) or (yield from scanner.found("</tool_call>")):
+            yield from scanner.space()
+        scanner.mark()
+
+
+def _words(scanner: Scanner, calls: Calls, *markers: str) -> Wait[str]:
+    """Say words up to one of `markers`; returns which, "" for none."""
+    while True:
+        words, marker = yield from scanner.words(*markers)
+        calls.say(words)
+        if marker or scanner.is_over:
+            return marker
+
+
+def _list_of_calls(scanner: Scanner, calls: Calls) -> Wait[None]:
+    while True:
+        yield from scanner.space()
+        yield from _json_call(scanner, calls, needs_arguments=False)
+        if (yield from scanner.space()) != ",":
+            break
+        yield from scanner.expect(",")
+    yield from scanner.expect("]")
+
+
+def _json_call(scanner: Scanner, calls: Calls, *, needs_arguments: bool) -> Wait[None]:
+    """An object with a name and, wherever they stand, arguments; other members are passed over."""
+    name, held, has_begun = "", None, False
+    yield from scanner.expect("{")
+    while (yield from scanner.space()) != "}":
+        key = yield from scanner.json_string()
+        yield from scanner.space()
+        yield from scanner.expect(":")
+        yield from scanner.space()
+        if key == "name" and not name:
+            name = yield from scanner.json_string()
+        elif key in _ARGUMENTS and held is None and not has_begun:
+            if name:
+                yield from _arguments(scanner, calls, name, is_marked=not needs_arguments)
+                has_begun = True
+            else:
+                held = _object_text((yield from scanner.json_text()))
+        else:
+            yield from scanner.json_text()
+        goes_on = (yield from scanner.space()) == ","
+        if has_begun:
+            scanner.mark()
+        if not goes_on:
+            break
+        yield from scanner.expect(",")
+    yield from scanner.space()
+    yield from scanner.expect("}")
+    if not has_begun:
+        if not name or (needs_arguments and held is None):
+            raise NotACall
+        _begin(scanner, calls, name, is_marked=not needs_arguments)
+        calls.go_on(held or NO_ARGUMENTS)
+    scanner.mark()
+
+
+def _named_call(scanner: Scanner, calls: Calls) -> Wait[None]:
+    name = yield from scanner.run(_NAME)
+    if not name:
+        raise NotACall
+    if (yield from scanner.found("[CALL_ID]")):
+        yield from scanner.run(_NAME)
+    yield from scanner.found("[ARGS]")
+    yield from scanner.space()
+    yield from _arguments(scanner, calls, name, is_marked=True)
+
+
+def _arguments(scanner: Scanner, calls: Calls, name: str, *, is_marked: bool) -> Wait[None]:
+    """Begin the call once its arguments do, and pass them on piece by piece."""
+    if (yield from scanner.peek()) != "{":
+        arguments = _object_text((yield from scanner.json_text()))
+        _begin(scanner, calls, name, is_marked=is_marked)
+        calls.go_on(arguments)
+        return
+    _begin(scanner, calls, name, is_marked=is_marked)
+    depth = Depth()
+    while not depth.is_done:
+        calls.go_on((yield from scanner.json_piece(depth)))
+        scanner.mark()
+
+
+def _begin(scanner: Scanner, calls: Calls, name: str, *, is_marked: bool) -> None:
+    if not NAME.fullmatch(name) or (not is_marked and name not in calls.tools):
+        raise NotACall
+    calls.begin(name)
+    scanner.mark()
+
+
+def _object_text(text: str) -> str:
+    """Return the JSON object that a value is, or that its text is; none at all is one without members."""
+    value = json_of(text)
+    if isinstance(value, str):
+        value = json_of(value)
+        text = json.dumps(value)  # which has no half of a surrogate pair
+    if value is None:
+        return NO_ARGUMENTS
+    if not isinstance(value, dict):
+        raise NotACall
+    return text
