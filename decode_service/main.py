@@ -1,4 +1,4 @@
-"""Constructs a decode pod, or a colocated one, and runs it."""
+"""Constructs a decode pod's, or a colocated one's, service."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ import time
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.decode_service.service import DecodeService
-from pagewire.engine.client import EngineClient
-from pagewire.engine.config import EngineConfig
 from pagewire.engine.exchange.exchange import block_sender
-from pagewire.engine.front import Front, Ready
-from pagewire.kvtransfer.transports.offered import offered
-from pagewire.serving import logs
-from pagewire.serving.pod_config import PodConfig
+from pagewire.engine.front import Front
 
 
-async def run(config: PodConfig, on_ready: Ready) -> None:
-    """Serve until SIGTERM, then drain. Raises ValueError on a bad configuration, EngineFailed when the engine dies."""
-    logs.configure(config.pod_id or config.role.value, config.log_level)
-    offers = offered(config.transports, config.shm_dir, config.host, config.device)
-    engine = await EngineClient.start(EngineConfig.of(config))
-    front = Front(config, config.role, engine, offers)
-    service = DecodeService(front, sender=block_sender(front), clock=MonotonicClock(), wall=time.time)
-    await front.run(service, on_ready)
+def service(front: Front) -> DecodeService:
+    """Return the job behind `front`; call on the running event loop."""
+    return DecodeService(front, sender=block_sender(front), clock=MonotonicClock(), wall=time.time)

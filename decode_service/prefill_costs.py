@@ -5,25 +5,57 @@ Reads loads and meters; decides nothing. Invariant: it never dials anybody to kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
 from pagewire.core.messages import Candidate, Source
 from pagewire.decode_service.prefill_choice import Calibration, local_s, remote_s
-from pagewire.engine.exchange.peers import Peers
-from pagewire.engine.exchange.prefix_plan import PrefixPlan, plan_prefix
+from pagewire.engine.exchange.prefix_plan import FetchMode, PrefixPlan, plan_prefix
+from pagewire.kvtransfer.link_cost import LinkCost
+
+
+class KnownPeer(Protocol):
+    """A pod that was met: its own latest word on its load, None before the first."""
+
+    @property
+    def load(self) -> Load | None:
+        """What it said last."""
+        ...
+
+
+class KnownPeers(Protocol):
+    """The pods that were met, and what taking blocks from them costs."""
+
+    def all(self) -> Mapping[str, KnownPeer]:
+        """Return all of them, by pod id."""
+        ...
+
+    def known(self, pod_id: str, address: str) -> KnownPeer | None:
+        """Return one, None where it was never met."""
+        ...
+
+    def cost(self, pod_id: str, address: str) -> LinkCost:
+        """Return what taking blocks from it is known to cost."""
+        ...
 
 
 class PrefillCosts:
-    """Predicts seconds until a first token; `here` learns of local prompts, `there` of remote ones."""
+    """Predicts seconds until a first token; `here` learns of local prompts, `there` of remote ones.
 
-    def __init__(self, layout: KVLayout, load: Callable[[], Load], peers: Peers) -> None:
+    `fetch` holds for all pods: those that prefill for this one are told the same at their start.
+    """
+
+    def __init__(
+        self, layout: KVLayout, load: Callable[[], Load], peers: KnownPeers, fetch: FetchMode = FetchMode.AUTO
+    ) -> None:
         self.here = Calibration()
         self.there = Calibration()
         self._layout = layout
         self._load = load
         self._peers = peers
+        self._fetch = fetch
 
     @property
     def s_per_token(self) -> float:
@@ -39,7 +71,7 @@ class PrefillCosts:
     def prefix(self, num_tokens: int, cached_blocks: int, sources: Sequence[Source]) -> PrefixPlan:
         """Return the cheapest beginning of a prompt that is built here."""
         known = [(source, self._peers.cost(source.pod_id, source.address)) for source in sources]
-        return plan_prefix(num_tokens, cached_blocks, known, self._layout, self.s_per_token)
+        return plan_prefix(num_tokens, cached_blocks, known, self._layout, self.s_per_token, self._fetch)
 
     def local_s(self, num_tokens: int, cached_blocks: int, sources: Sequence[Source]) -> float:
         """Return the predicted seconds until the first token of a prompt that is built here."""
@@ -53,5 +85,6 @@ class PrefillCosts:
         link = self._peers.cost(candidate.pod_id, candidate.address)
         cost_s = (load.prefill_s_per_token if load is not None else 0.0) or self.s_per_token
         cached_blocks = max(0, candidate.cached_tokens) // self._layout.block_size
-        plan = plan_prefix(num_tokens, cached_blocks, [(source, link) for source in sources], self._layout, cost_s)
+        known = [(source, link) for source in sources]
+        plan = plan_prefix(num_tokens, cached_blocks, known, self._layout, cost_s, self._fetch)
         return self.there.factor * remote_s(plan, candidate, load, cost_s, link)

@@ -14,9 +14,12 @@ from pagewire.core.block_hash import chain, max_hit_blocks
 from pagewire.core.engine_messages import Keep
 from pagewire.core.messages import Candidate, FirstToken, Run, Source
 from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.span import Span
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.core.trace_context import TraceContext
 from pagewire.decode_service.surroundings import Surroundings
 from pagewire.engine.exchange.delivery import Delivery
+from pagewire.engine.exchange.shipment_span import shipment_span
 from pagewire.engine.exchange.taking import Taking
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.shipment import IncomingShipment
@@ -36,6 +39,7 @@ class RemotePrefill:
         deadline_s: float,
         watch: Stopwatch,
         on_first_token: Callable[[FirstToken], None],
+        trace: TraceContext | None,
     ) -> None:
         self.first_token: FirstToken | None = None
         self.fetched_blocks = 0
@@ -46,7 +50,7 @@ class RemotePrefill:
         self._on_first_token = on_first_token
         self._num_tokens = len(spec.tokens) + len(spec.output)
         self._block_size = around.layout.block_size
-        self._taking: Taking = around.exchange.taking(spec.request_id, deadline_s, watch, self._take_first_token)
+        self._taking: Taking = around.exchange.taking(spec.request_id, deadline_s, watch, self._take_first_token, trace)
 
     @property
     def runs(self) -> list[Delivery]:
@@ -107,6 +111,12 @@ class RemotePrefill:
         self.fetched_blocks = await self._taking.fetch(plan.source, hit_blocks, hashes)
         return hit_blocks + self.fetched_blocks
 
+    def spans(self, now_s: float) -> tuple[Span, ...]:
+        """Return what a trace shows of what was brought here."""
+        layout = self._around.layout
+        fetches = (shipment_span("fetch", each, layout, now_s) for each in self._taking.fetches)
+        return (*fetches, *(shipment_span("shipment", each, layout, now_s) for each in self.runs))
+
     async def settle(self) -> None:
         """End what is on its way; returns when nobody writes into the request's blocks any more."""
         await self._taking.settle()
@@ -141,7 +151,7 @@ class RemotePrefill:
         """Run the prompt on one prefill pod and see it to its end; None when the pod cannot be reached."""
         sources = tuple(each for each in self._known_sources(first_block) if each.pod_id != candidate.pod_id)
 
-        def question(shipment: IncomingShipment, ticket: bytes) -> Run:
+        def question(shipment: IncomingShipment, ticket: bytes, traceparent: str) -> Run:
             self._watch.stamp(Phase.RUN_SENT, self._around.clock.now())
             return Run(
                 spec=self._spec,
@@ -153,6 +163,7 @@ class RemotePrefill:
                 lease_s=self._around.lease_s,
                 deadline_s=self._taking.remaining_s,
                 sources=sources,
+                traceparent=traceparent,
             )
 
         return await self._taking.run(

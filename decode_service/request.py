@@ -25,11 +25,14 @@ from pagewire.core.errors import (
     Unavailable,
 )
 from pagewire.core.messages import Candidate, Ended, FirstToken, LinkMessage, Submit, Tokens
+from pagewire.core.report import Report
+from pagewire.core.span import Span
 from pagewire.core.timeline import Phase, Stopwatch, Timeline
 from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.prefill_choice import Calibration, Prediction
 from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.decode_service.report import report_of
+from pagewire.decode_service.request_span import StepNotes, request_span
 from pagewire.decode_service.streams import Streams
 from pagewire.decode_service.surroundings import Surroundings
 from pagewire.serving.link import Link
@@ -47,6 +50,7 @@ class Request:
         self._around = around
         self._notes = notes
         self._watch = Stopwatch(around.pod_id)
+        self.trace = around.trace_of(submit.traceparent)  # what its span is below, None where it is not traced
         self._remote = RemotePrefill(
             submit.spec,
             submit.sources,
@@ -54,8 +58,10 @@ class Request:
             deadline_s=around.clock.now() + submit.deadline_s,
             watch=self._watch,
             on_first_token=self._on_first_token,
+            trace=self.trace,
         )
         self._life: asyncio.Task[None] | None = None
+        self._failure: ErrorInfo | None = None  # what the router was told
         self._cancelled = ""  # the reason, once somebody asked
         self._ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
         self._is_in_engine = False
@@ -257,7 +263,11 @@ class Request:
         first = self._remote.first_token
         ours = self._watch.timeline()
         timelines: tuple[Timeline, ...] = (ours, first.timeline) if first is not None else (ours,)
-        report = report_of(
+        self._failure = ErrorInfo.of(error) if error is not None else None
+        self._say(Ended(request_id=self.request_id, error=self._failure, report=self._report(), timelines=timelines))
+
+    def _report(self) -> Report:
+        return report_of(
             self._spec,
             self._remote,
             self._ended.result() if self._ended.done() else None,
@@ -267,8 +277,11 @@ class Request:
             prediction=self._prediction,
             notes=self._notes,
         )
-        info = ErrorInfo.of(error) if error is not None else None
-        self._say(Ended(request_id=self.request_id, error=info, report=report, timelines=timelines))
+
+    def span(self, notes: StepNotes) -> Span:
+        """Return what a trace shows of it, once it is settled; `notes` are those of its steps."""
+        shipments = self._remote.spans(self._around.clock.now())
+        return request_span(self._watch.timeline(), self._report(), shipments, notes, failure=self._failure)
 
     async def _settle(self) -> None:
         """Free what is held: the prefill pod's side, then ours, once nobody writes into it."""

@@ -20,23 +20,26 @@ import grpc
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost, Unavailable
-from pagewire.core.messages import Cancel, Ended, LinkMessage, Stop, Submit, Tokens
+from pagewire.core.messages import Cancel, Ended, LinkMessage, Run, ShipmentRefused, Stop, Submit, Tokens
 from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
 from pagewire.decode_service.prefill_costs import PrefillCosts
 from pagewire.decode_service.request import Request
+from pagewire.decode_service.request_span import StepNotes
 from pagewire.decode_service.surroundings import Surroundings
 from pagewire.engine.brownout import shorten
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
-from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
+from pagewire.engine.exchange.peers import BulkChannel
+from pagewire.engine.exchange.prefix_plan import FetchMode
 from pagewire.engine.front import Front
 from pagewire.engine.scheduling_policy import policy_named
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.serving.link import Link
-from pagewire.serving.metrics import Sample
+from pagewire.serving.metrics import WAIT_FOR_BLOCKS
+from pagewire.serving.sample import Sample
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +56,12 @@ class DecodeService:
         clock: Clock,
         wall: Callable[[], float] = time.time,
         sender: StreamSender,
-        bulk_channel: BulkChannel = open_bulk_channel,
+        bulk_channel: BulkChannel | None = None,
     ) -> None:
         config, engine = front.config, front.engine
         self._front = front
         self._requests: dict[str, Request] = {}
+        self._traced: dict[str, StepNotes] = {}  # of those requests that are
         self._counters: Counter[str] = Counter()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,7 +70,9 @@ class DecodeService:
         self._admission = Admission(engine.reserve, config.max_num_waiting, scheduling, clock)
         self._handovers = Handovers(engine, clock)
         self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
-        self._costs = PrefillCosts(engine.ready.layout, front.load, self._exchange.peers)
+        self._costs = PrefillCosts(
+            engine.ready.layout, front.load, self._exchange.peers, FetchMode(config.prefix_fetch)
+        )
         self._around = Surroundings(
             pod_id=front.identity.peer_id,
             address=lambda: front.address,
@@ -76,6 +82,7 @@ class DecodeService:
             costs=self._costs,
             handovers=self._handovers,
             load=front.load,
+            trace_of=front.trace_of,
             clock=clock,
             lease_s=config.lease_s,
         )
@@ -101,8 +108,11 @@ class DecodeService:
     def gauges(self) -> Iterator[Sample]:
         """Yield what is known of links, and how far predictions are corrected."""
         yield from self._exchange.gauges()
-        yield Sample("prefill_correction", {"where": "local"}, self._costs.here.factor)
-        yield Sample("prefill_correction", {"where": "remote"}, self._costs.there.factor)
+        waiting = self._admission.num_waiting
+        yield Sample(WAIT_FOR_BLOCKS, {}, waiting, "Requests that wait for blocks before the engine has them")
+        text = "What the predicted time of a prefill is multiplied with"
+        yield Sample("prefill_correction", {"where": "local"}, self._costs.here.factor, text)
+        yield Sample("prefill_correction", {"where": "remote"}, self._costs.there.factor, text)
 
     def on_step(self, step: StepDone) -> None:
         """Stream what a step sampled: one frame per router."""
@@ -112,11 +122,30 @@ class DecodeService:
                 frames[request.link].append(record)
         for link, records in frames.items():
             _say(link, Tokens(records=tuple(records)))
+        if self._traced:
+            self._note(step)
         for end in step.ends:
             if request := self._requests.get(end.request_id):
                 request.on_end(end)
         if step.ends or step.load is not None:
             self._admission.room()
+
+    def _note(self, step: StepDone) -> None:
+        """Note what a step did for the requests that are traced."""
+        end_s = self._around.clock.now()
+        start_s = end_s - step.elapsed_s
+        for chunk in step.prompts:
+            if notes := self._traced.get(chunk.request_id):
+                notes.chunk(chunk.num_tokens, start_s, end_s)
+        tokens: Counter[str] = Counter()
+        for record in step.records:
+            if record.request_id in self._traced:
+                tokens[record.request_id] += len(record.tokens)
+        for request_id, num_tokens in tokens.items():
+            self._traced[request_id].sampled(num_tokens, start_s, end_s)
+        for request_id in step.preempted:
+            if notes := self._traced.get(request_id):
+                notes.preempted(end_s)
 
     async def drained(self) -> None:
         """Return when every request is settled, and what was handed over is fetched."""
@@ -167,6 +196,11 @@ class DecodeService:
                     request.stop(message.index)
                 else:
                     request.cancel(message.reason)
+            case Run(spec=spec, generation=generation):
+                # It was a prefill pod when somebody was told of it.
+                error = Draining(f"{self._front.identity.peer_id} is a {self._front.identity.role} pod")
+                refusal = ShipmentRefused(request_id=spec.request_id, generation=generation, error=ErrorInfo.of(error))
+                _say(link, refusal)
 
     def on_down(self, link: Link) -> None:
         """A router is gone: nobody hears of its requests any more."""
@@ -194,6 +228,8 @@ class DecodeService:
         submit, notes = shorten(submit, self._front.load().brownout, self._front.config.brownout_max_tokens)
         self._counters["shortened"] += bool(notes)
         request = self._requests[submit.spec.request_id] = Request(submit, link, self._around, notes)
+        if request.trace is not None:
+            self._traced[request.request_id] = StepNotes()
         task = asyncio.create_task(self._run(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -227,6 +263,8 @@ class DecodeService:
         finally:
             self._counters["ended"] += 1
             del self._requests[request.request_id]
+            if request.trace is not None and self._front.tracing is not None:
+                self._front.tracing.record(request.span(self._traced.pop(request.request_id)), request.trace)
             if not self._requests:
                 self._idle.set()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pagewire.core.clock import Clock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
+from pagewire.core.trace_context import TraceContext
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
 from pagewire.decode_service.prefill_costs import PrefillCosts
@@ -17,7 +18,10 @@ from pagewire.engine.running_engine import RunningEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The pod around a request. `load` is the engine's latest word; `address` is where others dial this pod."""
+    """The pod around a request. `load` is the engine's latest word; `address` is where others dial this pod.
+
+    `trace_of` reads a traceparent, None where nothing is traced.
+    """
 
     pod_id: str
     address: Callable[[], str]
@@ -27,6 +31,7 @@ class Surroundings:
     costs: PrefillCosts
     handovers: Handovers
     load: Callable[[], Load]
+    trace_of: Callable[[str], TraceContext | None]
     clock: Clock
     lease_s: float
 

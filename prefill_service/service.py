@@ -17,19 +17,19 @@ from pagewire.core.block_hash import chain
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import ChunkDone, StepDone
 from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, Overloaded, PagewireError
-from pagewire.core.messages import LinkMessage, Run, RunAccepted, ShipmentRefused
+from pagewire.core.messages import Ended, LinkMessage, Run, RunAccepted, ShipmentRefused, Submit
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export, say
-from pagewire.engine.exchange.peers import BulkChannel, open_bulk_channel
-from pagewire.engine.exchange.prefix_plan import plan_prefix
+from pagewire.engine.exchange.peers import BulkChannel
+from pagewire.engine.exchange.prefix_plan import FetchMode, plan_prefix
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.outgoing import OutgoingState
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.prefill_service.prompt import Prompt
 from pagewire.serving.link import Link
-from pagewire.serving.metrics import Sample
+from pagewire.serving.sample import Sample
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class PrefillService:
         clock: Clock,
         wall: Callable[[], float],
         sender: StreamSender,
-        bulk_channel: BulkChannel = open_bulk_channel,
+        bulk_channel: BulkChannel | None = None,
     ) -> None:
         self._front = front
         self._engine = front.engine
@@ -76,7 +76,7 @@ class PrefillService:
             records[record.request_id].append(record)
         for chunk in step.chunks:
             if prompt := self._by_engine_id.get(chunk.request_id):
-                self._on_chunk(prompt, chunk, records[chunk.request_id])
+                self._on_chunk(prompt, chunk, records[chunk.request_id], step.elapsed_s)
         for end in step.ends:
             if end.error is not None and (prompt := self._by_engine_id.get(end.request_id)):
                 self._fail(prompt, end.error)
@@ -107,8 +107,12 @@ class PrefillService:
 
     def on_message(self, link: Link, message: LinkMessage) -> None:
         """Take a decode pod's `Run`."""
-        if isinstance(message, Run):
-            self._on_run(link, message)
+        match message:
+            case Run():
+                self._on_run(link, message)
+            case Submit(spec=spec):
+                error = Draining(f"{self._front.identity.peer_id} is a prefill pod: it owns no requests")
+                say(link, Ended(request_id=spec.request_id, error=ErrorInfo.of(error)))
 
     def on_down(self, link: Link) -> None:
         """A decode pod is gone; its prompts end with their shipments."""
@@ -147,10 +151,12 @@ class PrefillService:
         if not self._front.lifecycle.is_ready:
             raise Draining(f"{self._front.identity.peer_id} is draining")
         shipment = self._exchange.exports.shipment(link, run, ships=run.ship)
+        now_s = self._clock.now()
         watch = Stopwatch(self._front.identity.peer_id)
-        watch.stamp(Phase.RUN_RECEIVED, self._clock.now())
+        watch.stamp(Phase.RUN_RECEIVED, now_s)
+        trace = self._front.trace_of(run.traceparent)
         engine_id = f"{run.spec.request_id}/{link.peer.peer_id}/{run.generation}"
-        deadline_s = self._clock.now() + run.deadline_s
+        deadline_s = now_s + run.deadline_s
         return Prompt(
             link=link,
             request_id=run.spec.request_id,
@@ -159,8 +165,11 @@ class PrefillService:
             shipment=shipment,
             deadline_s=deadline_s,
             run=run,
+            layout=self._engine.ready.layout,
             watch=watch,
-            taking=self._exchange.taking(engine_id, deadline_s, watch),
+            taking=self._exchange.taking(engine_id, deadline_s, watch, trace=trace),
+            opened_s=now_s,
+            trace=trace,
         )
 
     async def _fetch_and_run(self, prompt: Prompt) -> None:
@@ -189,13 +198,14 @@ class PrefillService:
         layout, peers = self._engine.ready.layout, self._exchange.peers
         tokens = prompt.run.spec.tokens + prompt.run.spec.output
         known = [(source, peers.cost(source.pod_id, source.address)) for source in prompt.run.sources]
-        plan = plan_prefix(len(tokens), hit_blocks, known, layout, self._front.load().prefill_s_per_token)
+        cost_s, mode = self._front.load().prefill_s_per_token, FetchMode(self._front.config.prefix_fetch)
+        plan = plan_prefix(len(tokens), hit_blocks, known, layout, cost_s, mode)
         if plan.source is None:
             return hit_blocks
         hashes = chain(prompt.run.spec.root, tokens, layout.block_size)[hit_blocks : plan.num_blocks]
         return hit_blocks + await prompt.taking.fetch(plan.source, hit_blocks, hashes)
 
-    def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, records: Sequence[TokenRecord]) -> None:
+    def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, records: Sequence[TokenRecord], elapsed_s: float) -> None:
         if prompt.shipment.state is not OutgoingState.SHIPPING:
             return
         exports = self._exchange.exports
@@ -203,7 +213,8 @@ class PrefillService:
             exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids, chunk.group))
             return
         now_s = self._clock.now()
-        prompt.num_chunks += 1
+        prompt.computed(chunk, now_s - elapsed_s, now_s)
+        prompt.watch.stamp(Phase.PREFILL_BEGUN, now_s - elapsed_s)  # the first stamp stands
         prompt.watch.stamp(Phase.FIRST_CHUNK_COMPUTED, now_s)
         is_finished = False
         if chunk.is_last and records:

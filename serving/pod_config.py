@@ -9,6 +9,9 @@ from pagewire.core.config import setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
+from pagewire.serving.tls import Wire
+
+UNENCRYPTED = frozenset(("collective", "nixl"))  # transports that leave the host and know no TLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +22,20 @@ class PodConfig:
     role: Role = setting(help="what this pod does")
     host: str = setting("127.0.0.1", help="address to listen on; peers must be able to dial it")
     port: int = setting(0, help="gRPC port, 0 for a free one")
-    metrics_port: int = setting(0, help="port of /metrics, 0 for a free one")
+    metrics_port: int = setting(0, help="HTTP port of /metrics, /health and /live, 0 for a free one")
     pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
     cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)
-    redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis or Valkey to register in", is_secret=True)
+    tls_cert: str = setting("", help="PEM file of the certificate to show to peers; in the clear when unset")
+    tls_key: str = setting("", help="PEM file of that certificate's key")
+    tls_ca: str = setting("", help="PEM file of the authority that every process of the cluster has a certificate of")
+    tls_name: str = setting("", help="name in all those certificates; the address that is dialled when unset")
+    redis_url: str = setting(
+        "redis://127.0.0.1:6379/0",
+        help="Redis or Valkey to register in; rediss: with TLS, redis+cluster: a Redis Cluster",
+        is_secret=True,
+    )
+    redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
     device: str = setting("cpu", help="device of the engine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"
@@ -68,11 +80,19 @@ class PodConfig:
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
     transports: str = setting("auto", help="how KV may travel, best first: auto (shm, grpc), or names with commas")
+    prefix_fetch: Literal["auto", "always", "never"] = setting(
+        "auto", help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
+    )
     shm_dir: str = setting("", help="directory for shm's sockets, shared by pods in other network namespaces")
     drain_s: float = setting(
         30.0, help="time to finish running requests after SIGTERM; what still runs then is handed over", unit="s"
     )
     handover_s: float = setting(15.0, help="time for other pods to take over what was handed over", unit="s")
+    otlp_endpoint: str = setting(
+        "",
+        help="http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC) that traces go to; as "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says when unset, and nothing is traced where that is unset too",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
 
     def __post_init__(self) -> None:
@@ -94,5 +114,13 @@ class PodConfig:
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
+        if bool(self.tls_cert) != bool(self.tls_key) or bool(self.tls_cert) != bool(self.tls_ca):
+            raise ValueError("tls_cert, tls_key and tls_ca go together: a pod's peers show certificates too")
+        if self.tls_ca and (bare := UNENCRYPTED.intersection(self.transports.replace(" ", "").split(","))):
+            raise ValueError(f"transport {', '.join(sorted(bare))} sends in the clear: not where tls_ca is set")
         if self.role is Role.ROUTER:
             raise ValueError("role must be prefill, decode or colocated: a router is not a pod")
+
+    def wire(self) -> Wire:
+        """Return how peers are met; raises ValueError, naming the file, where a certificate cannot be used."""
+        return Wire.of(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca, name=self.tls_name)

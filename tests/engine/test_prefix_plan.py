@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Source
-from pagewire.engine.exchange.prefix_plan import PRIOR_S_PER_TOKEN, plan_prefix
+from pagewire.engine.exchange.prefix_plan import PRIOR_S_PER_TOKEN, FetchMode, plan_prefix
 from pagewire.kvtransfer.link_cost import LinkCost
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
@@ -31,6 +31,20 @@ def test_a_slow_link_is_not() -> None:
 def test_what_is_here_is_not_fetched() -> None:
     plan = plan_prefix(64, 3, [(source(64), LinkCost(rtt_s=0.0, s_per_byte=0.0))], LAYOUT, 1e-3)
     assert (plan.num_blocks, plan.source) == (3, None)
+
+
+def test_always_takes_the_longest_and_of_equals_the_cheapest_however_dear() -> None:
+    dear, dearer = LinkCost(rtt_s=5.0, s_per_byte=0.0), LinkCost(rtt_s=9.0, s_per_byte=0.0)
+    known = [(source(32, "short"), LinkCost()), (source(48, "dearer"), dearer), (source(48, "dear"), dear)]
+    plan = plan_prefix(64, 0, known, LAYOUT, 1e-3, FetchMode.ALWAYS)
+    assert (plan.num_blocks, plan.source) == (3, source(48, "dear"))
+    assert plan.seconds == 5.0 + 16 * 1e-3  # forced, and predicted as what it is
+
+
+def test_never_takes_nothing_however_cheap() -> None:
+    free = LinkCost(rtt_s=0.0, s_per_byte=0.0)
+    plan = plan_prefix(64, 1, [(source(64), free)], LAYOUT, 1e-3, FetchMode.NEVER)
+    assert (plan.num_blocks, plan.source, plan.seconds) == (1, None, 48 * 1e-3)
 
 
 @given(

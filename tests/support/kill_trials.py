@@ -23,7 +23,10 @@ from kill_states import (
 from live_cluster import LiveCluster
 from live_stream import completed, streaming
 
-FLAGS = ("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "16", "--prefill-mode", "remote")
+FLAGS = (
+    *("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "16", "--prefill-mode", "remote"),
+    *("--prefix-fetch", "always"),  # to compute a block of a tiny model may take no longer than to ask for it
+)
 MAX_TOKENS = 120
 NUM_PROMPT = 20 * BLOCK + 5
 INDEXED = 16 * BLOCK  # the deepest block of such a prompt that the index has a key for
