@@ -35,7 +35,7 @@ NAME = "shm"
 TOKEN_BYTES = 32
 CONNECT_S = 4.0
 # Messages are tiny: their size sets how often one is written and credited, and how long the first is checksummed.
-FLOW = Flow(window_bytes=64 << 20, message_bytes=8 << 20)
+FLOW = Flow(window_bytes=128 << 20, message_bytes=16 << 20)
 
 _CARD = struct.Struct(f"<{TOKEN_BYTES}sQ")  # token, blocks in the pool | the socket's address
 
