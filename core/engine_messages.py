@@ -264,12 +264,26 @@ class PromptChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLife:
+    """What became of a sampled block of the pool, from being taken until what was in it was lost.
+
+    It lived `lived_s`, the last `idle_s` of it without anybody taking hold of it; `gaps_s` lie between the last times
+    that somebody did, after the one who took it.
+    """
+
+    lived_s: float
+    idle_s: float
+    gaps_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
     """What one step, or one command between steps, brought about; or what a step that still computes has done of its
     chunks (then there is nothing else in it).
 
     `elapsed_s` is how long the step computed, 0 where none did. `preempted` are requests of which a sequence had to
-    give way, each as often as it had.
+    give way, each as often as it had. `num_tokens` are those of prompts that the step computed and those that it drew.
+    `lives` are of the sampled blocks whose life has ended.
     """
 
     records: tuple[TokenRecord, ...] = ()
@@ -281,6 +295,8 @@ class StepDone:
     elapsed_s: float = 0.0
     prompts: tuple[PromptChunk, ...] = ()
     preempted: tuple[str, ...] = ()
+    num_tokens: int = 0
+    lives: tuple[BlockLife, ...] = ()
 
 
 EngineMessage = (

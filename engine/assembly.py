@@ -15,6 +15,7 @@ from pagewire.core.engine_messages import EngineReady, RefusedRole
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.messages import Role
+from pagewire.engine.block_lives import BlockLives
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import Brownout
@@ -99,7 +100,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     mover = BlockMover(cache.pool, num_slots, backend)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
     scheduler = Scheduler(
-        BlockPool(cache.num_blocks, num_slots),
+        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock)),
         terms.limits,
         terms.policy,
         policy_named(config.scheduling),

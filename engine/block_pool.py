@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.cache_quota import CacheQuota
-from pagewire.core.engine_messages import CachedBlock
+from pagewire.core.engine_messages import BlockLife, CachedBlock
 from pagewire.engine.block import Block
+from pagewire.engine.block_lives import BlockLives
 from pagewire.engine.moves import Move, Moves, Way
 from pagewire.engine.prefix_cache import PrefixCache
 
@@ -26,15 +27,18 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """Reference-counted blocks with a prefix cache in the unreferenced ones.
 
-    Its news are of every `news_stride`-th block of a chain.
+    Its news are of every `news_stride`-th block of a chain; how long blocks live is told where `lives` are followed.
     """
 
-    def __init__(self, num_blocks: int, num_host_slots: int = 0, *, news_stride: int = 1) -> None:
+    def __init__(
+        self, num_blocks: int, num_host_slots: int = 0, *, news_stride: int = 1, lives: BlockLives | None = None
+    ) -> None:
         self._moves = Moves()
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
         self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride)
         self.host = self.cache.host
+        self._lives = lives
         self._pinned: set[int] = set()  # cached for good: the pool itself holds them once
         self._reserved = 0
         self._references = 0  # of all blocks together
@@ -139,6 +143,8 @@ class BlockPool:
             self._blocks[block_id].references += 1
             self.cache.take_out(block_id)
         self._references += len(block_ids)
+        if self._lives is not None:
+            self._lives.used(block_ids)
 
     def is_writable(self, block_id: int) -> bool:
         """Return whether the holder of a block may write into it: it is its own, and the cache does not know it."""
@@ -250,7 +256,7 @@ class BlockPool:
             and self.cache.num_idle
             and self.host.num_parked < self.host.capacity
         ):
-            self._free += self.cache.evict()
+            self._evict()
         return len(self._free) - before
 
     def take_moves(self) -> tuple[Move, ...]:
@@ -260,6 +266,10 @@ class BlockPool:
     def drain_events(self) -> tuple[tuple[CachedBlock, ...], tuple[CachedBlock, ...]]:
         """Return (stored, evicted) since the last call: what is in another tier than was told, and what is in none."""
         return self.cache.drain_events()
+
+    def drain_lives(self) -> tuple[BlockLife, ...]:
+        """Return what became of the sampled blocks whose life ended since the last call."""
+        return () if self._lives is None else self._lives.drain()
 
     def cached_chain(self) -> tuple[CachedBlock, ...]:
         """Return everything that the cache knows, parents before children."""
@@ -291,13 +301,21 @@ class BlockPool:
         free, taken = self._free, []
         for _ in range(num_blocks):
             if not free:
-                free += self.cache.evict()
+                self._evict()
             block_id = free.pop()
             self._blocks[block_id].references = 1
             taken.append(block_id)
         self.num_allocated += num_blocks
         self._references += num_blocks
+        if self._lives is not None:
+            self._lives.taken(taken)
         return taken
+
+    def _evict(self) -> None:
+        evicted = self.cache.evict()
+        self._free += evicted
+        if self._lives is not None:
+            self._lives.lost(evicted)
 
     def _put_back(self, block: Block) -> None:
         if block.block_hash is None:

@@ -98,6 +98,7 @@ class EngineLoop:
         self._ends: list[SequenceEnd] = []
         self._prompts: list[PromptChunk] = []
         self._computed = self._output = 0
+        self._step_tokens = 0  # of the step that was computed last
         self._block_steps = self._block_steps_shared = 0
         self._told = self._load()  # the load that the outside knows
 
@@ -377,6 +378,7 @@ class EngineLoop:
                 self._prompts.append(PromptChunk(request_id=sequence.request_id, num_tokens=computed_tokens))
             self._records += done.records
             self._output += sum(len(record.tokens) for record in done.records)
+            self._step_tokens += computed_tokens + grant.num_draws
             if done.chunk is not None:
                 self._chunks.append(done.chunk)
             if done.end is not None:
@@ -417,6 +419,7 @@ class EngineLoop:
         records, self._records = tuple(self._records), []
         chunks, self._chunks = tuple(self._chunks), []
         ends, self._ends = tuple(self._ends), []
+        step_tokens, self._step_tokens = self._step_tokens, 0
         prompts, self._prompts = tuple(self._prompts), []
         preempted, self._scheduler.preempted = tuple(self._scheduler.preempted), []
         load = self._load()
@@ -435,6 +438,8 @@ class EngineLoop:
             elapsed_s=elapsed_s,
             prompts=prompts,
             preempted=preempted,
+            num_tokens=step_tokens,
+            lives=self._scheduler.pool.drain_lives(),
         )
 
     def _load(self) -> Load:

@@ -42,6 +42,7 @@ from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registration import Registration
 from pagewire.serving.registry import Registry
 from pagewire.serving.sample import Sample
+from pagewire.serving.step_counts import StepCounts
 from pagewire.serving.tls import Wire
 from pagewire.serving.tracing import Exporter, Process, Tracing
 
@@ -119,6 +120,7 @@ class Front:
         self.tracing: Tracing | None = None
         if exporter is not None:
             self.tracing = Tracing(exporter, Process(f"pagewire-{role.value}", self.identity.peer_id))
+        self._step_counts = StepCounts()
         self.address = ""  # where peers dial it, once it serves
         self._load = Load(blocks_total=engine.ready.num_blocks, blocks_free=engine.ready.num_blocks)
 
@@ -131,7 +133,8 @@ class Front:
         return self.tracing.begin(traceparent) if self.tracing is not None and traceparent else None
 
     def note(self, step: StepDone) -> None:
-        """Take the engine's latest word on its load and its cache."""
+        """Take the engine's latest word on its load, its steps and its cache."""
+        self._step_counts.note(step)
         if step.load is not None:
             self._load = step.load
         if step.stored or step.evicted:
@@ -166,7 +169,7 @@ class Front:
             ends.push_async_callback(service.aclose)
             self.address = doors.address
             collector = LoadCollector(
-                self._about(), self.load, self._counters_of(service), service.gauges,
+                self._about(), self.load, self._counters_of(service), service.gauges, self._step_counts,
                 pids={"front": os.getpid(), "engine": self.engine.pid}, device=self.engine.ready.device,
             )  # fmt: skip
             registration = Registration(

@@ -60,6 +60,11 @@ class Grant:
     forks: tuple[Draw, ...] = ()
     spilled: tuple[int, ...] = ()
 
+    @property
+    def num_draws(self) -> int:
+        """How many sequences get a token of the grant, or candidates for one."""
+        return 0 if self.draw is None else 1 + len(self.forks)
+
     def draws(self) -> dict[str, Draw]:
         """Return all draws by the names of the sequences that they are for."""
         if self.draw is None:

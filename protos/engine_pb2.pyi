@@ -271,8 +271,18 @@ class PromptChunk(_message.Message):
     num_tokens: int
     def __init__(self, request_id: _Optional[str] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
+class BlockLife(_message.Message):
+    __slots__ = ("lived_s", "idle_s", "gaps_s")
+    LIVED_S_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    GAPS_S_FIELD_NUMBER: _ClassVar[int]
+    lived_s: float
+    idle_s: float
+    gaps_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, lived_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., gaps_s: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class StepDone(_message.Message):
-    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load", "elapsed_s", "prompts", "preempted")
+    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load", "elapsed_s", "prompts", "preempted", "num_tokens", "lives")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +292,8 @@ class StepDone(_message.Message):
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenRecord]
     chunks: _containers.RepeatedCompositeFieldContainer[ChunkDone]
     ends: _containers.RepeatedCompositeFieldContainer[SequenceEnd]
@@ -291,4 +303,6 @@ class StepDone(_message.Message):
     elapsed_s: float
     prompts: _containers.RepeatedCompositeFieldContainer[PromptChunk]
     preempted: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., prompts: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ..., preempted: _Optional[_Iterable[str]] = ...) -> None: ...
+    num_tokens: int
+    lives: _containers.RepeatedCompositeFieldContainer[BlockLife]
+    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., prompts: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ..., preempted: _Optional[_Iterable[str]] = ..., num_tokens: _Optional[int] = ..., lives: _Optional[_Iterable[_Union[BlockLife, _Mapping]]] = ...) -> None: ...

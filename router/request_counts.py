@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Protocol
 
+from pagewire.core.distribution import Distribution
 from pagewire.core.errors import Cancelled, Overloaded, PagewireError, status_of
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.router.distribution import Distribution
 from pagewire.router.prediction import Targets
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.request import Finished

@@ -12,10 +12,9 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from pagewire.router.distribution import Distribution
 from pagewire.router.request_counts import RequestCounts
+from pagewire.serving.sample import add_distribution
 
 PROVIDER = "pagewire"
 
@@ -69,7 +68,7 @@ class RequestCollector(Collector):
         for name, (field, text) in _VLLM.items():
             family = HistogramMetricFamily(f"vllm:{name}", text, labels=names)
             for title, counts in models:
-                _add(family, [title, self._engine], attrgetter(field)(counts))
+                add_distribution(family, [title, self._engine], attrgetter(field)(counts))
             yield family
         prompt = CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of requests that have begun", labels=names)
         output = CounterMetricFamily("vllm:generation_tokens", "Tokens that went out", labels=names)
@@ -88,7 +87,7 @@ def _ours(models: Sequence[tuple[str, RequestCounts]]) -> Iterator[Metric]:
     for name, (field, text) in _OURS.items():
         family = HistogramMetricFamily(f"pagewire_router_{name}", text, labels=["model"])
         for title, counts in models:
-            _add(family, [title], attrgetter(field)(counts))
+            add_distribution(family, [title], attrgetter(field)(counts))
         yield family
     placements = CounterMetricFamily(
         "pagewire_router_placements",
@@ -120,16 +119,11 @@ def _otel(models: Sequence[tuple[str, RequestCounts]]) -> Iterator[Metric]:
     )
     for title, counts in models:
         for (operation, error), each in counts.otel_duration_s.items():
-            _add(duration, [PROVIDER, title, operation, error], each)
+            add_distribution(duration, [PROVIDER, title, operation, error], each)
         for operation, each in counts.otel_ttft_s.items():
-            _add(ttft, [PROVIDER, title, operation], each)
+            add_distribution(ttft, [PROVIDER, title, operation], each)
         for operation, each in counts.otel_tpot_s.items():
-            _add(tpot, [PROVIDER, title, operation], each)
+            add_distribution(tpot, [PROVIDER, title, operation], each)
         for (operation, kind), each in counts.otel_tokens.items():
-            _add(tokens, [PROVIDER, title, operation, kind], each)
+            add_distribution(tokens, [PROVIDER, title, operation, kind], each)
     yield from (duration, ttft, tpot, tokens)
-
-
-def _add(family: HistogramMetricFamily, labels: Sequence[str], distribution: Distribution) -> None:
-    buckets = [(str(floatToGoString(bound)), float(count)) for bound, count in distribution.buckets()]  # type: ignore[no-untyped-call]
-    family.add_metric(labels, buckets, distribution.total)

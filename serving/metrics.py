@@ -18,6 +18,7 @@ from pagewire.serving import vllm_metrics
 from pagewire.serving.device_usage import DeviceUsage
 from pagewire.serving.process_usage import ProcessUsage
 from pagewire.serving.sample import Sample, families
+from pagewire.serving.step_counts import StepCounts
 
 WAIT_FOR_BLOCKS = "requests_waiting_for_blocks"  # a gauge of services whose requests wait before the engine
 
@@ -90,7 +91,7 @@ class About:
 class LoadCollector:
     """Turns a pod's load, its counters and what is measured beside them into metrics, with its name and role as labels.
 
-    `pids` are the pod's processes by what they do, `device` is the UUID of its GPU.
+    `steps` are what its steps came to, `pids` its processes by what they do, `device` is the UUID of its GPU.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LoadCollector:
         load: Callable[[], Load],
         counters: Callable[[], dict[str, float]],
         gauges: Callable[[], Iterator[Sample]],
+        steps: StepCounts,
         *,
         pids: Mapping[str, int],
         device: str,
@@ -107,6 +109,7 @@ class LoadCollector:
         self._load = load
         self._counters = counters
         self._gauges = gauges
+        self._steps = steps
         self._processes = ProcessUsage(pids)
         self._device = DeviceUsage(device)
 
@@ -120,6 +123,7 @@ class LoadCollector:
         samples = vllm_metrics.engine_samples(load, num_waiting, about.cache)
         names = {"model_name": about.model, "engine": about.pod_id, "role": about.role}
         yield from families(samples, vllm_metrics.PREFIX, names)
+        yield from vllm_metrics.step_histograms(self._steps, names)
 
 
 def _of_load(load: Load) -> Iterator[Sample]:

@@ -1,11 +1,14 @@
-"""One value to show in /metrics, and how several of a name become a family."""
+"""One value to show in /metrics, how several of a name become a family, and how a distribution becomes a histogram."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
+
+from pagewire.core.distribution import Distribution
 
 
 class Sample(NamedTuple):
@@ -29,3 +32,9 @@ def families(samples: Iterable[Sample], prefix: str, common: Mapping[str, str]) 
             family = found[sample.name] = kind(prefix + sample.name, text, labels=[*common, *sample.labels])
         family.add_metric([*common.values(), *sample.labels.values()], float(sample.value))
     yield from found.values()
+
+
+def add_distribution(family: HistogramMetricFamily, labels: Sequence[str], distribution: Distribution) -> None:
+    """Add a histogram with these label values to its family."""
+    buckets = [(str(floatToGoString(bound)), float(count)) for bound, count in distribution.buckets()]  # type: ignore[no-untyped-call]
+    family.add_metric(labels, buckets, distribution.total)

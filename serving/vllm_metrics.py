@@ -1,15 +1,19 @@
 """What a pod shows under the names that vLLM gave it, so that dashboards made for vLLM read it.
 
-Of engines alone: running, waiting, KV, prefix cache, preemptions. What is counted of whole requests is the router's to
-show, which alone sees them whole: no name is shown by both, so that a sum over all processes counts nothing twice.
+Of engines alone: running, waiting, KV, prefix cache, preemptions, steps, how long blocks live. What is counted of whole
+requests is the router's to show, which alone sees them whole: no name is shown by both, so that a sum over all
+processes counts nothing twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from prometheus_client.core import HistogramMetricFamily, Metric
+
 from pagewire.core.load import Load
-from pagewire.serving.sample import Sample
+from pagewire.serving.sample import Sample, add_distribution
+from pagewire.serving.step_counts import StepCounts
 
 PREFIX = "vllm:"
 
@@ -30,3 +34,17 @@ def engine_samples(load: Load, num_waiting: int, config: Mapping[str, str]) -> I
     }
     for name, (total, text) in totals.items():
         yield Sample(name, {}, total, text, is_total=True)
+
+
+def step_histograms(steps: StepCounts, common: Mapping[str, str]) -> Iterator[Metric]:
+    """Yield what steps came to, `common` as its labels."""
+    distributions = {
+        "iteration_tokens_total": (steps.tokens, "Prompt tokens that a step computed and tokens that it drew"),
+        "kv_block_lifetime_seconds": (steps.lived_s, "A block's life, from being taken to being evicted; sampled"),
+        "kv_block_idle_before_evict_seconds": (steps.idle_s, "Of that, the time since its last use; sampled"),
+        "kv_block_reuse_gap_seconds": (steps.gap_s, "Between two uses of a block, its last ones; sampled"),
+    }
+    for name, (distribution, text) in distributions.items():
+        family = HistogramMetricFamily(PREFIX + name, text, labels=[*common])
+        add_distribution(family, [*common.values()], distribution)
+        yield family

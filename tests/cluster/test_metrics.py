@@ -105,6 +105,10 @@ def test_sums_over_pods_are_the_sums_of_answers(cluster: LiveCluster) -> None:
     assert grown("router", "gen_ai_client_token_usage_sum", gen_ai_token_type="output") == output
     assert grown("router", "vllm:prompt_tokens_total") == prompt
     assert grown("router", "vllm:request_success_total", finished_reason="length") == len(PROMPTS) * 2
+    for who in ("prefill", "decode"):
+        stepped = [grown(who, f"pagewire_{name}_total") for name in ("prompt_tokens_computed", "generation_tokens")]
+        assert grown(who, "vllm:iteration_tokens_total_sum") == sum(stepped)
+        assert 0 < grown(who, "vllm:iteration_tokens_total_count") <= sum(stepped)
     computed, cached = (grown("prefill", f"pagewire_prompt_tokens_{name}_total") for name in ("computed", "cached"))
     assert computed + cached == prompt
     gaps = grown("router", "vllm:inter_token_latency_seconds_count")

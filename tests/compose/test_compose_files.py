@@ -236,6 +236,16 @@ def test_labels_say_the_version_of_the_project() -> None:
     assert f"#TAG={version[1]}\n" in text(COMPOSE / ".env.example")
 
 
+def test_every_image_that_is_built_is_told_its_revision_and_says_it_in_its_last_layer() -> None:
+    told = [service["build"]["args"].get("REVISION") for _, service in services() if "build" in service]
+    assert told
+    assert set(told) == {"${REVISION:-}"}
+    for target in ("router", "pod-cpu", "pod-cuda"):
+        own = text(COMPOSE / "Dockerfile").partition(f" AS {target}\n")[2].partition("\n\n")[0]
+        ends = ["ARG REVISION=", "LABEL org.opencontainers.image.revision=${REVISION}"]
+        assert own.splitlines()[-3:-1] == ends, target
+
+
 def test_the_build_sees_only_what_is_shipped() -> None:
     lines = [line for line in text(ROOT / ".dockerignore").splitlines() if not line.startswith("#")]
     assert lines[0] == "*"

@@ -25,6 +25,7 @@ NO_ENGINE = 77
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 TAG = "compose-test"
+REVISION = secrets.token_hex(20)  # as long as a commit's, and another each time
 IMAGES = ("router", "pod-cpu")
 BASE = "localhost/pagewire-base:bookworm"
 REDIS = "localhost/pagewire-redis:bookworm"
@@ -73,13 +74,14 @@ def engine(folder: Path) -> Iterator[Engine]:
 def images(engine: Engine, folder: Path) -> dict[str, str]:
     """Build what the stack runs, and return the variables that name it."""
     default = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", (COMPOSE / "compose.yaml").read_text(encoding="utf-8")))
-    variables = {"TAG": TAG, "BASE_IMAGE": default["BASE_IMAGE"], "REDIS_IMAGE": default["REDIS_IMAGE"]}
+    variables = {name: default[name] for name in ("BASE_IMAGE", "REDIS_IMAGE")}
+    variables |= {"TAG": TAG, "REVISION": REVISION}
     if not (engine.pull(default["BASE_IMAGE"]) and engine.pull(default["REDIS_IMAGE"])):
         told("no registry can be reached: the base and Redis are made of Debian's packages")
         _bootstrap(engine, folder)
         engine.build(ROOT / "tests" / "containers", ROOT / "tests/containers/redis.Dockerfile", REDIS, BASE_IMAGE=BASE)
         variables |= {"BASE_IMAGE": BASE, "REDIS_IMAGE": REDIS}
-    arguments = {"BASE_IMAGE": variables["BASE_IMAGE"]}
+    arguments = {"BASE_IMAGE": variables["BASE_IMAGE"], "REVISION": REVISION}
     arguments |= {name: os.environ[name] for name in ("PIP_INDEX_URL", "TORCH_INDEX") if name in os.environ}
     with _torch_wheel():
         for name in IMAGES:

@@ -74,6 +74,12 @@ def test_the_router_s_image_says_what_it_runs(engine: Engine, images: dict[str, 
     assert all(each in said for each in ("router", "prefill", "decode"))
 
 
+@pytest.mark.parametrize("image", ["router", "pod-cpu"])
+def test_images_say_what_they_were_built_from(engine: Engine, images: dict[str, str], image: str) -> None:
+    labels = engine.run("image", "inspect", "--format", "{{json .Config.Labels}}", f"pagewire-{image}:{images['TAG']}")
+    assert json.loads(labels)["org.opencontainers.image.revision"] == images["REVISION"]
+
+
 @pytest.mark.parametrize(("image", "has_torch"), [("router", False), ("pod-cpu", True)])
 def test_pods_alone_bring_torch(engine: Engine, images: dict[str, str], image: str, has_torch: bool) -> None:
     look = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"

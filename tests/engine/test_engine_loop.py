@@ -14,6 +14,7 @@ from made_up_engine import Rig
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Add, Bind, Freed, Hold, Join, Keep, Reserve
 from pagewire.core.messages import Role
+from pagewire.core.sequence_spec import branches
 from pagewire.engine.step import Step
 
 WAIT_S = 10.0
@@ -33,6 +34,26 @@ def test_sequences_run_to_their_end_and_are_counted(rig: Rig) -> None:
     assert load.prefill_s_per_token == pytest.approx(0.001, rel=0.1)
     assert load.step_s == pytest.approx(0.003, rel=0.4)
     assert_at_rest(rig.loop)
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+def test_a_step_says_of_how_many_tokens_it_was(role: Role) -> None:
+    """Against a count of what it was told to compute: of prompts, and of sequences that drew."""
+    rig = Rig(role)
+    for i in range(3):
+        rig.loop.add(Add(spec=spec(str(i), [i] * (20 + 30 * i), greedy(5, n=2), branches=branches(2))))
+    said = []
+    while (done := rig.loop.step()) is not None:
+        said.append(done.num_tokens)
+    counted = []
+    for step in rig.model.steps:
+        ends = {grant.request_id: grant.start + len(grant.tokens) for grant in step.grants}
+        prompts = {grant.request_id: 20 + 30 * int(grant.request_id[0]) for grant in step.grants}
+        of_prompts = sum(max(0, min(ends[g.request_id], prompts[g.request_id]) - g.start) for g in step.grants)
+        counted.append(of_prompts + sum(len(grant.draws()) for grant in step.grants))
+    assert [count for count in said if count] == counted
+    load = rig.loop.load()
+    assert sum(said) == load.prompt_tokens_computed + load.output_tokens
 
 
 def test_a_refused_add_gets_its_end(rig: Rig) -> None:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
+from pagewire.core.distribution import Distribution
 from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, Overloaded, PagewireError
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Phase, Stamp, Timeline
-from pagewire.router.distribution import Distribution
 from pagewire.router.prediction import NO_TARGETS, Targets
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.request import Ending, Finished, Usage

@@ -17,6 +17,7 @@ from pagewire.serving import http_port
 from pagewire.serving.doors import Doors
 from pagewire.serving.metrics import About, LoadCollector
 from pagewire.serving.sample import Sample
+from pagewire.serving.step_counts import StepCounts
 
 
 def get(url: str) -> tuple[int, str]:
@@ -33,7 +34,7 @@ def collector(load: Load) -> LoadCollector:
         return iter(())
 
     about = About(pod_id="prefill-0", role="prefill", model="m", cache={})
-    return LoadCollector(about, lambda: load, dict, nothing, pids={}, device="")
+    return LoadCollector(about, lambda: load, dict, nothing, StepCounts(), pids={}, device="")
 
 
 async def test_health_follows_what_grpc_says_and_live_does_not() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pagewire.core.engine_messages import BlockLife, StepDone
 from pagewire.core.load import Load
 from pagewire.serving.device_usage import DeviceUsage
 from pagewire.serving.metrics import WAIT_FOR_BLOCKS, About, LoadCollector
 from pagewire.serving.process_usage import ProcessUsage
 from pagewire.serving.sample import Sample, families
+from pagewire.serving.step_counts import StepCounts
+from pagewire.serving.vllm_metrics import step_histograms
 
 ABOUT = About(pod_id="d0", role="decode", model="m", cache={"block_size": "16"})
 LOAD = Load(
@@ -36,7 +41,8 @@ def waits() -> Iterator[Sample]:
 
 
 def shown(load: Load = LOAD) -> dict[str, float]:
-    collector = LoadCollector(ABOUT, lambda: load, dict, waits, pids={}, device="")
+    steps = StepCounts()
+    collector = LoadCollector(ABOUT, lambda: load, dict, waits, steps, pids={}, device="")
     return {sample.name: sample.value for family in collector.collect() for sample in family.samples}
 
 
@@ -55,8 +61,45 @@ def test_a_pod_without_blocks_uses_none() -> None:
     assert shown(Load())["vllm:kv_cache_usage_perc"] == 0
 
 
+def test_histograms_of_steps_have_vllms_bounds_and_a_naive_counts_numbers() -> None:
+    chance, steps = random.Random(3), StepCounts()
+    tokens = [chance.choice((0, 1, 2, 8, 9, 500, 16384, 20000)) for _ in range(300)]
+    lives = [
+        BlockLife(
+            lived_s=chance.uniform(0, 4000),
+            idle_s=chance.uniform(0, 100),
+            gaps_s=tuple(chance.uniform(0, 5) for _ in range(chance.randrange(4))),
+        )
+        for _ in range(200)
+    ]
+    for index, count in enumerate(tokens):
+        steps.note(StepDone(num_tokens=count, lives=tuple(lives[index : index + 1])))
+    found = {family.name: family for family in step_histograms(steps, {"engine": "d0"})}
+    seconds = "0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10 20 30 60 120 300 600 1200 1800"
+    expected: dict[str, tuple[str, list[float]]] = {
+        "iteration_tokens_total": (
+            "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384",
+            [float(count) for count in tokens if count],
+        ),
+        "kv_block_lifetime_seconds": (seconds, [life.lived_s for life in lives]),
+        "kv_block_idle_before_evict_seconds": (seconds, [life.idle_s for life in lives]),
+        "kv_block_reuse_gap_seconds": (seconds, [gap_s for life in lives for gap_s in life.gaps_s]),
+    }
+    assert {f"vllm:{name}" for name in expected} == found.keys()
+    for name, (bounds, values) in expected.items():
+        samples = found[f"vllm:{name}"].samples
+        buckets = {float(each.labels["le"]): each.value for each in samples if each.name.endswith("_bucket")}
+        assert buckets == {
+            bound: sum(value <= bound for value in values) for bound in (*map(float, bounds.split()), math.inf)
+        }
+        (total,) = (each.value for each in samples if each.name.endswith("_sum"))
+        assert total == pytest.approx(sum(values))
+
+
 def test_each_metric_is_the_pods_own() -> None:
-    collector = LoadCollector(ABOUT, lambda: LOAD, lambda: {"x": 1.0}, waits, pids={"front": os.getpid()}, device="")
+    collector = LoadCollector(
+        ABOUT, lambda: LOAD, lambda: {"x": 1.0}, waits, StepCounts(), pids={"front": os.getpid()}, device=""
+    )
     for family in collector.collect():
         for sample in family.samples:
             labels = sample.labels.items()
