@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from pagewire.core.engine_messages import Bind, Join, Reserve, Reserved, StepDone
@@ -292,9 +292,7 @@ class DecodePod:
     def on_step(self, step: StepDone) -> None:
         """Pass on what a step sampled."""
         self._around.publish(self.pod_id, step.stored, step.evicted)
-        for record in step.records:
-            if record.tokens:
-                self.on_tokens(record.request_id, [self._around.agenda.now()])
+        self.on_tokens([record.request_id for record in step.records if record.tokens], [self._around.agenda.now()])
         for end in step.ends:
             if end.error is not None:
                 self._end(self._requests[end.request_id], end.error.error())
@@ -302,15 +300,17 @@ class DecodePod:
                 self.on_end(end.request_id, end.cached_tokens)
         self._admit()
 
-    def on_tokens(self, request_id: str, at_s: list[float]) -> None:
-        """Pass on tokens that were sampled at `at_s`."""
-        request = self._requests[request_id]
-        if request.first_step_s is None:
-            request.first_step_s = at_s[0]
-            if not request.prefill_pod:
-                self._costs.here.observe(request.predicted_local_s, at_s[0] - request.chosen_s)
+    def on_tokens(self, request_ids: Iterable[str], at_s: list[float]) -> None:
+        """Pass on tokens that were sampled at `at_s`, one of each request at each moment."""
         way_s = 2 * self._around.costs.frame_s
-        self._router.tokens(request, [each + way_s for each in at_s])
+        heard_s = [each + way_s for each in at_s]
+        for request_id in request_ids:
+            request = self._requests[request_id]
+            if request.first_step_s is None:
+                request.first_step_s = at_s[0]
+                if not request.prefill_pod:
+                    self._costs.here.observe(request.predicted_local_s, at_s[0] - request.chosen_s)
+            self._router.tokens(request, heard_s)
 
     def on_end(self, request_id: str, cached_tokens: int) -> None:
         """A request has its last token. What was cached counts where its prompt was built."""
