@@ -22,7 +22,6 @@ from pagewire.engine.scheduling_policy import policy_named
 from pagewire.kvtransfer import effects as fx
 from pagewire.kvtransfer.effects import Outcome, Verdict
 from pagewire.kvtransfer.link_cost import LinkCost, LinkMeter
-from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.slo.simulation.engine import SimEngine
@@ -240,15 +239,16 @@ class DecodePod:
         if request.incoming is not None:
             self._act(request, request.incoming.first_token(num_blocks, now_s))
 
-    def deliver(self, batch: Batch, at_s: float) -> None:
+    def deliver(self, key: ShipmentKey, indices: range, at_s: float) -> None:
         """A message of the bulk stream arrived at `at_s`."""
-        request = self._shipments.get(batch.key)
+        request = self._shipments.get(key)
         if request is None or request.incoming is None:
             return
-        for index in batch.indices:
-            verdict, _ = request.incoming.claim(index)
+        shipment = request.incoming
+        for index in indices:
+            verdict, _ = shipment.claim(index)
             assert verdict is Verdict.PLACE, f"block {index} of {request.request_id} is {verdict}"
-            if effects := request.incoming.settle(index, True, at_s):
+            if effects := shipment.settle(index, True, at_s):
                 self._act(request, effects)
 
     def _act(self, request: SimRequest, effects: fx.Effects) -> None:

@@ -178,6 +178,7 @@ PURE_FILES = (
     "slo/simulation/agenda.py",
     "slo/simulation/course.py",
     "slo/simulation/decode_run.py",
+    "slo/simulation/lone_chunk.py",
     "slo/simulation/machine.py",
     "slo/simulation/wire.py",
     "slo/statistics.py",
