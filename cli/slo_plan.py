@@ -49,7 +49,7 @@ def plan(
     from pagewire.slo.objectives import parse_objectives
     from pagewire.slo.planning import telling
     from pagewire.slo.planning.candidate import Choices
-    from pagewire.slo.planning.device_kind import read_kinds
+    from pagewire.slo.planning.device_files import read_kinds
     from pagewire.slo.planning.plan import Question
     from pagewire.slo.planning.plan import plan as planned
     from pagewire.slo.summary import Window

@@ -6,6 +6,8 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from pagewire.slo.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:
     from pagewire.slo.cost_model import CostModel
+    from pagewire.slo.record import Record
 
 Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
 
@@ -41,6 +44,9 @@ def simulate(
     records: Annotated[
         Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
     ] = None,
+    gaps: Annotated[
+        bool, typer.Option("--gaps/--no-gaps", help="count gaps between tokens: most of the memory of a long run")
+    ] = True,
     summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
 ) -> None:
     """Play a workload on a cluster that is not there, by the product's own decisions and a cost model."""
@@ -48,8 +54,8 @@ def simulate(
     from pagewire.slo.objectives import parse_objectives
     from pagewire.slo.record_files import record_file
     from pagewire.slo.simulation.simulator import Simulator
-    from pagewire.slo.summary import Window, summarize
     from pagewire.slo.table import table
+    from pagewire.slo.tally import Tally
     from pagewire.slo.workload_source import workload_of
 
     try:
@@ -68,23 +74,30 @@ def simulate(
             admission=admission,
         )
         objectives, model = parse_objectives(slo), read_costs(costs)
-        simulator = Simulator(composition, model, workload_of(config), config.seed)
+        simulator = Simulator(composition, model, workload_of(config), config.seed, keeps_gaps=gaps)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    started_s = time.perf_counter()
-    done = simulator.run()
-    elapsed_s = time.perf_counter() - started_s
-    if records is not None:
-        with record_file(records) as write:
-            for record in done:
-                write(record)
-    last_s = max((record.intended_s for record in done), default=0.0)
-    window = Window(from_s=config.warmup_s, until_s=config.duration_s or math.nextafter(last_s, math.inf))
-    told = summarize(done, window, objectives)
+    tally = Tally(config.warmup_s, config.duration_s or math.inf, objectives)
+    with ExitStack() as files:
+        takers: list[Callable[[Record], None]] = [tally.add]
+        if records is not None:
+            takers.append(files.enter_context(record_file(records)))
+        done = 0
+
+        def take(record: Record) -> None:
+            nonlocal done
+            done += 1
+            for each in takers:
+                each(record)
+
+        started_s, started_cpu_s = time.perf_counter(), time.process_time()
+        simulator.play(take)
+        elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
+    told = tally.summary()
     print("\n".join(table(told)))
     print(
-        f"{composition}: {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
-        f"{1e3 * elapsed_s / len(done):.2f} ms a request",
+        f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
+        f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
         file=sys.stderr,
     )
     if summary is not None:

@@ -42,18 +42,19 @@ def root_hash(
 
 def extend(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
     """Return the hash of the block `tokens` that follows `parent`."""
-    packed = array("I", tokens)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return BlockHash(hashlib.blake2b(parent + packed.tobytes(), digest_size=HASH_BYTES).digest())
+    return chain(parent, tokens, len(tokens))[0]
 
 
 def chain(root: BlockHash, tokens: Sequence[int], block_size: int) -> list[BlockHash]:
     """Return the hashes of all full blocks of `tokens`, first to last: floor(T / B) of them."""
+    num_full = len(tokens) // block_size
+    packed = array("I", tokens[: num_full * block_size])
+    if sys.byteorder == "big":
+        packed.byteswap()
     hashes: list[BlockHash] = []
-    parent = root
-    for start in range(0, len(tokens) - block_size + 1, block_size):
-        parent = extend(parent, tokens[start : start + block_size])
+    parent, data, size = root, packed.tobytes(), block_size * packed.itemsize
+    for start in range(0, len(data), size):
+        parent = BlockHash(hashlib.blake2b(parent + data[start : start + size], digest_size=HASH_BYTES).digest())
         hashes.append(parent)
     return hashes
 

@@ -192,34 +192,33 @@ class BlockPool:
         return self._take(num_blocks)
 
     def register(
-        self,
-        block_id: int,
-        block_hash: BlockHash,
-        parent_hash: BlockHash | None,
-        depth: int,
-        quota: CacheQuota | None = None,
-    ) -> bool:
-        """Let the cache know what a held, full block contains; `parent_hash` is None for the first of a chain.
+        self, block_ids: Sequence[int], hashes: Sequence[BlockHash], first: int = 0, quota: CacheQuota | None = None
+    ) -> int:
+        """Let the cache know what held, full blocks contain: those of a chain from `first` on, all of it given.
 
-        It counts against `quota` while nobody holds it. Returns whether the chain is cached up to here. It is not when
-        its parent left the cache meanwhile; a chain that another block already stands for stays with that block.
+        They count against `quota` while nobody holds them. Returns up to where the chain is cached. That is not all of
+        it when a block's parent left the cache meanwhile; a piece that another block already stands for stays with
+        that block.
         """
-        assert self._blocks[block_id].references > 0, f"block {block_id} is registered and nobody holds it"
-        return self.cache.register(block_id, block_hash, parent_hash, depth, quota)
+        return self.cache.register(block_ids, hashes, first, quota)
 
     def release(self, block_ids: Sequence[int], *, parks: bool = True) -> None:
         """Hold these blocks once less. The last of a chain becomes the least recently used of them.
 
         What nobody holds any more is not worth a copy in host memory unless it `parks`.
         """
+        blocks, free, cache = self._blocks, self._free, self.cache
         for block_id in reversed(block_ids):
-            block = self._blocks[block_id]
+            block = blocks[block_id]
             assert block.references > 0, f"block {block_id} is released and nobody holds it"
             block.references -= 1
-            self._references -= 1
             if block.references == 0:
                 block.parks = parks
-                self._put_back(block)
+                if block.block_hash is None:
+                    free.append(block_id)
+                else:
+                    cache.put_back(block)
+        self._references -= len(block_ids)
 
     def spill(self, block_ids: Sequence[int]) -> list[int]:
         """Exchange holds of blocks for copies of them in host memory, nobody else's; return the slots.
@@ -298,13 +297,12 @@ class BlockPool:
         assert 0 <= self._reserved <= len(free) + self.num_cached, "more is promised than there is"
 
     def _take(self, num_blocks: int) -> list[int]:
-        free, taken = self._free, []
-        for _ in range(num_blocks):
-            if not free:
-                self._evict()
-            block_id = free.pop()
-            self._blocks[block_id].references = 1
-            taken.append(block_id)
+        blocks, free = self._blocks, self._free
+        while len(free) < num_blocks:
+            self._evict()
+        taken = [free.pop() for _ in range(num_blocks)]
+        for block_id in taken:
+            blocks[block_id].references = 1
         self.num_allocated += num_blocks
         self._references += num_blocks
         if self._lives is not None:
@@ -316,12 +314,6 @@ class BlockPool:
         self._free += evicted
         if self._lives is not None:
             self._lives.lost(evicted)
-
-    def _put_back(self, block: Block) -> None:
-        if block.block_hash is None:
-            self._free.append(block.block_id)
-        else:
-            self.cache.put_back(block)
 
     def _bring_up(self, block_hash: BlockHash) -> int:
         parked = self.host.lift(block_hash)

@@ -16,7 +16,7 @@ from pagewire.engine.block import Block
 from pagewire.engine.eviction_order import EvictionOrder
 from pagewire.engine.host_tier import HostTier, Parked
 from pagewire.engine.moves import Moves
-from pagewire.engine.owner import Owners
+from pagewire.engine.owner import Owner, Owners
 from pagewire.engine.tier_news import TierNews
 
 POOL, HOST = 0, 1  # tiers
@@ -60,37 +60,35 @@ class PrefixCache:
         return found
 
     def register(
-        self,
-        block_id: int,
-        block_hash: BlockHash,
-        parent_hash: BlockHash | None,
-        depth: int,
-        quota: CacheQuota | None,
-    ) -> bool:
-        """Let a held block stand for a piece of a chain, as `BlockPool.register` says."""
-        block = self._blocks[block_id]
-        if block_hash in self._by_hash:
-            return True
-        parent = None if parent_hash is None else self._by_hash.get(parent_hash)
-        if (parent_hash is not None and parent is None) or block.block_hash is not None:
-            return False
-        if block_hash in self.host:  # it was computed once more
-            self._news.note(block_hash, depth, HOST)
-            self.host.discard(block_hash)
-        else:
-            self._news.note(block_hash, depth, None)
-        self._enter(block, block_hash, parent, depth)
-        block.owner = self._owners.of(quota)
-        return True
+        self, block_ids: Sequence[int], hashes: Sequence[BlockHash], first: int, quota: CacheQuota | None
+    ) -> int:
+        """Let held blocks stand for the pieces of a chain from `first` on, as `BlockPool.register` says."""
+        by_hash, host, note, owner = self._by_hash, self.host, self._news.note, self._owners.of(quota)
+        parent = by_hash.get(hashes[first - 1]) if first else None
+        for depth in range(first, len(hashes)):
+            block_hash, block = hashes[depth], self._blocks[block_ids[depth]]
+            assert block.references > 0, f"block {block.block_id} is registered and nobody holds it"
+            known = by_hash.get(block_hash)
+            if known is not None:
+                parent = known
+                continue
+            if (depth and parent is None) or block.block_hash is not None:
+                return depth
+            if block_hash in host:  # it was computed once more
+                note(block_hash, depth, HOST)
+                host.discard(block_hash)
+            else:
+                note(block_hash, depth, None)
+            self._enter(block, block_hash, parent, depth, owner)
+            parent = block.block_id
+        return len(hashes)
 
     def bring_up(self, parked: Parked, block_id: int) -> None:
         """Let a held block stand for what was lifted out of the host tier, and have the bytes copied there."""
         self._news.note(parked.block_hash, parked.depth, HOST)
         self.host.land(parked, block_id)
         parent = None if parked.parent_hash is None else self._by_hash[parked.parent_hash]
-        block = self._blocks[block_id]
-        self._enter(block, parked.block_hash, parent, parked.depth)
-        block.owner = parked.owner
+        self._enter(self._blocks[block_id], parked.block_hash, parent, parked.depth, parked.owner)
 
     def put_back(self, block: Block) -> None:
         """Nobody holds a registered block any more: it is the most recently used of those."""
@@ -184,8 +182,8 @@ class PrefixCache:
             assert parent is None or self.tier(parent) is not None, "the host tier has a chain without its beginning"
             assert not (parked.is_tail and self.host.is_followed(parked.block_hash)), "something follows a tail"
 
-    def _enter(self, block: Block, block_hash: BlockHash, parent: int | None, depth: int) -> None:
-        block.block_hash, block.parent, block.depth = block_hash, parent, depth
+    def _enter(self, block: Block, block_hash: BlockHash, parent: int | None, depth: int, owner: Owner | None) -> None:
+        block.block_hash, block.parent, block.depth, block.owner = block_hash, parent, depth, owner
         self._by_hash[block_hash] = block.block_id
         if parent is not None:
             self._blocks[parent].children.add(block.block_id)
@@ -195,19 +193,19 @@ class PrefixCache:
         # included, and with those what follows them in the host tier: what is known of a chain is a prefix.
         # A block that others' parked ones follow goes there in any case: they would be lost with it.
         assert block.block_hash is not None
-        has_host = self.host.capacity > 0
+        has_host = self.host.num_slots > 0 and self.host.capacity > 0
         parks = has_host and (block.parks or self.host.is_followed(block.block_hash))
         parent = None if block.parent is None else self._blocks[block.parent]
         if parent is not None:
             parent.children.discard(block.block_id)
-        pending, freed = [block], []
+        pending, freed, note = [block], [], self._news.note
         while pending:
             gone = pending.pop()
             if gone.children:
                 pending.extend(self._blocks[child] for child in gone.children)
                 gone.children.clear()
             assert gone.block_hash is not None
-            self._news.note(gone.block_hash, gone.depth, POOL)
+            note(gone.block_hash, gone.depth, POOL)
             del self._by_hash[gone.block_hash]
             if gone is block and parks:
                 parent_hash = None if parent is None else parent.block_hash

@@ -194,14 +194,12 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
 
 
 def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
-    hashes = sequence.chain(end)
-    for depth in range(max(first, sequence.num_gone), end):
-        parent = hashes[depth - 1] if depth else None
-        if not scheduler.pool.register(
-            sequence.block_table[depth], hashes[depth], parent, depth, sequence.spec.cache_quota
-        ):
-            return False
-        sequence.num_registered = depth + 1
+    first = max(first, sequence.num_gone)
+    if first < end:
+        reached = scheduler.pool.register(sequence.block_table, sequence.chain(end), first, sequence.spec.cache_quota)
+        if reached > first:
+            sequence.num_registered = reached
+        return reached == end
     return True
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 
-from pagewire.core.block_hash import BlockHash, extend, max_hit_blocks
+from pagewire.core.block_hash import BlockHash, chain, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine.block import NO_BLOCK
@@ -123,9 +123,7 @@ class Sequence:
         known, size = len(self.hashes), self.block_size
         if known < num_blocks:
             tokens, parent = self.tokens(known * size, num_blocks * size), self.parent_of(known) or self.spec.root
-            for start in range(0, len(tokens), size):
-                parent = extend(parent, tokens[start : start + size])
-                self.hashes.append(parent)
+            self.hashes += chain(parent, tokens, size)
         return self.hashes[:num_blocks]
 
     def tail_hash(self, num_tokens: int) -> BlockHash | None:

@@ -8,7 +8,7 @@ it, except that a message larger than that travels alone.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagewire.kvtransfer.transport import Flow, ShipmentKey
 from pagewire.kvtransfer.wire import Credit
@@ -16,8 +16,7 @@ from pagewire.kvtransfer.wire import Credit
 MAX_FENCED_KEYS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The blocks of the next message: indices run from `first_block` on, `stride` apart."""
 
     key: ShipmentKey
@@ -57,6 +56,10 @@ class Outbox:
         """How many blocks wait for their turn."""
         return sum(len(queue) for queue in self._queues.values())
 
+    def queued(self) -> dict[ShipmentKey, int]:
+        """Return how many blocks of each key wait for their turn, where any do."""
+        return {key: len(queue) for key, queue in self._queues.items()}
+
     def keys(self) -> tuple[ShipmentKey, ...]:
         """Return what is queued or in flight."""
         return tuple(dict.fromkeys((*self._queues, *self._in_flight)))
@@ -82,17 +85,18 @@ class Outbox:
         """Take the next message's blocks off the queue; None when there is nothing, or no credit for it."""
         for key, queue in self._queues.items():
             run = self._run(queue)
-            if not self._fits(key, len(run) * self._block_bytes):
+            num_bytes = len(run) * self._block_bytes
+            if not self._fits(key, num_bytes):
                 continue
             for _ in run:
                 queue.popleft()
             del self._queues[key]
             if queue:
                 self._queues[key] = queue  # behind the others: its turn is over
-            self._in_flight[key] = self._in_flight.get(key, 0) + len(run) * self._block_bytes
-            self._in_flight_bytes += len(run) * self._block_bytes
+            self._in_flight[key] = self._in_flight.get(key, 0) + num_bytes
+            self._in_flight_bytes += num_bytes
             stride = run[1][0] - run[0][0] if len(run) > 1 else 1
-            return Batch(key, run[0][0], tuple(block_id for _, block_id in run), stride)
+            return Batch(key, run[0][0], tuple([block_id for _, block_id in run]), stride)
         return None
 
     def credit(self, credit: Credit) -> None:

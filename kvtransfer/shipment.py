@@ -233,11 +233,13 @@ class IncomingShipment:
 
     def claim(self, index: int) -> Claim:
         """A part is ready. With PLACE the transport writes it from now on, until `settle` is called for it."""
-        if not self.is_open:
-            return Claim(Verdict.LATE)
-        self.accepted()
+        if self.state is not IncomingState.SHIPPING:
+            if not self.is_open:
+                return Claim(Verdict.LATE)
+            self.accepted()
         block, group = divmod(index, self._num_groups)
-        if block not in (self.manifest or self._room):
+        room = self.manifest or self._room
+        if not room.first_block <= block < room.end:
             return Claim(Verdict.DROP)
         if index in self._verified or index in self._claimed:
             return Claim(Verdict.DUPLICATE)
@@ -330,7 +332,7 @@ class IncomingShipment:
         return self._verified.issuperset(parts_of(block, 1, self._num_groups))
 
     def _land(self) -> Effects:
-        if not self.is_landed or self.manifest is None:
+        if self.manifest is None or not self.is_landed:
             return ()
         self.state = IncomingState.LANDED
         return Detach(), SendLanded(), HandOver(outcome=Outcome.LANDED, kept_blocks=self.manifest.num_blocks)

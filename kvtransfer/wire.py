@@ -20,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import xxhash
 
@@ -85,8 +86,7 @@ class Welcome:
     proof: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(NamedTuple):
     """`num_bytes` of this key's payload were disposed of."""
 
     key: ShipmentKey

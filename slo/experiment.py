@@ -13,7 +13,8 @@ from typing import Any
 
 from pagewire.slo.objectives import Objectives
 from pagewire.slo.record import Record
-from pagewire.slo.summary import Summary, Window, summarize
+from pagewire.slo.summary import Summary, Window
+from pagewire.slo.tally import summarize
 
 Label = str | int | float
 RATE, PREFILL, DECODE, COLOCATED = "rate", "prefill", "decode", "colocated"

@@ -77,8 +77,8 @@ def _read(
         raise ValueError(f"{summary} is no summary of a run: {error!r}") from error
     try:
         rows = read_records(found)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{found} has no records of a run: {error!r}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{found} has no records of a run: {error}") from error
     if labels is None:
         labels = {RATE: float(rate)} if rate else {}
     return trial(rows, window, objectives or own, labels=labels, about=told, name=name)

@@ -21,8 +21,15 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: dict[str, Any]) -> Record:
-    """Return the record of a row; raises KeyError where it is none."""
-    told = {field.name: row[field.name] for field in dataclasses.fields(Record)}
+    """Return the record of a row, of an earlier version too: what was not recorded then is as where a server is silent.
+
+    Raises ValueError naming the field without which it is none.
+    """
+    fields = dataclasses.fields(Record)
+    for field in fields:
+        if field.name not in row and field.default is dataclasses.MISSING:
+            raise ValueError(f"a record has no {field.name}")
+    told = {field.name: row[field.name] for field in fields if field.name in row}
     return Record(**told | {"gaps_s": tuple(told["gaps_s"])})
 
 
@@ -45,7 +52,7 @@ def record_file(path: Path) -> Iterator[Callable[[Record], None]]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a file that `record_file` wrote."""
+    """Return the records of a file that `record_file` wrote; raises ValueError naming what it lacks."""
     if path.suffix == ".parquet":
         return [record_of(row) for row in _pyarrow("pyarrow.parquet").read_table(path).to_pylist()]
     with path.open(encoding="utf-8") as lines:

@@ -22,7 +22,8 @@ from pagewire.slo.record import Record
 from pagewire.slo.run_clock import RunClock
 from pagewire.slo.session import Limits
 from pagewire.slo.statistics import distribution_ms
-from pagewire.slo.summary import Summary, Window, summarize
+from pagewire.slo.summary import Summary, Window
+from pagewire.slo.tally import summarize
 from pagewire.slo.workload import Workload
 
 HTTP = ("http://", "https://")

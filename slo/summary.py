@@ -1,15 +1,13 @@
-"""The figures of a run, from its records: distributions, attainment and goodput of its steady window. Pure."""
+"""The figures of a run: distributions, attainment and goodput of its steady window. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagewire.slo.objectives import Objectives
-from pagewire.slo.record import Record
-from pagewire.slo.statistics import CONFIDENCE, Distribution, Interval, distribution_ms, wilson
+from pagewire.slo.statistics import CONFIDENCE, Distribution, Interval, wilson
 
 MEASURES = ("ttft", "tpot", "e2e", "late")
 
@@ -112,29 +110,3 @@ class Summary:
             "output_tokens_per_s": self.output_tokens_per_s,
             **told,
         }
-
-
-def summarize(records: Iterable[Record], window: Window, objectives: Objectives) -> Summary:
-    """Return the figures of the requests that were due in `window`; raises ValueError where there were none."""
-    counted = [record for record in records if window.holds(record.intended_s)]
-    if not counted:
-        raise ValueError(f"no request was due between {window.from_s:g} s and {window.until_s:g} s of the run")
-    values = {name: [value for each in counted if (value := each.value_s(name)) is not None] for name in MEASURES}
-    gaps = [gap for each in counted for gap in each.gaps_s]
-    cached = [each.cached_tokens for each in counted if each.cached_tokens is not None]
-    return Summary(
-        window=window,
-        objectives=objectives,
-        requests=len(counted),
-        failures=Counter(each.error or "no_tokens" for each in counted if not each.is_answered),
-        measures={name: distribution_ms(each) for name, each in {**values, "gap": gaps}.items()},
-        attained={
-            name: Attainment(good=sum(objectives.meets(each, name) for each in counted), total=len(counted))
-            for name in objectives.bounds_s
-        },
-        all_attained=Attainment(good=sum(map(objectives.is_good, counted)), total=len(counted)),
-        input_tokens=sum(each.input_tokens for each in counted),
-        cached_tokens=sum(cached) if cached else None,
-        output_tokens=sum(each.output_tokens for each in counted),
-        short=sum(each.is_answered and each.output_tokens < each.wanted_tokens for each in counted),
-    )

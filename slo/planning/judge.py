@@ -16,7 +16,8 @@ from pagewire.slo.planning.candidate import Candidate
 from pagewire.slo.record import Record
 from pagewire.slo.simulation.request import SimRequest
 from pagewire.slo.simulation.simulator import Simulator
-from pagewire.slo.summary import Attainment, Summary, Window, summarize
+from pagewire.slo.summary import Attainment, Summary, Window
+from pagewire.slo.tally import summarize
 from pagewire.slo.workload import Workload
 
 

@@ -1,6 +1,6 @@
 """A plan: the cheapest cluster, the best of either way to serve, where their budgets go, and what if things change.
 
-Pure but for the time it takes. Knows no file and no terminal.
+Knows no file and no terminal.
 """
 
 from __future__ import annotations

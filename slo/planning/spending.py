@@ -1,4 +1,4 @@
-"""Where the time to the first token and the time per token go in a simulated cluster, in the mean. Pure.
+"""Where the time to the first token and the time per token go in a simulated cluster, in the mean.
 
 TTFT is told by the moments of each request. TPOT is told by the law of steps at the mean batch: what a step takes for
 one sequence alone, what the others in the batch add, what the first wait for KV adds behind the first token; what is

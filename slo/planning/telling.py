@@ -1,4 +1,4 @@
-"""A plan as people read it, and as JSON: a table, where the budgets go, why, and what if. Pure."""
+"""A plan as people read it, and as JSON: a table, where the budgets go, why, and what if."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment says, in plain words: no more than its figures bear. Pure."""
+"""What an experiment says, in plain words: no more than its figures bear."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Agenda:
 
     def after(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         """Have `what` called with `args` so many seconds from now."""
-        self.at(self._now_s + seconds, what, *args)
+        heapq.heappush(self._events, (self._now_s + seconds, next(self._numbers), what, args))
 
     def step(self) -> bool:
         """Go to the next event and let it happen; False when there is none."""

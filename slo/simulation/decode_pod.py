@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from pagewire.core.engine_messages import Bind, Join, Reserve, Reserved, StepDone
@@ -22,7 +22,6 @@ from pagewire.engine.scheduling_policy import policy_named
 from pagewire.kvtransfer import effects as fx
 from pagewire.kvtransfer.effects import Outcome, Verdict
 from pagewire.kvtransfer.link_cost import LinkCost, LinkMeter
-from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.slo.simulation.engine import SimEngine
@@ -240,15 +239,16 @@ class DecodePod:
         if request.incoming is not None:
             self._act(request, request.incoming.first_token(num_blocks, now_s))
 
-    def deliver(self, batch: Batch, at_s: float) -> None:
+    def deliver(self, key: ShipmentKey, indices: range, at_s: float) -> None:
         """A message of the bulk stream arrived at `at_s`."""
-        request = self._shipments.get(batch.key)
+        request = self._shipments.get(key)
         if request is None or request.incoming is None:
             return
-        for index in batch.indices:
-            verdict, _ = request.incoming.claim(index)
+        shipment = request.incoming
+        for index in indices:
+            verdict, _ = shipment.claim(index)
             assert verdict is Verdict.PLACE, f"block {index} of {request.request_id} is {verdict}"
-            if effects := request.incoming.settle(index, True, at_s):
+            if effects := shipment.settle(index, True, at_s):
                 self._act(request, effects)
 
     def _act(self, request: SimRequest, effects: fx.Effects) -> None:
@@ -292,9 +292,7 @@ class DecodePod:
     def on_step(self, step: StepDone) -> None:
         """Pass on what a step sampled."""
         self._around.publish(self.pod_id, step.stored, step.evicted)
-        for record in step.records:
-            if record.tokens:
-                self.on_tokens(record.request_id, [self._around.agenda.now()])
+        self.on_tokens([record.request_id for record in step.records if record.tokens], [self._around.agenda.now()])
         for end in step.ends:
             if end.error is not None:
                 self._end(self._requests[end.request_id], end.error.error())
@@ -302,15 +300,17 @@ class DecodePod:
                 self.on_end(end.request_id, end.cached_tokens)
         self._admit()
 
-    def on_tokens(self, request_id: str, at_s: list[float]) -> None:
-        """Pass on tokens that were sampled at `at_s`."""
-        request = self._requests[request_id]
-        if request.first_step_s is None:
-            request.first_step_s = at_s[0]
-            if not request.prefill_pod:
-                self._costs.here.observe(request.predicted_local_s, at_s[0] - request.chosen_s)
+    def on_tokens(self, request_ids: Iterable[str], at_s: list[float]) -> None:
+        """Pass on tokens that were sampled at `at_s`, one of each request at each moment."""
         way_s = 2 * self._around.costs.frame_s
-        self._router.tokens(request, [each + way_s for each in at_s])
+        heard_s = [each + way_s for each in at_s]
+        for request_id in request_ids:
+            request = self._requests[request_id]
+            if request.first_step_s is None:
+                request.first_step_s = at_s[0]
+                if not request.prefill_pod:
+                    self._costs.here.observe(request.predicted_local_s, at_s[0] - request.chosen_s)
+            self._router.tokens(request, heard_s)
 
     def on_end(self, request_id: str, cached_tokens: int) -> None:
         """A request has its last token. What was cached counts where its prompt was built."""

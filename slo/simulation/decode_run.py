@@ -59,7 +59,9 @@ def most_steps(scheduler: Scheduler, batch: Several[Sequence]) -> int:
         spec, num_output = sequence.spec, len(sequence.output)
         left = min(spec.sampling.max_tokens, longest - len(spec.tokens)) - num_output
         most = min(most, left, size - sequence.num_computed % size)
-    return max(1, most)
+        if most <= 1:
+            return 1
+    return most
 
 
 def advance(batch: Several[Sequence], num_steps: int) -> None:

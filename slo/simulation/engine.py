@@ -9,7 +9,7 @@ the token that its answer is made of.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from pagewire.core.block_hash import INDEX_STRIDE
@@ -46,8 +46,8 @@ class Owner(Protocol):
         """Take what a step of the loop came to."""
         ...
 
-    def on_tokens(self, request_id: str, at_s: list[float]) -> None:
-        """Take tokens of steps that went the fast way, and when they were sampled, which may be over."""
+    def on_tokens(self, request_ids: Iterable[str], at_s: list[float]) -> None:
+        """Take a token for each of several requests at each of some moments, which may be over."""
         ...
 
     def on_end(self, request_id: str, cached_tokens: int) -> None:
@@ -244,8 +244,7 @@ class SimEngine:
                 attended += len(batch)
                 self._pace.observe(PaceShape(decodes=len(batch), attended=attended), step_s)
         course.num_done = done
-        for sequence in batch:
-            self._owner.on_tokens(sequence.request_id, times_s)
+        self._owner.on_tokens([sequence.spec.request_id for sequence in batch], times_s)
 
 
 class _Nothing:

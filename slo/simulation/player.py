@@ -121,10 +121,10 @@ class Player:
 def _tokens(turn: Turn, piece_tokens: int) -> tuple[int, ...]:
     if turn.text:
         return (zlib.crc32(turn.text.encode()) % HALF,) * turn.input_tokens
-    tokens: tuple[int, ...] = ()
+    tokens: list[int] = []
     for piece in turn.pieces:
-        tokens += (piece % HALF,) * min(piece_tokens, turn.input_tokens - len(tokens))
-    return tokens
+        tokens += [piece % HALF] * piece_tokens
+    return tuple(tokens[: turn.input_tokens])
 
 
 @lru_cache(maxsize=4096)

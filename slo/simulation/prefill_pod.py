@@ -6,6 +6,7 @@ exactly one release.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pagewire.core.engine_messages import Add, ChunkDone, StepDone
@@ -106,9 +107,9 @@ class PrefillPod:
             if chunk.is_last:
                 self._act(request, shipment.prompt_done(is_finished=is_finished))
 
-    def on_tokens(self, request_id: str, at_s: list[float]) -> None:
+    def on_tokens(self, request_ids: Iterable[str], at_s: list[float]) -> None:
         """Nobody decodes here."""
-        raise AssertionError(f"{request_id} decodes on a prefill pod")
+        raise AssertionError(f"{list(request_ids)} decode on a prefill pod")
 
     def on_end(self, request_id: str, cached_tokens: int) -> None:
         """Nobody decodes here."""

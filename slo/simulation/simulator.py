@@ -83,9 +83,10 @@ class Simulator:
             agenda.at(0.0, self._say_load, pod)
             agenda.after(FIRST_HEARTBEAT_S + self._random.random() * HEARTBEAT_S, self._heartbeat, pod)
         self._player.begin()
-        while agenda.step():
-            if self._player.is_over and self._is_at_rest:
-                break  # heartbeats go on for ever
+        while not self._player.is_over and agenda.step():
+            pass
+        while not self._is_at_rest and agenda.step():
+            pass  # heartbeats go on for ever
         self.check()
 
     def check(self) -> None:

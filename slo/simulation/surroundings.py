@@ -29,6 +29,7 @@ class Surroundings:
         self.agenda = Agenda()
         self.composition = composition
         self.costs = costs
+        self._frame_s = costs.frame_s
         self.answers: dict[str, int] = {}  # of the requests that are not over
         self.index: dict[BlockHash, set[bytes]] = {}
         # Of a layout only the bytes of a block matter here: one layer of one head has as many.
@@ -47,7 +48,7 @@ class Surroundings:
 
     def frame(self, hear: Callable[..., None], *args: Any) -> None:
         """Have another process hear of something, by a frame."""
-        self.agenda.after(self.costs.frame_s, hear, *args)
+        self.agenda.after(self._frame_s, hear, *args)
 
     def engine(self, pod_id: str, role: Role, owner: Owner) -> SimEngine:
         """Return the engine of a pod."""

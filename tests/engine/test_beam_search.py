@@ -382,9 +382,7 @@ def test_pinned_blocks_are_none_that_a_search_may_count_on() -> None:
     rig.loop.abort("a")
     pool = rig.scheduler.pool
     held = pool.allocate(16)
-    chain = [BlockHash(bytes([depth]) * 16) for depth in range(len(held))]
-    for depth, block_id in enumerate(held):
-        pool.register(block_id, chain[depth], chain[depth - 1] if depth else None, depth)
+    pool.register(held, [BlockHash(bytes([depth]) * 16) for depth in range(len(held))])
     pool.pin(held)
     pool.release(held)
     rig.loop.add(Add(spec=one))

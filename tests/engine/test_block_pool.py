@@ -31,8 +31,7 @@ def fill(pool: BlockPool, names: list[BlockHash]) -> list[int]:
     pool.share(table)
     fresh = pool.allocate(len(names) - len(table))
     table = table + fresh
-    for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-        assert pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+    assert pool.register(table, names) == len(names)
     return table
 
 
@@ -62,8 +61,7 @@ class PoolMachine(RuleBasedStateMachine):
         else:
             table = hits + self.pool.allocate(missing)
         self.tables.append(table)
-        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth, quota_of(tokens))
+        self.pool.register(table, names, 0, quota_of(tokens))
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
     def compute_twice(self, tokens: list[int]) -> None:
@@ -73,8 +71,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         table = self.pool.allocate(len(names))
         self.tables.append(table)
-        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth, quota_of(tokens))
+        self.pool.register(table, names, 0, quota_of(tokens))
 
     @rule(count=st.integers(0, NUM_BLOCKS + 1))
     def promise(self, count: int) -> None:
@@ -181,17 +178,17 @@ def test_evicting_a_parent_forgets_the_held_blocks_that_follow() -> None:
     pool = BlockPool(3)
     names = hashes(1, 2)
     theirs = pool.allocate(1)
-    pool.register(theirs[0], names[0], None, 0)
+    pool.register(theirs, names[:1])
     ours = pool.allocate(2)  # computes the same first block, so only its second becomes known
-    assert pool.register(ours[0], names[0], None, 0)
-    assert pool.register(ours[1], names[1], names[0], 1)
+    assert pool.register(ours, names[:1]) == 1
+    assert pool.register(ours, names, 1) == 2
     assert pool.match(names) == [theirs[0], ours[1]]
     pool.release(theirs)
     pool.drain_events()
     pool.allocate(1)
     assert pool.match(names) == []
     assert [block.depth for block in pool.drain_events()[1]] == [0, 1]
-    assert not pool.register(ours[1], names[1], names[0], 1)
+    assert pool.register(ours, names, 1) == 1
     pool.check()
 
 

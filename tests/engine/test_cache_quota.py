@@ -92,8 +92,7 @@ def run(pool: BlockPool, names: list[BlockHash], asks: CacheQuota | None) -> int
     table = pool.claim(names)
     cached = len(table)
     table += pool.allocate(len(names) - cached)
-    for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-        assert pool.register(block_id, name, names[depth - 1] if depth else None, depth, asks)
+    assert pool.register(table, names, 0, asks) == len(names)
     pool.release(table)
     pool.take_moves()
     pool.check()

@@ -76,9 +76,8 @@ class Memory:
         return table, cached
 
     def compute(self, table: list[int], names: list[BlockHash]) -> None:
-        for depth, (block_id, name) in enumerate(zip(table, names, strict=True)):
-            self.blocks[block_id] = name
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+        self.blocks.update(zip(table, names, strict=True))
+        self.pool.register(table, names)
 
     def check(self) -> dict[BlockHash, int]:
         """Compare every cached block with its name; return the tier of each."""
@@ -435,8 +434,7 @@ def test_slots_are_lent_in_place_of_what_is_parked_longest() -> None:
     chains = hashes(1, 2), hashes(3)
     for names in chains:
         blocks = pool.allocate(len(names))
-        for depth, (block, name) in enumerate(zip(blocks, names, strict=True)):
-            pool.register(block, name, names[depth - 1] if depth else None, depth)
+        pool.register(blocks, names)
         pool.release(blocks)
     held = pool.allocate(4)  # all three are parked now
     assert (pool.host.num_parked, pool.host.capacity) == (3, 3)

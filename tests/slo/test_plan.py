@@ -18,7 +18,8 @@ from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.planning import telling
 from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
 from pagewire.slo.planning.demand import Demand
-from pagewire.slo.planning.device_kind import DeviceKind, read_kinds
+from pagewire.slo.planning.device_files import read_kinds
+from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge, Outcome
 from pagewire.slo.planning.plan import Plan, Question, longer_prompts, plan
 from pagewire.slo.planning.search import cheapest

@@ -21,7 +21,8 @@ from pagewire.slo.made_up import Lengths, Shape, made_up
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.pieces import Vocabulary, tokens_of
 from pagewire.slo.processes import Process
-from pagewire.slo.record_files import read_records, record_file
+from pagewire.slo.record import Record
+from pagewire.slo.record_files import read_records, record_file, record_of, row_of
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.table import table
 from pagewire.slo.workload import Workload
@@ -356,6 +357,20 @@ async def test_records_come_back_as_they_were(tmp_path: Path, ending: str) -> No
         for record in done.records:
             add(record)
     assert read_records(path) == [*done.records]
+
+
+def test_a_row_of_an_earlier_version_is_a_record_and_one_without_its_moments_is_refused_by_name() -> None:
+    told = Record(
+        arrival=1, turn=0, intended_s=1.0, sent_s=1.0, first_s=1.5, last_s=2.0, gaps_s=(0.5,),
+        input_tokens=3, output_tokens=2, wanted_tokens=2,
+    )  # fmt: skip
+    row = row_of(told)
+    for name in ("cached_tokens", "ttft_parts_s", "error", "detail", "session", "request_id"):
+        del row[name]
+    assert record_of(row) == told
+    del row["first_s"]
+    with pytest.raises(ValueError, match="no first_s"):
+        record_of(row)
 
 
 async def test_the_table_and_the_json_say_the_same() -> None:

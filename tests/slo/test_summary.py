@@ -6,7 +6,8 @@ import pytest
 
 from pagewire.slo.objectives import parse_objectives, parse_seconds
 from pagewire.slo.record import Record
-from pagewire.slo.summary import Window, summarize
+from pagewire.slo.summary import Window
+from pagewire.slo.tally import summarize
 
 
 def answered(

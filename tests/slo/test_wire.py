@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.slo.cost_model import LinkLaw
 from pagewire.slo.simulation.agenda import Agenda
@@ -23,8 +22,8 @@ class Far:
         self.wire = Wire(self.agenda, law, BLOCK, self._take, is_fast=is_fast)
         self.arrived: list[tuple[float, int, int]] = []
 
-    def _take(self, batch: Batch, at_s: float) -> None:
-        self.arrived += [(at_s, batch.key.shipment_id, index) for index in batch.indices]
+    def _take(self, key: ShipmentKey, indices: range, at_s: float) -> None:
+        self.arrived += [(at_s, key.shipment_id, index) for index in indices]
 
     def send(self, at_s: float, shipment: int, first: int, count: int) -> None:
         blocks = [(first + number, 7) for number in range(count)]

@@ -19,10 +19,11 @@ from pagewire.slo.configuration import Configuration
 from pagewire.slo.made_up import Lengths
 from pagewire.slo.record import Record
 from pagewire.slo.run import Run, RunPlan
-from pagewire.slo.summary import Window, summarize
+from pagewire.slo.summary import Window
 from pagewire.slo.sweep import Cluster, Sweep
 from pagewire.slo.sweep_config import SweepConfig
 from pagewire.slo.sweep_folder import SweepFolder
+from pagewire.slo.tally import summarize
 from pagewire.slo.workload import Workload
 
 LENGTH = Lengths(8, 8)
