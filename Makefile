@@ -96,7 +96,7 @@ ui-test: setup  ## the live page in a headless Chromium (make setup-system), bef
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
 
 slo-peers-test: setup $(GUIDELLM) $(AIPERF)  ## GuideLLM and AIPerf tell the medians that slo run does (3 GB in .venv-peers; not in CI)
-	$(BIN)/pytest tests/slo_peers
+	$(BIN)/pytest -s tests/slo_peers
 
 $(GUIDELLM):
 	@$(PYTHON) -m venv --clear $(@D)

@@ -56,7 +56,10 @@ def _span(ask: Ask, timeline: Timeline, life: Life | None, *, span_id: str, end_
             "pagewire.request_id": ask.request_id[:MAX_CHARS],
             **({**_asked(ask), **_answered(life)} if life is not None else {}),
         },
-        marks=tuple(mark("first_token", timeline, Phase.FIRST_TOKEN)),
+        marks=(
+            *mark("first_token", timeline, Phase.FIRST_TOKEN),
+            *mark("last_token", timeline, Phase.LAST_TOKEN),
+        ),
         parts=(
             *between("tokenize", timeline, Phase.RECEIVED, Phase.TOKENIZED),
             *between("look_up", timeline, Phase.TOKENIZED, Phase.LOOKED_UP),

@@ -98,7 +98,7 @@ def test_a_request_is_one_tree_from_its_header_to_its_last_block(cluster: LiveCl
     assert told["gen_ai.usage.input_tokens"] == PROMPT
     assert told["gen_ai.usage.output_tokens"] == MAX_TOKENS
     assert told["gen_ai.response.finish_reasons"] == ("length",)
-    assert [name for name, _, _ in server.events] == ["first_token"]
+    assert [name for name, _, _ in server.events] == ["first_token", "last_token"]
     assert [span.name for span in tree[server.span_id]] == ["tokenize", "look_up", "place", "attempt"]
 
     (attempt,) = named(tree[server.span_id], "attempt")

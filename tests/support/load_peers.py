@@ -15,57 +15,80 @@ from typing import Any
 
 PEERS = Path(__file__).parents[2] / ".venv-peers"
 LIMIT_S = 300
-READ = (
-    *("time_to_first_token_ms", "inter_token_latency_ms", "time_per_output_token_ms"),
-    *("prompt_token_count", "output_token_count"),
-)
+READ = ("time_to_first_token_ms", "inter_token_latency_ms", "time_per_output_token_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A closed loop: `users` with one request at a time, `requests` in all, each of `input` and `output` tokens."""
+    """A closed loop: `users` with one request at a time, `requests` in all, each of `input` and `output` tokens.
+
+    They are asked as texts or token ids, or as chats, whose prompts are as long as the server says.
+    """
 
     users: int
     requests: int
     input: int
     output: int
+    is_chat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One answered request by the id that the server knows it by; `tpot_ms` leaves the first token out."""
+
+    request_id: str
+    ttft_ms: float
+    tpot_ms: float
+    input_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Medians in milliseconds of the requests that were answered, and how many and how long those were.
+    """Medians in milliseconds as the tool itself states them, and all requests that were answered.
 
     `tpot_ms` leaves the first token out, as ours does; `tpot_with_first_ms` is None of who does not tell it.
     """
 
     ttft_ms: float
     tpot_ms: float
-    requests: int
-    input_tokens: float
-    output_tokens: float
+    requests: tuple[Timed, ...]
     tpot_with_first_ms: float | None = None
 
+    @property
+    def request_ids(self) -> set[str]:
+        """What the server knows them by."""
+        return {each.request_id for each in self.requests}
 
-def ours(url: str, load: Load, seed: int, folder: Path) -> Told:
-    """Return what `pagewire slo run` tells; prompts of another seed are in no cache."""
-    told = folder / f"ours-{seed}.json"
+
+def ours(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> Told:
+    """Return what `pagewire slo run` tells; prompts of another seed are in no cache. It needs no `model`."""
+    del model
+    told, records = folder / f"ours-{seed}.json", folder / f"ours-{seed}.jsonl"
     _run(
         [
             *(sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", url, "--json", str(told)),
             *("--concurrency", f"{load.users}", "--requests", f"{load.requests}", "--seed", f"{seed}"),
             *("--input", f"{load.input}", "--output", f"{load.output}", "--slo", "ttft=60s,tpot=60s"),
+            *("--api", "chat" if load.is_chat else "completions", "--records", str(records)),
         ],
         folder,
     )
     run = json.loads(told.read_text())
-    assert run["cached_tokens"] == 0, "prompts were asked before"
-    answered = run["requests"] - run["failed"]
+    assert not run["cached_tokens"], "prompts were asked before"
     return Told(
         ttft_ms=run["ttft_ms"]["p50"],
         tpot_ms=run["tpot_ms"]["p50"],
-        requests=answered,
-        input_tokens=run["input_tokens"] / answered,
-        output_tokens=run["output_tokens"] / answered,
+        requests=tuple(
+            Timed(
+                request_id=each["request_id"],
+                ttft_ms=1e3 * each["ttft_s"],
+                tpot_ms=1e3 * each["tpot_s"],
+                input_tokens=each["input_tokens"],
+                output_tokens=each["output_tokens"],
+            )
+            for each in _lines(records)
+        ),
     )
 
 
@@ -76,7 +99,7 @@ def guidellm(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> T
         "kind": "openai_http",
         "target": url,
         "model": model.name,
-        "request_format": "/v1/completions",
+        "request_format": "/v1/chat/completions" if load.is_chat else "/v1/completions",
         "extras": {"body": {"temperature": 0}},
     }
     _run(
@@ -87,6 +110,7 @@ def guidellm(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> T
             *("--constraint", f"kind=max_requests,count={load.requests}"),
             *("--data", f"kind=synthetic_text,prompt_tokens={load.input},output_tokens={load.output}"),
             *("--tokenizer", f"kind=huggingface_auto,model={model}", "--output", f"kind=json,path={told}"),
+            "--disable-progress",
         ],
         folder,
     )
@@ -96,20 +120,31 @@ def guidellm(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> T
     return Told(
         ttft_ms=metrics["time_to_first_token_ms"]["median"],
         tpot_ms=metrics["inter_token_latency_ms"]["median"],
-        requests=len(benchmark["requests"]["successful"]),
-        input_tokens=metrics["prompt_token_count"]["mean"],
-        output_tokens=metrics["output_token_count"]["mean"],
+        requests=tuple(
+            Timed(
+                request_id=each["response_id"].partition("-")[2],  # it sends no id of its own
+                ttft_ms=each["time_to_first_token_ms"],
+                tpot_ms=each["inter_token_latency_ms"],
+                input_tokens=each["prompt_tokens"],
+                output_tokens=each["output_tokens"],
+            )
+            for each in benchmark["requests"]["successful"]
+        ),
         tpot_with_first_ms=metrics["time_per_output_token_ms"]["median"],
     )
 
 
 def aiperf(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> Told:
-    """Return what AIPerf tells: its inter-token latency is our TPOT, a mean for each request."""
+    """Return what AIPerf tells: its inter-token latency is our TPOT, a mean for each request.
+
+    It is kept from reading the server's metrics three times a second, which is work that the others do not give it.
+    """
     told = folder / f"aiperf-{seed}"
     _run(
         [
             *(f"{PEERS}/aiperf/bin/aiperf", "profile", "--model", model.name, "--url", url, "--random-seed", f"{seed}"),
-            *("--endpoint-type", "completions", "--streaming", "--tokenizer", str(model), "--use-server-token-count"),
+            *("--endpoint-type", "chat" if load.is_chat else "completions", "--streaming"),
+            *("--tokenizer", str(model), "--use-server-token-count", "--no-server-metrics", "--no-gpu-telemetry"),
             *("--concurrency", f"{load.users}", "--request-count", f"{load.requests}"),
             *("--isl", f"{load.input}", "--osl", f"{load.output}", "--extra-inputs", "ignore_eos:true"),
             *("--extra-inputs", "temperature:0", "--ui", "none", "--artifact-dir", str(told)),
@@ -118,13 +153,26 @@ def aiperf(url: str, load: Load, seed: int, folder: Path, *, model: Path) -> Tol
         offline=False,  # offline it takes a folder's name for that of a repository
     )
     metrics = json.loads((told / "profile_export_aiperf.json").read_text())
+    lines = _lines(told / "profile_export.jsonl")
+    answered = [(each["metadata"], {name: one["value"] for name, one in each["metrics"].items()}) for each in lines]
     return Told(
         ttft_ms=metrics["time_to_first_token"]["p50"],
         tpot_ms=metrics["inter_token_latency"]["p50"],
-        requests=int(metrics["request_count"]["avg"]),
-        input_tokens=metrics["input_sequence_length"]["avg"],
-        output_tokens=metrics["output_sequence_length"]["avg"],
+        requests=tuple(
+            Timed(
+                request_id=request["x_request_id"],
+                ttft_ms=measured["time_to_first_token"],
+                tpot_ms=measured["inter_token_latency"],
+                input_tokens=measured["input_sequence_length"],
+                output_tokens=measured["output_sequence_length"],
+            )
+            for request, measured in answered
+        ),
     )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def _run(command: list[str], folder: Path, *, offline: bool = True) -> None:
