@@ -23,6 +23,7 @@ class BatchConfig:
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
+    prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
     chunk_size: int = setting(512, help="largest part of a prompt computed in one step", unit="tokens")
     max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
     max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")

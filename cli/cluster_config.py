@@ -63,6 +63,7 @@ class ClusterConfig:
     host_kv_memory: int | None = setting(
         None, help="host memory of each pod for blocks that its pool evicts", unit="bytes", parse=parse_bytes
     )
+    prefix_caching: bool | None = setting(None, help="reuse the KV of beginnings that prompts share")
     pin_prefix: str | None = setting(None, help="TOML file of named prefixes that each pod keeps, never evicted")
     pin_share: float | None = setting(None, help="largest part of a KV pool that pinned prefixes may take, 0 to 1")
     scheduling: Literal["fcfs", "priority", "srpt"] | None = setting(None, help="who goes first on a pod")

@@ -6,6 +6,7 @@ where the sweep itself was killed.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,12 +14,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from pagewire.cli.child import Child
 from pagewire.cli.cluster import flags_of
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.models import MODELS_DIR_VARIABLE
 from pagewire.core.config import ENVIRONMENT_PREFIX, ConfigError, load
 from pagewire.core.errors import Unavailable
+from pagewire.serving.scrape import counters, risen
 from pagewire.slo.configuration import PODS, Configuration
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.sweep import Cluster
@@ -26,6 +30,7 @@ from pagewire.slo.workload import Workload
 
 START_MARGIN_S = 60.0
 STOP_MARGIN_S = 30.0
+METRICS_TIMEOUT_S = 30.0
 OURS = ("port", "grpc_port", "log_dir")  # settings that a sweep chooses itself
 
 
@@ -63,16 +68,27 @@ class _LocalCluster:
     def __init__(self, child: Child, said: Mapping[str, Any]) -> None:
         self._child = child
         self._server = Server(url=said["router"]["http"])
-        self._pods = {pod["id"]: pod["pid"] for role in ("prefill", "decode", "colocated") for pod in said[role]}
+        pods = [pod for role in ("prefill", "decode", "colocated") for pod in said[role]]
+        self._pods = {pod["id"]: pod["pid"] for pod in pods}
+        self._metrics = {pod["id"]: pod["metrics"] for pod in pods}
 
     async def run(self, workload: Workload, plan: RunPlan) -> Run:
         """Play it; raises Unavailable where the cluster, or one of its pods, did not live to its end."""
-        done = await run(workload, self._server, plan)
+        try:
+            before = await self._counters()
+            done = await run(workload, self._server, plan)
+            after = await self._counters()
+        except httpx.TransportError as error:
+            raise Unavailable(f"a pod does not show its metrics ({error!r})\n{self._child.tail()}") from error
         if self._child.exit_code is not None:
             raise Unavailable(f"the cluster ended with exit code {self._child.exit_code}\n{self._child.tail()}")
         if lost := [pod for pod, pid in self._pods.items() if not _lives(pid)]:
             raise Unavailable(f"{', '.join(lost)} ended while it was measured\n{self._child.tail()}")
-        return done
+        return dataclasses.replace(done, counters={pod: risen(before[pod], after[pod]) for pod in self._pods})
+
+    async def _counters(self) -> dict[str, dict[str, float]]:
+        async with httpx.AsyncClient(trust_env=False, timeout=METRICS_TIMEOUT_S) as client:
+            return {pod: counters((await client.get(url)).text) for pod, url in self._metrics.items()}
 
 
 def cluster_flags(configuration: Configuration) -> tuple[list[str], ClusterConfig]:

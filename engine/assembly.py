@@ -99,12 +99,14 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
+    # What is preempted by swapping comes back by way of the cache.
+    preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(
-        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock)),
+        BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching),
         terms.limits,
         terms.policy,
         policy_named(config.scheduling),
-        Preemption(PreemptionMode(config.preemption)),
+        Preemption(preemption),
     )
     ready = EngineReady(
         layout=layout,

@@ -28,15 +28,22 @@ class BlockPool:
     """Reference-counted blocks with a prefix cache in the unreferenced ones.
 
     Its news are of every `news_stride`-th block of a chain; how long blocks live is told where `lives` are followed.
+    Without `caches` every block that nobody holds is free.
     """
 
     def __init__(
-        self, num_blocks: int, num_host_slots: int = 0, *, news_stride: int = 1, lives: BlockLives | None = None
+        self,
+        num_blocks: int,
+        num_host_slots: int = 0,
+        *,
+        news_stride: int = 1,
+        lives: BlockLives | None = None,
+        caches: bool = True,
     ) -> None:
         self._moves = Moves()
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
-        self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride)
+        self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride, is_on=caches)
         self.host = self.cache.host
         self._lives = lives
         self._pinned: set[int] = set()  # cached for good: the pool itself holds them once
@@ -198,7 +205,7 @@ class BlockPool:
 
         They count against `quota` while nobody holds them. Returns up to where the chain is cached. That is not all of
         it when a block's parent left the cache meanwhile; a piece that another block already stands for stays with
-        that block.
+        that block. Where nothing is cached at all there is nothing to be done about it either: then it is all of it.
         """
         return self.cache.register(block_ids, hashes, first, quota)
 

@@ -25,7 +25,8 @@ class EngineConfig:
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
-    `max_model_len` 0 is the model's own, `layer_groups` 0 what suits the layout. `threads` 0 leaves torch's default.
+    `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
+    the layout. `threads` 0 leaves torch's default.
     """
 
     model: str
@@ -40,6 +41,7 @@ class EngineConfig:
     kv_memory_bytes: int = 1 << 30
     kv_order: str = BlockOrder.LAYER_OUTER.value
     layer_groups: int = 0
+    prefix_caching: bool = True
     host_kv_memory_bytes: int = 0
     deterministic: bool = False
     max_model_len: int = 0
@@ -68,6 +70,8 @@ class EngineConfig:
             raise ValueError(f"preemption {self.preemption!r} is not one of {', '.join(PreemptionMode)}")
         if self.preemption == PreemptionMode.SWAP and not self.host_kv_memory_bytes:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
+        if self.preemption == PreemptionMode.SWAP and not self.prefix_caching:
+            raise ValueError("preemption swap uses the prefix cache: it needs prefix_caching")
         for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
@@ -92,6 +96,7 @@ class EngineConfig:
             kv_memory_bytes=pod.kv_memory,
             kv_order=pod.kv_order,
             layer_groups=pod.layer_groups,
+            prefix_caching=pod.prefix_caching,
             host_kv_memory_bytes=pod.host_kv_memory,
             deterministic=pod.deterministic,
             max_model_len=pod.max_model_len,

@@ -99,7 +99,7 @@ class EngineLoop:
         self._prompts: list[PromptChunk] = []
         self._computed = self._output = 0
         self._step_tokens = 0  # of the step that was computed last
-        self._block_steps = self._block_steps_shared = 0
+        self._block_steps = self._block_steps_shared = self._token_steps = 0
         self._told = self._load()  # the load that the outside knows
 
     # ---------------------------------------------------------------------------------------------------- commands
@@ -269,6 +269,8 @@ class EngineLoop:
             self._in_step = frozenset(sequences[grant.request_id].request_id for grant in step.grants)
             self._block_steps += self._scheduler.pool.num_claims
             self._block_steps_shared += self._scheduler.pool.num_shared
+            computed = sum(len(grant.tokens) for grant in step.grants)
+            self._token_steps += self._scheduler.num_held_tokens() + computed
             return step
 
     def commit(
@@ -461,6 +463,7 @@ class EngineLoop:
             tenants_over_quota=pool.cache.num_over,
             block_steps=self._block_steps,
             block_steps_shared=self._block_steps_shared,
+            token_steps=self._token_steps,
             blocks_orphaned=pool.num_orphaned(scheduler.tables()),
             blocks_allocated=pool.num_allocated,
             blocks_freed=pool.num_freed,

@@ -246,7 +246,7 @@ class Front:
             "block_size": str(ready.layout.block_size),
             "cache_dtype": ready.layout.dtype,
             "num_gpu_blocks": str(ready.num_blocks),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(self.config.prefix_caching),
         }
         model = ready.fingerprint.model_name
         return About(pod_id=identity.peer_id, role=identity.role.value, model=model, cache=cache)

@@ -23,10 +23,16 @@ POOL, HOST = 0, 1  # tiers
 
 
 class PrefixCache:
-    """The registered ones of `blocks`, and the host tier behind them; of each chain it tells every `news_stride`-th."""
+    """The registered ones of `blocks`, and the host tier behind them; of each chain it tells every `news_stride`-th.
 
-    def __init__(self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int = 1) -> None:
+    One that is not `is_on` takes in nothing, so that nothing is ever found.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int = 1, *, is_on: bool = True
+    ) -> None:
         self.host = HostTier(num_host_slots, moves)
+        self._is_on = is_on
         self.num_evicted = 0  # blocks that left the pool to make room, and of those what was over its owner's quota
         self.num_evicted_over = 0
         self._blocks = blocks
@@ -63,6 +69,8 @@ class PrefixCache:
         self, block_ids: Sequence[int], hashes: Sequence[BlockHash], first: int, quota: CacheQuota | None
     ) -> int:
         """Let held blocks stand for the pieces of a chain from `first` on, as `BlockPool.register` says."""
+        if not self._is_on:
+            return len(hashes)
         by_hash, host, note, owner = self._by_hash, self.host, self._news.note, self._owners.of(quota)
         parent = by_hash.get(hashes[first - 1]) if first else None
         for depth in range(first, len(hashes)):

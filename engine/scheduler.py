@@ -196,6 +196,11 @@ class Scheduler:
         """Return the blocks that each sequence and each hold keeps."""
         return [sequence.held for sequence in self.sequences.values()] + list(self.holds.values())
 
+    def num_held_tokens(self) -> int:
+        """Return the tokens whose KV lies in blocks that sequences hold, each sequence counted for itself."""
+        size = self.limits.block_size
+        return sum(each.num_computed - each.num_gone * size for each in self.sequences.values())
+
     def num_waiting_tokens(self) -> int:
         """Return the tokens that queued and running prompts have yet to compute."""
         queued = sum(s.num_tokens - s.num_computed for s in self.waiting)

@@ -57,6 +57,7 @@ _COUNTERS = {
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
     "kv_block_steps": ("block_steps", "Blocks that sequences held in each step, none together, summed over steps"),
     "kv_block_steps_shared": ("block_steps_shared", "Of those, blocks that holding them together saved"),
+    "kv_token_steps": ("token_steps", "Tokens whose KV was in those blocks at the end of each step, summed over steps"),
     "preemptions": ("preemptions", "Sequences preempted"),
     "preemptions_swapped": ("preemptions_swapped", "Sequences preempted whose KV was left to host memory"),
     "kv_blocks_allocated": ("blocks_allocated", "Blocks taken from the free ones"),

@@ -48,6 +48,7 @@ class PodConfig:
     host_kv_memory: int = setting(
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
+    prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
     pin_prefix: str = setting("", help="TOML file of named prefixes that are computed at start and never evicted")
     pin_share: float = setting(0.5, help="largest part of the KV pool that pinned prefixes may take, 0 to 1")
     kv_order: Literal["layer_outer", "head_outer"] = setting("layer_outer", help="outermost axis of a KV block")
@@ -109,6 +110,8 @@ class PodConfig:
             raise ValueError(f"brownout_max_tokens must be positive, is {self.brownout_max_tokens}")
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
+        if not self.prefix_caching and (self.pin_prefix or self.preemption == "swap"):
+            raise ValueError("pin_prefix and preemption swap use the prefix cache: they need prefix_caching")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
         for name in ("port", "metrics_port"):

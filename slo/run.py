@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,12 +75,17 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run came to. Its records are all there were; its summary is of the steady window."""
+    """What a run came to. Its records are all there were; its summary is of the steady window.
+
+    `counters` is by how much each counter of each pod rose from the run's beginning to its end, warm-up included; empty
+    where nobody looked.
+    """
 
     model: str
     records: tuple[Record, ...]
     summary: Summary
     lags_s: tuple[float, ...]
+    counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
         """Return what makes the figures less than they seem."""
@@ -108,6 +113,7 @@ class Run:
             "warnings": self.warnings(),
             "model": self.model,
             "requests_in_all": len(self.records),
+            "counters": {pod: dict(each) for pod, each in self.counters.items()},
             "machine": machine(),
             "versions": versions("httpx", "grpcio"),
             **beside,

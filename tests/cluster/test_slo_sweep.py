@@ -95,6 +95,10 @@ def assert_whole(out: Path, told: dict[str, Any]) -> None:
         assert summary["attainment"]["share"] == 1.0
         # Nothing that another probe asked for is in a cache.
         assert summary["cached_tokens"] == 0
+        counted = summary["counters"]
+        builds = counted["prefill-0" if "prefill" in run["labels"] else "colocated-0"]
+        assert builds["pagewire_prompt_tokens_computed_total"] == summary["requests_in_all"] * 48
+        assert len(counted) == len(run["labels"]) - 1  # each pod, and the rate is a label too
         records = read_records(out / run["records"])
         assert len(records) == summary["requests_in_all"] > 0
         assert {each.input_tokens for each in records} == {48}

@@ -274,6 +274,29 @@ def test_a_run_that_nobody_wants_any_more_leaves_nothing(llm: LLM) -> None:
     assert [number for number, _ in engine.run(jobs)] == [*range(8)]
 
 
+def test_without_prefix_caching_every_prompt_is_computed_whole_and_nothing_stays(tiny: TinyModel) -> None:
+    folder, prompt = tiny("llama"), [7 * place % 256 for place in range(70)]
+    asked = greedy(NUM_TOKENS, n=2)
+    with LLM(folder, **SMALL) as caching:
+        expected = [caching.generate([prompt], asked, progress=False)[0] for _ in range(2)]
+        load = caching.load()
+        assert (load.prompt_tokens_cached, load.blocks_cached > 0) == (64, True)
+    # Twelve blocks hold two such sequences while they have five blocks each: with their sixth, one preempts the other.
+    small = {**SMALL, "kv_memory_bytes": 12 * 12288, "max_model_len": 128}
+    with LLM(folder, **small, prefix_caching=False, host_kv_memory_bytes=1 << 20) as llm:
+        found = [llm.generate([prompt], asked, progress=False)[0] for _ in range(2)]
+        load = llm.load()
+        assert (load.prompt_tokens, load.prompt_tokens_cached, load.blocks_cached, load.blocks_host) == (140, 0, 0, 0)
+        several = llm.generate([prompt] * 4, greedy(40), progress=False)
+        assert llm.load().preemptions > 0
+        assert_at_rest(llm._loaded().engine.loop)
+        assert llm.load().blocks_free == llm.load().blocks_total
+    tokens = [[each.token_ids for each in answer.outputs] for answer in (*expected, *found)]
+    assert tokens == tokens[:1] * 4
+    assert [answer.token_ids for answer in several] == [several[0].token_ids] * 4
+    assert several[0].token_ids[:NUM_TOKENS] == expected[0].token_ids
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from engine_runs import engine, greedy, spec
+from engine_runs import engine, greedy, run_all, spec
 
 from pagewire.core.engine_messages import Add
 
@@ -45,3 +45,13 @@ def test_a_sequence_wastes_less_than_its_last_block_and_all_together_less_than_4
     waste = 1 - filled / allocated
     print(f"{waste:.1%} of {allocated} allocated slots hold no token; mean length {lengths / decoding:.0f}")
     assert waste < 0.04
+    load = built.loop.load()
+    assert 0 < 1 - load.token_steps / (load.block_steps * BLOCK) < 0.04
+
+
+def test_the_counters_of_slots_are_those_of_every_step(tiny: TinyModel) -> None:
+    built = engine(tiny("llama"), block_size=BLOCK)
+    run_all(built.loop, [spec("a", range(20), greedy(5))])
+    load = built.loop.load()
+    # Two blocks in each of five steps: the prompt whole, then a token more each time.
+    assert (load.block_steps, load.token_steps) == (5 * 2, 20 + 21 + 22 + 23 + 24)
