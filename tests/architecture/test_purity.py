@@ -148,6 +148,7 @@ PURE_FILES = (
     "serving/ledger.py",
     "serving/registration.py",
     "serving/step_counts.py",
+    "serving/scrape.py",
     "slo/arrival.py",
     "slo/ask.py",
     "slo/bracket.py",

@@ -93,8 +93,7 @@ class Use:
         self.pool.share(hits)
         self.naive.use(hits)
         table = hits + self.naive.take(lambda: self.pool.allocate(len(names) + 1 - len(hits)))  # and an unfilled one
-        for depth, (block_id, name) in enumerate(zip(table, names, strict=False)):
-            self.pool.register(block_id, name, names[depth - 1] if depth else None, depth)
+        self.pool.register(table, names)
         self._tables.append(table)
 
     def _go(self) -> None:

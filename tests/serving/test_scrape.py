@@ -11,6 +11,7 @@ from pagewire.core.load import Load
 from pagewire.serving.metrics import About, LoadCollector
 from pagewire.serving.sample import Sample
 from pagewire.serving.scrape import counters, risen
+from pagewire.serving.step_counts import StepCounts
 
 ABOUT = About(pod_id="d0", role="decode", model="m", cache={"block_size": "16"})
 
@@ -22,7 +23,7 @@ def gauges() -> Iterator[Sample]:
 
 def text(load: Load) -> str:
     registry = CollectorRegistry()
-    registry.register(LoadCollector(ABOUT, lambda: load, dict, gauges, pids={}, device=""))
+    registry.register(LoadCollector(ABOUT, lambda: load, dict, gauges, StepCounts(), pids={}, device=""))
     return generate_latest(registry).decode()
 
 
