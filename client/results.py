@@ -115,8 +115,9 @@ class TransferReport:
     """Where a request ran and what its KV cost to move.
 
     `transfer_s` is how long bytes were on their way, `exposed_s` the part of it that decoding waited for. `causes` say
-    why shipments were lost, fetched tokens were copied from other pods' caches, predictions are of the first token.
-    `notes` say what was done otherwise than asked, such as a `max_tokens` that a pod under pressure clipped.
+    why prefill pods could not be asked or lost the prompt, fetched tokens were copied from other pods' caches,
+    predictions are of the first token. `notes` say what was done otherwise than asked, such as a `max_tokens` that a
+    pod under pressure clipped.
     """
 
     placement: str

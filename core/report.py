@@ -11,7 +11,7 @@ class Report:
 
     placement: str  # "remote", "local", or "resumed" when a local completion followed a lost shipment
     transport: str = ""  # what carried the last shipment
-    causes: tuple[str, ...] = ()  # of the shipments that were lost, in their order
+    causes: tuple[str, ...] = ()  # why prefill pods could not be asked, or lost the prompt, in their order
     prefill_pod: str = ""
     decode_pod: str = ""
     prompt_tokens: int = 0

@@ -58,6 +58,11 @@ class RemotePrefill:
         return self._taking.runs
 
     @property
+    def causes(self) -> list[str]:
+        """Why pods could not be asked for the prompt, or lost it, in their order."""
+        return self._taking.causes
+
+    @property
     def is_finished(self) -> bool:
         """True when the first tokens ended all sequences."""
         first = self.first_token

@@ -46,7 +46,7 @@ def report_of(
         transfer_s=sum(shipment.transfer_s for shipment in shipments),
         exposed_s=max((shipment.exposed_s for shipment in shipments), default=0.0),
         transport=tried[-1].transport if tried else "",
-        causes=tuple(cause for delivery in tried if (cause := delivery.cause)),
+        causes=tuple(remote.causes),
         predicted_local_s=prediction.local_s,
         predicted_remote_s=prediction.remote_s,
         notes=notes,

@@ -93,11 +93,14 @@ class Delivery:
 
     @property
     def cause(self) -> str:
-        """The machine-readable cause of its loss, "" unless it was lost."""
+        """The machine-readable cause of its loss, "" unless it was lost.
+
+        A pod whose engine broke is lost to us as one that is gone is; what broke it, its own log says.
+        """
         if self.outcome is not fx.Outcome.LOST:
             return ""
         lost = self.error or self.shipment.error
-        return lost.cause if lost is not None else PrefillLost.cause
+        return lost.cause if lost is not None and type(lost) is not EngineFailed else PrefillLost.cause
 
     @property
     def why(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import grpc
 
-from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed
+from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed, Unavailable
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Inflow, Load
 from pagewire.core.messages import Heartbeat, LinkMessage, Welcome
@@ -36,6 +36,7 @@ FORGET_S = 60.0  # a pod that restarts in time is met again at once
 MAX_INFLOWS = 32  # in one load: it goes out every second
 
 CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, TransferFailed)]
+UNREACHED = (Unavailable.cause, PeerMismatch.cause, TransferFailed.cause)
 
 BulkChannel = Callable[[str], grpc.aio.Channel]
 
@@ -188,6 +189,7 @@ class Peers:
         self._wire = wire
         self._peers: dict[tuple[str, str], Peer] = {}
         self.lost = Counter(dict.fromkeys(CAUSES, 0))  # shipments to us, by the cause of their loss
+        self.unreached = Counter(dict.fromkeys(UNREACHED, 0))  # pods that were to ship and could not be asked, likewise
         self._forgotten = TransferCounters()
         self._closing: set[asyncio.Task[None]] = set()
 

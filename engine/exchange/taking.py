@@ -62,6 +62,7 @@ class Taking:
     ) -> None:
         self.runs: list[Delivery] = []  # those that reached a pod, the last one last
         self.fetches: list[Delivery] = []
+        self.causes: list[str] = []  # why pods could not be asked for runs, or lost them, in their order
         self._taker = taker
         self._request_id = request_id
         self._deadline_s = deadline_s
@@ -133,6 +134,9 @@ class Taking:
             )
         except PagewireError as error:
             log.warning("%s: %s not used: %s", self._request_id, pod_id, error.message)
+            self._taker.peers.unreached[error.cause] += 1
+            if kind is self.runs:
+                self.causes.append(error.cause)
             return None
         kind.append(delivery)
         peer.add(delivery)
@@ -142,6 +146,8 @@ class Taking:
         except Unavailable:
             delivery.peer_lost()
         await asyncio.shield(delivery.handed_over)
+        if delivery.cause and kind is self.runs:
+            self.causes.append(delivery.cause)
         if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
             log.warning("%s: %s by %s: %s", self._request_id, delivery.outcome, pod_id, delivery.why)
         return delivery

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pods import Colocated, Pods, pods, prompt
+from pods import Colocated, Pods, pods, prompt, until
 
+from pagewire.core.messages import Candidate
 from pagewire.core.timeline import Phase
 from pagewire.decode_service.service import DecodeService
 
 LONG = prompt(1, 100)
+NOBODY = Candidate(pod_id="p9", address="127.0.0.1:1")
 
 
 def predict(cluster: Pods, *, local_s: float, remote_s: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,16 +62,35 @@ async def test_predictions_are_made_and_learned_from_in_either_mode(model: Path)
         await measured(cluster)
         service = cluster.d.service
         assert isinstance(service, DecodeService)
-        cluster.d.clock.advance(1.0)
-        asked = await cluster.ask("a", LONG)
+        cluster.p.engine.allow(0)
+        asked = await cluster.submit("a", LONG)
+        await until(lambda: cluster.p.counter("prompts_accepted") == 1)
+        cluster.d.clock.advance(5.0)  # this rig's clocks stand still between two advances
+        cluster.p.engine.let_go()
+        await cluster.end(asked)
         assert asked.report.placement == "remote"
-        assert asked.report.predicted_remote_s > 0
-        # This rig's clock stands still between two advances: no time passed, so there is nothing to learn.
-        assert service._costs.there.observations == 0
+        assert 0 < asked.report.predicted_remote_s < 5.0
         samples = {(sample.name, *sample.labels.values()): sample.value for sample in service.gauges()}
-        assert samples["prefill_correction", "local"] == samples["prefill_correction", "remote"] == 1.0
+        assert samples["prefill_correction", "local"] == 1.0
+        assert samples["prefill_correction", "remote"] > 1.0
         assert samples["link_seconds_per_byte", "p0"] > 0
         assert samples["kv_blocks_quarantined",] == 0
+
+
+async def test_what_waited_for_others_first_teaches_nothing_of_this_pod(model: Path) -> None:
+    async with pods(model) as cluster:
+        await measured(cluster)
+        service = cluster.d.service
+        assert isinstance(service, DecodeService)
+        cluster.d.engine.allow(0)
+        asked = await cluster.submit("a", LONG, candidates=[NOBODY])
+        await until(lambda: cluster.d.counter("pods_unreached_unavailable") == 1)
+        cluster.d.clock.advance(5.0)
+        cluster.d.engine.let_go()
+        await cluster.end(asked)
+        assert (asked.report.placement, asked.report.causes) == ("local", ("unavailable",))
+        assert asked.report.predicted_local_s > 0
+        assert service._costs.here.factor == 1.0
 
 
 async def test_a_pod_that_only_ever_decoded_takes_a_peers_word(model: Path) -> None:

@@ -182,7 +182,7 @@ async def test_another_prefill_pod_finishes_what_one_began(model: Path, colocate
         await first.die()
         assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
         report = asked.report
-        assert (report.placement, report.prefill_pod, report.causes) == ("remote", second.pod_id, ("internal",))
+        assert (report.placement, report.prefill_pod, report.causes) == ("remote", second.pod_id, ("prefill_lost",))
         assert report.transport == cluster.d.service._exchange.peers.all()[second.pod_id].receiver.transport != ""
         assert (report.prefill_fetched_tokens, report.prefill_computed_tokens) == (3 * BLOCK, 100 - 3 * BLOCK)
         assert report.decode_computed_tokens == 0

@@ -34,6 +34,8 @@ async def test_who_is_not_there_is_passed_over(model: Path, colocated: Colocated
         asked = await cluster.ask("a", LONG, candidates=[NOBODY, cluster.p.candidate])
         assert asked.tokens == colocated.answer(LONG)
         assert (asked.report.placement, asked.report.prefill_pod) == ("remote", "p0")
+        assert asked.report.causes == ("unavailable",)
+        assert cluster.d.counter("pods_unreached_unavailable") == 1
 
 
 async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated: Colocated) -> None:
@@ -41,6 +43,8 @@ async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated:
         moved = Candidate(pod_id="p7", address=cluster.p.candidate.address)
         asked = await cluster.ask("a", LONG, candidates=[moved])
         assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "local")
+        assert asked.report.causes == ("peer_mismatch",)
+        assert cluster.d.counter("pods_unreached_peer_mismatch") == 1
         assert cluster.p.counter("prompts_refused") == 0
 
 
