@@ -1,6 +1,6 @@
 """Where to prefill: here or on a prefill pod. Pure; a comparison of predicted seconds, not a constant.
 
-    local  = (waiting x c + prefix(here)) x (1 + running)        every running sequence stalls while a chunk computes here
+    local  = (waiting x c + prefix(here)) x (1 + running)        all that run stall while a chunk computes here
     remote = max(queue, waiting x c) + exchange + prefix(there)  its transfer hides behind its chunks but for the last
 
 `prefix` is `plan_prefix`: what is cached, fetched, computed. c is measured by each pod's engine, the exchange by each
