@@ -140,7 +140,7 @@ class LiveCluster:
         }
 
     def assert_at_rest(self) -> None:
-        """Every block of every living pod is free or cached, none is promised or orphaned; waits for stragglers."""
+        """Every block of every living pod is free or cached, and none is held for a peer; waits for stragglers."""
         deadline_s = time.monotonic() + REST_S
         while True:
             states = {pod["id"]: self.metrics(pod) for pod in self.alive()}
@@ -222,7 +222,8 @@ class LiveCluster:
         alive_until_now = [pod["id"] for pod in self.alive()]
         try:
             for pod in self.alive():
-                assert self.metrics(pod)["kv_blocks_orphaned"] == 0, pod["id"]
+                state = self.metrics(pod)
+                assert state["kv_blocks_orphaned"] == state["leases_orphaned"] == 0, pod["id"]
         finally:
             self._leave()
             self.process.send_signal(signal.SIGINT)
@@ -275,4 +276,4 @@ def _how_started(pod: psutil.Process) -> tuple[list[str], dict[str, str]]:
 def _is_at_rest(state: dict[str, float]) -> bool:
     in_use = sum(state[f"kv_blocks_{name}"] for name in ("held", "reserved", "orphaned", "quarantined"))
     idle = sum(state[f"kv_blocks_{name}"] for name in ("free", "cached", "pinned"))
-    return in_use == 0 and idle == state["kv_blocks_total"]
+    return in_use == 0 and idle == state["kv_blocks_total"] and state["leases_held"] == 0
