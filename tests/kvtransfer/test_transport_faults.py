@@ -156,6 +156,30 @@ async def test_a_carrier_that_fails_ends_the_stream(setting: Setting) -> None:
     await setting.still_serves()
 
 
+async def test_a_source_whose_carrier_fails_loses_the_stream(setting: Setting) -> None:
+    await setting.source.fault("carry_fails_at", 2)
+    shipping = await setting.begin()
+    over = await shipping.over()
+    assert (over.outcome, shipping.cause) == (Outcome.LOST, "stream_lost")
+    assert shipping.matches(setting.original)
+    await setting.still_serves()
+
+
+async def test_a_source_whose_carrier_hangs_is_given_up_by_its_own_clock(setting: Setting) -> None:
+    """What hangs still reads the blocks: the fence is answered once the stream that it hangs in is over."""
+    await setting.source.fault("carry_hangs_at", 2)
+    shipping = await setting.begin()
+    await setting.recorder.until(lambda: shipping.shipment.num_verified >= 4)
+    shipping.expire()
+    over = await shipping.over()
+    assert over.outcome is Outcome.LOST
+    assert shipping.cause in LOST
+    assert shipping.matches(setting.original)
+    if setting.receiver.is_connected:  # the source has ended it, and we may not have heard yet
+        await setting.drop()
+    await setting.still_serves()
+
+
 async def test_a_placement_that_hangs_quarantines_its_blocks_until_it_has_ended(setting: Setting) -> None:
     setting.faults.hang_at = 2
     shipping = await setting.begin()

@@ -1,4 +1,4 @@
-"""A carrier whose taker's end misbehaves as told, around a real one: it fails, hangs, or spoils what it placed.
+"""A carrier whose ends misbehave as told, around a real one: they fail or hang, and the taker's spoils what it placed.
 
 Proves what stream and shipment make of a carrier's faults; cannot show what the carrier's own library does.
 """
@@ -10,13 +10,14 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer.carrier import Carrier, Inlet, Move
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, Outlet
+from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory
 from pagewire.kvtransfer.wire import Ready
 
 
 class Faults:
-    """What is to go wrong, from now on; `num_places` counts the placements of all streams."""
+    """What is to go wrong, from now on; `num_places` counts the placements of all streams, `num_carried` messages."""
 
     def __init__(self) -> None:
         self.spoil: dict[int, int] = {}  # chain index -> how many times it arrives spoilt
@@ -25,12 +26,36 @@ class Faults:
         self.hanging = asyncio.Event()
         self.before: Callable[[], Awaitable[None]] | None = None  # done once, before a placement
         self.num_places = 0
+        self.carry_fails_at: int | None = None  # the number of a message that is carried
+        self.carry_hangs_at: int | None = None
+        self.num_carried = 0
 
     def around(self, carrier: Carrier) -> Carrier:
         """Return the carrier with these faults."""
         return dataclasses.replace(
-            carrier, inlet=lambda memory, source_id: FaultyInlet(carrier.inlet(memory, source_id), memory, self)
+            carrier,
+            inlet=lambda memory, source_id: FaultyInlet(carrier.inlet(memory, source_id), memory, self),
+            outlet=lambda memory, taker_id: FaultyOutlet(carrier.outlet(memory, taker_id), self),
         )
+
+
+class FaultyOutlet:
+    """An `Outlet` around a real one."""
+
+    def __init__(self, outlet: Outlet, faults: Faults) -> None:
+        self.announces, self.lends, self.checksums = outlet.announces, outlet.lends, outlet.checksums
+        self.open, self.tag, self.close = outlet.open, outlet.tag, outlet.close
+        self._outlet = outlet
+        self._faults = faults
+
+    async def carry(self, batch: Batch) -> None:
+        faults = self._faults
+        number, faults.num_carried = faults.num_carried, faults.num_carried + 1
+        if number == faults.carry_fails_at:
+            raise TransferFailed("the test says so")
+        if number == faults.carry_hangs_at:
+            await asyncio.Event().wait()
+        await self._outlet.carry(batch)
 
 
 class FaultyInlet:

@@ -1,8 +1,8 @@
 """A source pod's bulk streams in a process of its own, for tests: serves a pool and does what stdin says.
 
-    argv    the carrier's name, bytes of a block, bytes of a message
+    argv    the carrier's name, bytes of a message
     stdout  {"port": …} first; then {"answer": number, "error": …, "value": …} and {"event": "sent" | "lost", …}
-    stdin   {"number": …, "do": "send" | "fence" | "connected" | "counters" | "spoil", …}, a line each
+    stdin   {"number": …, "do": "send" | "fence" | "connected" | "counters" | "spoil" | "fault", …}, a line each
 
 Knows nothing of the test. Invariant: every line is answered, fences as soon as they return.
 """
@@ -15,6 +15,7 @@ import json
 import sys
 from typing import Any
 
+from faulty_carrier import Faults
 from transport_rigs import CARRIERS, FAST, SECRET, pool, serving
 
 from pagewire.core.errors import PagewireError
@@ -39,7 +40,7 @@ def on_sent(peer_id: str, key: ShipmentKey, indices: tuple[int, ...]) -> None:
     say(event="sent", peer_id=peer_id, key=key, indices=indices)
 
 
-async def do(sender: StreamSender, memory: PoolMemory, line: dict[str, Any]) -> Any:
+async def do(sender: StreamSender, memory: PoolMemory, faults: Faults, line: dict[str, Any]) -> Any:
     """Carry out a line; returns the answer."""
     match line["do"]:
         case "send":
@@ -53,15 +54,17 @@ async def do(sender: StreamSender, memory: PoolMemory, line: dict[str, Any]) -> 
             return dataclasses.asdict(sender.counters)
         case "spoil":
             memory.write(line["block_id"], bytes(memory.block_bytes))
+        case "fault":
+            setattr(faults, line["name"], faults.num_carried + line["messages"])
         case other:
             raise ValueError(other)
     return None
 
 
-async def answer(sender: StreamSender, memory: PoolMemory, line: dict[str, Any]) -> None:
+async def answer(sender: StreamSender, memory: PoolMemory, faults: Faults, line: dict[str, Any]) -> None:
     """Carry out a line and say what came of it."""
     try:
-        say(answer=line["number"], value=await do(sender, memory, line))
+        say(answer=line["number"], value=await do(sender, memory, faults, line))
     except PagewireError as error:
         say(answer=line["number"], error=error.message)
 
@@ -69,9 +72,10 @@ async def answer(sender: StreamSender, memory: PoolMemory, line: dict[str, Any])
 async def main() -> None:
     """Serve until stdin ends."""
     carrier, message_bytes = sys.argv[1], int(sys.argv[2])
-    memory = pool(filled=True)
+    memory, faults = pool(filled=True), Faults()
+    carriers = (faults.around(CARRIERS[carrier]()),)
     sender = StreamSender(
-        pod_id="P", secret=SECRET, memory=memory, carriers=(CARRIERS[carrier](),), on_lost=on_lost, on_sent=on_sent,
+        pod_id="P", secret=SECRET, memory=memory, carriers=carriers, on_lost=on_lost, on_sent=on_sent,
         message_bytes=message_bytes, times=FAST,
     )  # fmt: skip
     reader = asyncio.StreamReader()
@@ -79,7 +83,7 @@ async def main() -> None:
     async with serving(sender) as address, asyncio.TaskGroup() as tasks:
         say(port=int(address.rpartition(":")[2]))
         while text := await reader.readline():
-            tasks.create_task(answer(sender, memory, json.loads(text)))
+            tasks.create_task(answer(sender, memory, faults, json.loads(text)))
 
 
 if __name__ == "__main__":

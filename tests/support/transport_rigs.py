@@ -209,6 +209,10 @@ class SourceProcess:
         """Let a block of the source change."""
         await self._do("spoil", block_id=block_id)
 
+    async def fault(self, name: str, messages: int) -> None:
+        """Have the source's end of the carrier fail or hang (a field of `Faults`) after so many messages more."""
+        await self._do("fault", name=name, messages=messages)
+
     async def _do(self, what: str, **more: Any) -> Any:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
