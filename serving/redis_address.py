@@ -82,5 +82,20 @@ class RedisAddress:
         if self.ca:
             options["ssl_ca_certs"] = self.ca
         if self.is_cluster:
-            return RedisCluster.from_url(self.url, **options)
+            return _Cluster.from_url(self.url, **options)
         return Redis.from_url(self.url, **options)
+
+
+class _Cluster(RedisCluster):
+    """redis-py's client, which replaces nodes that it was told of or parses by, and leaves their connections open."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._told = tuple(self.nodes_manager.startup_nodes.values())
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await super().aclose()
+        parsed_by = getattr(self.commands_parser, "node", None)  # set once it is connected
+        for node in (*self._told, *([parsed_by] if parsed_by is not None else [])):
+            await node.disconnect()
