@@ -91,19 +91,11 @@ class _Cluster(RedisCluster):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._known = set(self.nodes_manager.startup_nodes.values())
-
-    async def initialize(self, *args: Any, **options: Any) -> RedisCluster:
-        """Ask for the cluster's nodes, and keep them all in mind: few ever come."""
-        try:
-            return await super().initialize(*args, **options)
-        finally:
-            self._known.update(self.nodes_manager.nodes_cache.values(), self.nodes_manager.startup_nodes.values())
-            if parsed_by := getattr(self.commands_parser, "node", None):  # set once it is connected
-                self._known.add(parsed_by)
+        self._told = tuple(self.nodes_manager.startup_nodes.values())
 
     async def aclose(self) -> None:
         """Close all connections."""
         await super().aclose()
-        for node in self._known:
+        parsed_by = getattr(self.commands_parser, "node", None)  # set once it is connected
+        for node in (*self._told, *([parsed_by] if parsed_by is not None else [])):
             await node.disconnect()
