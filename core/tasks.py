@@ -1,5 +1,5 @@
 """Cancellation that must not get lost. grpc.aio swallows it when a call that is just being begun fails by itself, and
-Python 3.11's `asyncio.wait_for`, which redis-py uses, when what it waits for is done in the same moment.
+Python 3.11's `asyncio.wait_for`, which redis-py uses, when what it waits for is done or fails in the same moment.
 
 Knows nothing of gRPC or Redis. Invariant: a loop that asks here before each round ends after it was cancelled, and a
 coroutine function marked here raises when it was cancelled, whatever it awaits.
@@ -28,7 +28,12 @@ def heeds_cancellation(function: Callable[P, Coroutine[Any, Any, T]]) -> Callabl
     @functools.wraps(function)
     async def heeding(*args: P.args, **kwargs: P.kwargs) -> T:
         before = _requests()  # more than none in what a cancelled task does last
-        result = await function(*args, **kwargs)
+        try:
+            result = await function(*args, **kwargs)
+        except Exception as error:  # which may be what the cancellation was swallowed for
+            if _requests() > before:
+                raise asyncio.CancelledError from error
+            raise
         if _requests() > before:
             raise asyncio.CancelledError
         return result

@@ -27,6 +27,24 @@ async def test_a_marked_function_raises_what_was_swallowed() -> None:
     await cancelled_in(asyncio.create_task(heeds_cancellation(swallow)()))  # type: ignore[arg-type]
 
 
+async def test_a_marked_function_raises_what_was_swallowed_for_an_error() -> None:
+    @heeds_cancellation
+    async def fail() -> str:
+        await swallow()
+        raise ConnectionError
+
+    await cancelled_in(asyncio.create_task(fail()))
+
+
+async def test_an_error_of_its_own_stays_one() -> None:
+    @heeds_cancellation
+    async def fail() -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await fail()
+
+
 async def test_a_loop_that_asks_ends() -> None:
     async def loop() -> str:
         while True:

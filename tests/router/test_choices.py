@@ -82,8 +82,15 @@ async def test_a_stream_ends_each_choice_where_it_ends_and_then_says_usage(start
     """The stop string comes sooner in the later answers, and in the first not at all."""
     pod = FakePod("c0")
     stop, most = STOP, PROMPT.index(STOP) + len(STOP) - 1
-    async with start(pod) as router:
-        answer = await ask(router, 3, most, stop=[stop], stream=True, stream_options={"include_usage": True})
+    pod.hold_at = most - 1  # what ends there, the last two, waits for the one that ended before
+    async with start(pod) as router, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(
+            ask(router, 3, most, stop=[stop], stream=True, stream_options={"include_usage": True})
+        )
+        await pod.until(lambda: pod.stops)
+        assert [stop.index for stop in pod.stops] == [2]
+        pod.release()
+        answer = await asking
         *parts, usage = events(answer.text)
         texts: defaultdict[int, str] = defaultdict(str)
         ends: dict[int, tuple[str, str | None]] = {}
@@ -93,7 +100,7 @@ async def test_a_stream_ends_each_choice_where_it_ends_and_then_says_usage(start
             texts[choice["index"]] += choice["text"]
             if choice["finish_reason"] is not None:
                 ends[choice["index"]] = (choice["finish_reason"], choice["stop_reason"])
-        assert next(iter(ends)) == 2, "it ends first, and the others at once"
+        assert next(iter(ends)) == 2
         assert ends == {0: ("length", None), 1: ("stop", stop), 2: ("stop", stop)}
         assert texts == {0: text(0, most), 1: PROMPT[1 : PROMPT.index(stop)], 2: PROMPT[2 : PROMPT.index(stop)]}
         assert usage["choices"] == []
