@@ -44,12 +44,10 @@ class Calibration:
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self.observations = 0
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
         """What was predicted, corrections included, as `predicted_s` took `actual_s`."""
         if predicted_s <= 0 or actual_s <= 0:
             return
-        self.observations += 1
         raw = self.factor * min(BOUND, max(1 / BOUND, actual_s / predicted_s))
         self.factor = min(BOUND, max(1 / BOUND, (1 - WEIGHT) * self.factor + WEIGHT * raw))

@@ -1,7 +1,7 @@
 """Who is still believed to be alive: the claims on held blocks, renewed by their peer's signs of life.
 
 Knows keys, peers and moments; nothing of blocks. Time is a parameter, durations are relative, so no two clocks are
-ever compared. Invariant: a key that was granted is reported ended exactly once: by `expired`, `release` or `drop_peer`.
+ever compared. Invariant: a key that was granted is reported ended exactly once: by `expired` or `release`.
 """
 
 from __future__ import annotations
@@ -53,19 +53,9 @@ class LeaseTable(Generic[K]):
         """End a lease; False when it had ended before."""
         return self._leases.pop(key, None) is not None
 
-    def drop_peer(self, peer_id: str) -> tuple[K, ...]:
-        """End all leases of a peer and return their keys."""
-        return self._drop([key for key, lease in self._leases.items() if lease.peer_id == peer_id])
-
     def expired(self, now_s: float) -> tuple[K, ...]:
         """End the leases whose time is over and return their keys."""
-        return self._drop([key for key, lease in self._leases.items() if lease.ends_s <= now_s])
-
-    def next_end_s(self) -> float | None:
-        """Return when the first lease ends unless renewed; None without any."""
-        return min((lease.ends_s for lease in self._leases.values()), default=None)
-
-    def _drop(self, keys: list[K]) -> tuple[K, ...]:
+        keys = tuple(key for key, lease in self._leases.items() if lease.ends_s <= now_s)
         for key in keys:
             del self._leases[key]
-        return tuple(keys)
+        return keys

@@ -27,14 +27,6 @@ class Manifest:
     def __contains__(self, index: object) -> bool:
         return isinstance(index, int) and self.first_block <= index < self.end
 
-    def covers(self, other: Manifest) -> bool:
-        """Return whether every block of `other` is one of ours."""
-        return self.first_block <= other.first_block and other.end <= self.end
-
     def indices(self) -> range:
         """Return the indices, ascending."""
         return range(self.first_block, self.end)
-
-    def num_bytes(self, block_bytes: int) -> int:
-        """Return what the blocks weigh."""
-        return self.num_blocks * block_bytes

@@ -1,7 +1,8 @@
 """What a pod can ship and take by, as it is said in the handshake of a link; and what two pods then use.
 
-A carrier that reaches only as far as a host is offered as `name@host`, so that the handshake's intersection of strings
-is all there is to compare. Knows names; opens nothing. Invariant: what is common is in the order of the other's answer.
+A carrier that reaches only as far as a host or a process is offered as `name@place`, so that the handshake's
+intersection of strings is all there is to compare. Knows names; opens nothing. Invariant: what is common is in the
+order of the other's answer.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ AUTO = ("shm", "grpc")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A carrier, and the host that it ends at; empty: it has no such bounds."""
+    """A carrier, and the host or process that it ends at; empty: it has no such bounds."""
 
     carrier: Carrier
-    host: str = ""
+    place: str = ""
 
     @property
     def text(self) -> str:
         """What is said in the handshake."""
-        return f"{self.carrier.name}@{self.host}" if self.host else self.carrier.name
+        return f"{self.carrier.name}@{self.place}" if self.place else self.carrier.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,7 @@ class OutgoingShipment:
         self._ships = ships
         self._num_groups = num_groups
         self._ready_end = first_block
-        self._part_ids: dict[int, int] = {}  # by index, like the next two
-        self._sent: set[int] = set()
+        self._part_ids: dict[int, int] = {}  # by index, like the next
         self._resent: set[int] = set()
         self._is_released = False
         self._owes_fenced = False
@@ -68,16 +67,6 @@ class OutgoingShipment:
     def manifest(self) -> Manifest:
         """What is ready so far, in some group at least; after `prompt_done`, what the shipment holds."""
         return Manifest(first_block=self.first_block, num_blocks=self._ready_end - self.first_block)
-
-    @property
-    def unsent(self) -> tuple[int, ...]:
-        """Parts that are ready and were not written to the stream yet; ascending."""
-        return tuple(sorted(self._part_ids.keys() - self._sent))
-
-    @property
-    def is_pinned(self) -> bool:
-        """True until `Release` was returned."""
-        return not self._is_released
 
     # ---------------------------------------------------------------------------------------- events: from the engine
 
@@ -124,11 +113,6 @@ class OutgoingShipment:
         return (SendFenced(),) if self._owes_fenced else ()
 
     # ------------------------------------------------------------------------------------- events: from the transport
-
-    def sent(self, indices: tuple[int, ...]) -> Effects:
-        """These parts were written to the stream."""
-        self._sent.update(index for index in indices if index in self._part_ids)
-        return ()
 
     def purged(self) -> Effects:
         """The transport will not read the blocks again."""

@@ -1,9 +1,9 @@
 """Which bytes of one pod's block go where in another pod's block, when the two lie differently.
 
 Two pools of one model may differ in the order of a block's axes and in which KV heads they hold (tensor parallelism).
-`plan_copy` maps one onto the other as byte spans within a block; `CopyPlan.over` lays them over pairs of blocks for
-transports that copy by address; `apply` copies them where both ends are bytes in this process. Pure: knows no pool and
-no peer. Invariants: a plan writes no byte twice, stays within both blocks, and has as few spans as there can be.
+`plan_copy` maps one onto the other as byte spans within a block; `apply` copies them where both ends are bytes in this
+process. Pure: knows no pool and no peer. Invariants: a plan writes no byte twice, stays within both blocks, and has as
+few spans as there can be.
 """
 
 from __future__ import annotations
@@ -59,31 +59,6 @@ class CopyPlan:
     spans: tuple[Span, ...]
     source_bytes: int
     destination_bytes: int
-
-    @property
-    def is_identity(self) -> bool:
-        """True when a block is copied as it is."""
-        return self.spans == (Span(0, 0, self.source_bytes),) and self.source_bytes == self.destination_bytes
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that one block's copy moves."""
-        return sum(span.length for span in self.spans)
-
-    def over(self, moves: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return the spans between two pools for (source block, destination block) pairs, in their order.
-
-        Runs of adjacent blocks become one span where blocks are copied whole.
-        """
-        return coalesce(
-            Span(
-                source * self.source_bytes + span.source,
-                destination * self.destination_bytes + span.destination,
-                span.length,
-            )
-            for source, destination in moves
-            for span in self.spans
-        )
 
 
 def plan_copy(source: KVShard, destination: KVShard) -> CopyPlan:

@@ -149,12 +149,6 @@ class IncomingShipment:
         return index - self.first_block
 
     @property
-    def missing(self) -> tuple[int, ...]:
-        """Indices that are announced, or in the manifest, and not verified; ascending."""
-        known = self.manifest or self._announced
-        return tuple(index for index in known.indices() if not self._is_verified(index))
-
-    @property
     def transfer_s(self) -> float:
         """See `TransferTimes.transfer_s`."""
         return self.times.transfer_s

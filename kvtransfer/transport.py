@@ -181,8 +181,5 @@ class Sender(Protocol):
         ...
 
 
-SentCallback = Callable[[str, ShipmentKey, tuple[int, ...]], None]
-"""Called with (peer id, key, block indices) when a message was handed to the network."""
-
 LostCallback = Callable[[str, tuple[ShipmentKey, ...]], None]
 """Called once per lost stream with (peer id, keys): registered at a receiver, queued or in flight at a sender."""

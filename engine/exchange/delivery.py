@@ -33,7 +33,7 @@ from pagewire.core.trace_context import TraceContext
 from pagewire.kvtransfer import effects as fx
 from pagewire.kvtransfer.intake import Intake
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.kvtransfer.transport import BlockMemory, Receiver
+from pagewire.kvtransfer.transport import Receiver
 from pagewire.serving.link import Link
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ class Delivery:
         *,
         link: Link,
         receiver: Receiver,
-        memory: BlockMemory,
         bind: Callable[[Bind], Awaitable[Bound]],
         clock: Clock,
         watch: Stopwatch,

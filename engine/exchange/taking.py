@@ -125,7 +125,6 @@ class Taking:
                 shipment,
                 link=link,
                 receiver=peer.receiver,
-                memory=self._taker.engine.pool,
                 bind=self._taker.engine.bind,
                 clock=self._taker.clock,
                 watch=self._watch,

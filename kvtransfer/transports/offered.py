@@ -1,4 +1,4 @@
-"""Builds what a pod offers from what it was told: the one place that knows every carrier there is.
+"""Builds what a pod offers from what it was told: the one place that knows every carrier between processes.
 
 Those with heavy libraries are imported when they are named. Knows no pool and no peer.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+from typing import Any
 
+from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.offers import Offer, Offers, parse_names
 from pagewire.kvtransfer.transports import nixl
 from pagewire.kvtransfer.transports.grpc import GRPC
@@ -30,22 +32,27 @@ def offered(transports: str = "auto", shm_dir: str = "", host: str = "127.0.0.1"
 
 
 def _offer(name: str, shm_dir: str, host: str) -> Offer | None:
-    if name == "grpc":
-        return Offer(GRPC)
-    if name == "shm":
-        token = host_token(shm_dir)
-        if not token:
-            log.warning("shm is not offered: it cannot be told which host this is")
-            return None
-        return Offer(shm_carrier(shm_dir), token)
-    if name == "nixl":
-        load_library()
-        return Offer(nixl.carrier())
-    module = importlib.import_module(f"pagewire.kvtransfer.transports.{name}")  # and torch with it
-    if name == "collective":
-        return Offer(module.carrier(module.CollectiveOptions(host=host)))
-    token = host_token("")
+    match name:
+        case "shm":
+            return _within_host(shm_carrier(shm_dir), host_token(shm_dir))
+        case "nixl":
+            load_library()
+            return Offer(nixl.carrier())
+        case "collective":
+            collective = _with_torch(name)
+            return Offer(collective.carrier(collective.CollectiveOptions(host=host)))
+        case "cuda_ipc":
+            return _within_host(_with_torch(name).carrier(), host_token())
+        case _:
+            return Offer(GRPC)
+
+
+def _within_host(carrier: Carrier, token: str) -> Offer | None:
     if not token:
-        log.warning("%s is not offered: it cannot be told which host this is", name)
+        log.warning("%s is not offered: it cannot be told which host this is", carrier.name)
         return None
-    return Offer(module.carrier(), token)
+    return Offer(carrier, token)
+
+
+def _with_torch(name: str) -> Any:
+    return importlib.import_module(f"pagewire.kvtransfer.transports.{name}")

@@ -27,7 +27,6 @@ from pagewire.kvtransfer.transport import (
     BlockMemory,
     Flow,
     LostCallback,
-    SentCallback,
     ShipmentKey,
     TransferCounters,
     TransportTimes,
@@ -93,7 +92,6 @@ class StreamSender:
         memory: BlockMemory,
         on_lost: LostCallback,
         carriers: Sequence[Carrier],
-        on_sent: SentCallback | None = None,
         layout: KVLayout | None = None,
         message_bytes: int | None = None,
         times: TransportTimes | None = None,
@@ -106,7 +104,6 @@ class StreamSender:
         self._memory = memory
         self._carriers = {carrier.name: carrier for carrier in carriers}
         self._on_lost = on_lost
-        self._on_sent = on_sent
         self._message_bytes = message_bytes
         self._times = times or TransportTimes()
         self._streams: dict[str, _PeerStream] = {}
@@ -301,8 +298,6 @@ class StreamSender:
         self.counters.messages += 1
         self.counters.blocks += len(batch.block_ids)
         self.counters.bytes += len(batch.block_ids) * stream.memory.block_bytes
-        if self._on_sent is not None:
-            self._on_sent(stream.peer_id, batch.key, tuple(batch.indices))
 
     def _message(self, batch: Batch, memory: BlockMemory, outlet: Outlet) -> bytes:
         blocks = [memory.read(block_id) for block_id in batch.block_ids] if outlet.checksums else []

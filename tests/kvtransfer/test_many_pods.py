@@ -11,7 +11,8 @@ import contextlib
 
 import pytest
 from shipping import Shipping
-from transport_rigs import CARRIERS, NUM_BLOCKS, SMALL, Recorder, SourceProcess, pool, taking
+from sources import SourceProcess
+from transport_rigs import BETWEEN_PROCESSES, CARRIERS, NUM_BLOCKS, SMALL, Recorder, pool, taking
 
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.memory import PoolMemory
@@ -63,7 +64,7 @@ class _Losses(Recorder):
         self._recorder.note()
 
 
-@pytest.mark.parametrize("carrier", sorted(CARRIERS))
+@pytest.mark.parametrize("carrier", BETWEEN_PROCESSES)
 async def test_pods_join_and_are_killed_while_others_ship(carrier: str) -> None:
     original, recorder = pool(filled=True), Recorder()
     async with contextlib.AsyncExitStack() as stack:

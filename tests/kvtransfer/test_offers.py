@@ -16,6 +16,7 @@ from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.offers import AUTO, Offer, Offers, parse_names
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.local import TOKEN_BYTES, LocalPools
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
@@ -50,6 +51,27 @@ def test_pods_of_one_host_offer_shm_first_and_of_two_directories_not(tmp_path: o
     assert offered().common(texts) == offered().carriers or len(offered().common(texts)) == 2
     assert [carrier.name for carrier in offered("auto", str(tmp_path)).common(texts)] == ["grpc"]
     assert offered("grpc").texts == ("grpc",)
+
+
+def test_local_is_for_pods_that_share_their_pools() -> None:
+    pools, others = LocalPools(), LocalPools()
+    here, there = Offers((pools.offer(), Offer(GRPC))), Offers((Offer(GRPC), pools.offer()))
+    assert [carrier.name for carrier in here.common(there.texts)] == ["grpc", "local"]
+    assert here.common(Offers((others.offer(), Offer(GRPC))).texts) == (GRPC,)
+
+
+async def test_local_copies_from_no_pool_but_the_one_on_the_card() -> None:
+    carrier = LocalPools().offer().carrier
+    source, taker = carrier.outlet(a_pool(filled=True), "D"), carrier.inlet(a_pool(filled=False), "P")
+    with pytest.raises(TransferFailed, match="no pool"):
+        await taker.open(bytes(TOKEN_BYTES))
+    card = await source.open(taker.card)
+    with pytest.raises(TransferFailed, match="no pool"):
+        await LocalPools().offer().carrier.inlet(a_pool(filled=False), "P").open(card)
+    await taker.open(card)
+    source.close()
+    with pytest.raises(TransferFailed, match="no pool"):
+        await taker.open(card)
 
 
 def test_cuda_ipc_is_for_pools_on_a_gpu() -> None:
@@ -122,5 +144,5 @@ async def test_a_taker_that_does_not_say_its_order_takes_no_other() -> None:
                 await receiver.connected(0.5)
             assert "order of a block's axes" in receiver.reason
             assert receiver.transport == ""
-    assert recorder.sent == []
+    assert sender.counters.messages == 0
     assert all(key != ShipmentKey(1, 1) for _, keys in recorder.lost for key in keys)

@@ -28,16 +28,10 @@ def test_the_happy_path() -> None:
         Announce(first_block=3, num_blocks=2),
         SendBlocks(blocks=((3, 43), (4, 44))),
     )
-    shipment.sent((2, 3))
-    assert list(shipment.unsent) == [4]
-    shipment.sent((4, 77))
-    assert list(shipment.unsent) == []
     assert shipment.prompt_done(is_finished=False) == ()
     assert shipment.manifest.num_blocks == 3
     assert shipment.landed() == (Purge(),)
-    assert shipment.is_pinned
     assert shipment.purged() == release(Outcome.LANDED, True)
-    assert not shipment.is_pinned
     assert shipment.freed() == ()
     assert shipment.state is OutgoingState.CLOSED
 

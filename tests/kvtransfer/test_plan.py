@@ -136,31 +136,6 @@ def test_all_source_ranks_together_fill_a_destination(
 def test_the_number_of_spans(source: KVShard, destination: KVShard, count: int) -> None:
     plan = plan_copy(source, destination)
     assert len(plan.spans) == count
-    assert plan.is_identity == (count == 1 and source.heads == destination.heads)
-
-
-def test_adjacent_blocks_are_one_span_between_pools() -> None:
-    plan = plan_copy(KVShard(LAYER_OUTER), KVShard(LAYER_OUTER))
-    size = LAYER_OUTER.block_bytes
-    assert plan.over([(4, 1), (5, 2), (6, 3), (8, 4), (9, 6)]) == [
-        Span(4 * size, size, 3 * size),
-        Span(8 * size, 4 * size, size),
-        Span(9 * size, 6 * size, size),
-    ]
-
-
-def test_spans_between_pools_copy_every_pair_of_blocks() -> None:
-    source, destination = KVShard(HEAD_OUTER, 1, 2), KVShard(LAYER_OUTER)
-    plan = plan_copy(source, destination)
-    pool = np.arange(3 * source.local.block_bytes, dtype=np.uint32).astype(np.uint8)
-    whole = np.zeros(4 * destination.local.block_bytes, np.uint8)
-    moves = [(0, 3), (2, 1)]
-    apply(plan.over(moves), view(pool), view(whole))
-    for source_block, destination_block in moves:
-        theirs = np.split(pool, 3)[source_block]
-        ours = np.split(whole, 4)[destination_block]
-        assert np.array_equal(ours, copied(plan, theirs, np.zeros_like(ours)))
-    assert not np.split(whole, 4)[0].any()
 
 
 @pytest.mark.parametrize(

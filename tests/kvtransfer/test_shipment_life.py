@@ -168,7 +168,6 @@ class ShipmentLife(RuleBasedStateMachine):
             index, part_id = self.queued.pop(0)
             assert self.p_pinned, "read after release"
             assert part_id == self.at_p(index)
-            self.outgoing.sent((index,))
             self.flying.append((index, index))
 
     @precondition(lambda self: self.purge_due)
@@ -328,7 +327,6 @@ class ShipmentLife(RuleBasedStateMachine):
         assert len(self.handed) == (0 if owned else 1)
         written = {index // self.num_groups for index in self.writing}
         assert self.incoming.num_quarantined == (len(written) if not self.attached else 0)
-        assert self.outgoing.is_pinned == self.p_pinned
         assert 0.0 <= self.incoming.transfer_s <= self.now_s
         assert 0.0 <= self.incoming.exposed_s <= self.now_s
         if self.d_owner == Outcome.LANDED:

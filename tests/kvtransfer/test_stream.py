@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import grpc
 import pytest
+from faulty_carrier import Faults
 from transport_rigs import (
     BLOCK_BYTES,
     FAST,
@@ -39,10 +40,11 @@ from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
 
 def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times: TransportTimes = FAST) -> StreamSender:
-    heard = recorder or Recorder()
+    heard, faults = recorder or Recorder(), Faults()
+    faults.on_carried = heard.on_carried
     return StreamSender(
-        pod_id="P", secret=secret, memory=pool(filled=True), carriers=(GRPC,), on_lost=heard.on_lost,
-        on_sent=heard.on_sent, message_bytes=SMALL.message_bytes, times=times,
+        pod_id="P", secret=secret, memory=pool(filled=True), carriers=(faults.around(GRPC),), on_lost=heard.on_lost,
+        message_bytes=SMALL.message_bytes, times=times,
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from transport_rigs import BLOCK_BYTES, SMALL, Rig, make_rig, rigs
+from sources import Rig, make_rig
+from transport_rigs import BLOCK_BYTES, CARRIERS, SMALL
 
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
@@ -18,7 +19,7 @@ from pagewire.kvtransfer.transport import ShipmentKey
 WINDOW_BLOCKS = SMALL.window_bytes // BLOCK_BYTES
 
 
-@pytest.fixture(params=rigs())
+@pytest.fixture(params=sorted(CARRIERS))
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     async with make_rig(request.param) as rig:
         yield rig
@@ -171,7 +172,7 @@ async def test_a_pod_without_a_stream_is_sent_nothing(rig: Rig) -> None:
         await rig.source.send("E", 1, 1, blocks([1]))
 
 
-@pytest.mark.parametrize("name", rigs())
+@pytest.mark.parametrize("name", sorted(CARRIERS))
 async def test_a_block_larger_than_the_window_share_travels_alone(name: str) -> None:
     tight = type(SMALL)(window_bytes=BLOCK_BYTES, message_bytes=BLOCK_BYTES // 2)
     async with make_rig(name, tight) as rig:

@@ -1,4 +1,4 @@
-"""Every networked transport, its source in another process, with faults on its messages and in its carrier.
+"""Every transport, its source in another process where it can be, with faults on its messages and in its carrier.
 
 Whatever goes wrong: the taker has exactly the source's bytes, or a loss with a named cause and a right prefix; no claim
 stays open, and the next shipment on the stream, or on the one after it, arrives: no credit is owed for ever.
@@ -14,7 +14,8 @@ import pytest
 from faulty_carrier import Faults
 from faulty_channel import FaultyChannel, Plan, corrupt, duplicate, reorder, swallow
 from shipping import Shipping
-from transport_rigs import CARRIERS, FAST, SECRET, SMALL, Recorder, SourceProcess, pool, running
+from sources import Source, started
+from transport_rigs import CARRIERS, FAST, SECRET, SMALL, Recorder, pool, running
 
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
@@ -28,7 +29,7 @@ class Setting:
     """A source process and a taker with a faulty channel and a faulty carrier between them."""
 
     def __init__(
-        self, source: SourceProcess, receiver: StreamReceiver, channel: FaultyChannel, faults: Faults, target: Any
+        self, source: Source, receiver: StreamReceiver, channel: FaultyChannel, faults: Faults, target: Any
     ) -> None:
         self.source, self.receiver, self.channel, self.faults, self.target = source, receiver, channel, faults, target
         self.recorder = Recorder()
@@ -70,7 +71,7 @@ class Setting:
 async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
     faults, target = Faults(), pool(filled=False)
     async with (
-        SourceProcess.start(request.param, Recorder(), SMALL.message_bytes) as source,
+        started(request.param, Recorder(), SMALL.message_bytes) as source,
         grpc.aio.insecure_channel(f"127.0.0.1:{source.port}", options=CHANNEL_OPTIONS) as plain,
     ):
         channel = FaultyChannel(plain, lambda _number, message: [message])
@@ -169,7 +170,7 @@ async def test_a_source_whose_carrier_hangs_is_given_up_by_its_own_clock(setting
     """What hangs still reads the blocks: the fence is answered once the stream that it hangs in is over."""
     await setting.source.fault("carry_hangs_at", 2)
     shipping = await setting.begin()
-    await setting.recorder.until(lambda: shipping.shipment.num_verified >= 4)
+    await setting.source.carries(3)
     shipping.expire()
     over = await shipping.over()
     assert over.outcome is Outcome.LOST

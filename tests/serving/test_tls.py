@@ -47,7 +47,7 @@ class Pod:
         self.source = Recorder()
         self.sender = StreamSender(
             pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(GRPC,), on_lost=self.source.on_lost,
-            on_sent=self.source.on_sent, message_bytes=SMALL.message_bytes, times=FAST,
+            message_bytes=SMALL.message_bytes, times=FAST,
         )  # fmt: skip
         links = LinkServer(
             lambda: identity("P"), LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=lambda _: None),

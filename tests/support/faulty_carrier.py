@@ -17,7 +17,10 @@ from pagewire.kvtransfer.wire import Ready
 
 
 class Faults:
-    """What is to go wrong, from now on; `num_places` counts the placements of all streams, `num_carried` messages."""
+    """What is to go wrong, from now on; `num_places` counts the placements of all streams, `num_carried` messages.
+
+    `on_carried` hears of each message that was carried, and to which taker.
+    """
 
     def __init__(self) -> None:
         self.spoil: dict[int, int] = {}  # chain index -> how many times it arrives spoilt
@@ -29,23 +32,25 @@ class Faults:
         self.carry_fails_at: int | None = None  # the number of a message that is carried
         self.carry_hangs_at: int | None = None
         self.num_carried = 0
+        self.on_carried: Callable[[str, Batch], None] = lambda _taker_id, _batch: None
 
     def around(self, carrier: Carrier) -> Carrier:
         """Return the carrier with these faults."""
         return dataclasses.replace(
             carrier,
             inlet=lambda memory, source_id: FaultyInlet(carrier.inlet(memory, source_id), memory, self),
-            outlet=lambda memory, taker_id: FaultyOutlet(carrier.outlet(memory, taker_id), self),
+            outlet=lambda memory, taker_id: FaultyOutlet(carrier.outlet(memory, taker_id), taker_id, self),
         )
 
 
 class FaultyOutlet:
     """An `Outlet` around a real one."""
 
-    def __init__(self, outlet: Outlet, faults: Faults) -> None:
+    def __init__(self, outlet: Outlet, taker_id: str, faults: Faults) -> None:
         self.announces, self.lends, self.checksums = outlet.announces, outlet.lends, outlet.checksums
         self.open, self.tag, self.close = outlet.open, outlet.tag, outlet.close
         self._outlet = outlet
+        self._taker_id = taker_id
         self._faults = faults
 
     async def carry(self, batch: Batch) -> None:
@@ -56,6 +61,7 @@ class FaultyOutlet:
         if number == faults.carry_hangs_at:
             await asyncio.Event().wait()
         await self._outlet.carry(batch)
+        faults.on_carried(self._taker_id, batch)
 
 
 class FaultyInlet:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from transport_rigs import NUM_BLOCKS, Recorder, Source
+from sources import Source
+from transport_rigs import NUM_BLOCKS, Recorder
 
 from pagewire.core.clock import ManualClock
 from pagewire.core.errors import TransferFailed

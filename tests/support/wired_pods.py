@@ -284,7 +284,7 @@ def held_by(pod: WiredPod) -> str:
     exchange = pod.service._exchange
     return (
         f"exports {[(export.key, export.shipment.state) for export in exchange.exports.all()]}, "
-        f"shipments {[(each.request_id, each.state, each.missing, each.error) for each in pod.open_shipments]}, "
+        f"shipments {[(each.request_id, each.state, each.num_verified, each.error) for each in pod.open_shipments]}, "
         f"requests {list(getattr(pod.service, '_requests', ()))}, load {pod.engine.loop.load()}"
     )
 
