@@ -30,9 +30,11 @@ from pagewire.core.sampling import FinishReason
 from pagewire.core.sequence_spec import Branch, SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.decode_service.service import DecodeService
+from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.link_cost import LinkCost
+from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -128,7 +130,9 @@ class Asked:
 class Pod:
     """One pod: engine, front, service, server."""
 
-    def __init__(self, pod_id: str, role: Role, model: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, pod_id: str, role: Role, model: Path, settings: dict[str, Any], offers: Offers | None = None
+    ) -> None:
         engine_settings: dict[str, Any] = {
             "kv_memory_bytes": 4 << 20,
             "chunk_size": CHUNK,
@@ -147,7 +151,7 @@ class Pod:
         config = PodConfig(
             model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **({"transports": "grpc"} | settings)
         )
-        self.front = Front(config, role, self.engine, offered(config.transports), config.wire())
+        self.front = Front(config, role, self.engine, offers or offered(config.transports), config.wire())
         self.bulk: list[FaultyChannel] = []
         self.sender = StreamSender(
             pod_id=self.pod_id,
@@ -188,10 +192,15 @@ class Pod:
         self.service._exchange.peers.cost = lambda pod_id, address: cost  # type: ignore[method-assign]
 
     @property
-    def open_shipments(self) -> list[IncomingShipment]:
-        """What is on its way to this decode pod."""
+    def deliveries(self) -> list[Delivery]:
+        """Of what is on its way to this pod."""
         peers = self.service._exchange.peers.all().values()
-        return [delivery.shipment for peer in peers for delivery in peer._deliveries.values()]
+        return [delivery for peer in peers for delivery in peer._deliveries.values()]
+
+    @property
+    def open_shipments(self) -> list[IncomingShipment]:
+        """What is on its way to this pod."""
+        return [delivery.shipment for delivery in self.deliveries]
 
     @property
     def num_landed(self) -> int:

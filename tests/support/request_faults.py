@@ -332,7 +332,7 @@ def prefill_step_breaks(case: Case) -> None:
 @fault
 def prefill_has_no_room(case: Case) -> None:
     async def fill() -> None:
-        await _fill(case.source, case.asked.name, asyncio.sleep(case.draw.uniform(0.02, 0.3)))
+        await _fill(case.source, case.asked.name, case.draw.uniform(0.02, 0.3))
 
     case.at(fill, "submit")
 
@@ -438,7 +438,7 @@ def decode_has_no_room(case: Case) -> None:
     """Room comes back after a while: the request waits for it, or is sent elsewhere."""
 
     async def fill() -> None:
-        await _fill(case.taker, case.asked.name, asyncio.sleep(case.draw.uniform(0.02, 0.3)))
+        await _fill(case.taker, case.asked.name, case.draw.uniform(0.02, 0.3))
 
     case.at(fill, "submit")
 
@@ -504,7 +504,7 @@ def _flip(message: bytes, at: int) -> bytes:
     return bytes(spoilt)
 
 
-async def _fill(pod: WiredPod, name: str, until: Awaitable[None]) -> None:
+async def _fill(pod: WiredPod, name: str, seconds: float) -> None:
     """Have all that is free of a pod's pool promised to nobody, for a while."""
     taken: list[str] = []
     try:
@@ -514,7 +514,7 @@ async def _fill(pod: WiredPod, name: str, until: Awaitable[None]) -> None:
                 if (await pod.engine.reserve(Reserve(spec=asked))).error is not None:
                     break
                 taken.append(asked.request_id)
-            await until
+            await asyncio.sleep(seconds)
         finally:
             for request_id in taken:
                 await pod.engine.abort(request_id)

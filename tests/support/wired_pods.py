@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +25,12 @@ from pagewire.core.errors import HandedOver, Overloaded, PagewireError, PodLost,
 from pagewire.core.messages import Candidate, Role, Source, Submit
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch
+from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.kvtransfer import wire as blocks_wire
+from pagewire.kvtransfer.offers import Offers
+from pagewire.kvtransfer.transports.local import LocalPools
+from pagewire.kvtransfer.transports.offered import offered
 from pagewire.serving.link import Link
 
 WAIT_S = 40.0  # other work may share the cores
@@ -49,13 +54,11 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class WiredPod(Pod):
-    """A pod behind a wire; `spoil(request, message)` sees every message of blocks that it takes."""
+    """A pod behind a wire; `spoil` sees every message of blocks that it takes, and for which delivery."""
 
-    def __init__(
-        self, pod_id: str, role: Role, model: Path, transports: str, spoil: Callable[..., list[bytes]]
-    ) -> None:
-        settings = {"kv_memory_bytes": POOL_BLOCKS * BLOCK_BYTES, "max_num_waiting": 16, "transports": transports}
-        super().__init__(pod_id, role, model, settings)
+    def __init__(self, pod_id: str, role: Role, model: Path, offers: Offers, spoil: Callable[..., list[bytes]]) -> None:
+        settings = {"kv_memory_bytes": POOL_BLOCKS * BLOCK_BYTES, "max_num_waiting": 16}
+        super().__init__(pod_id, role, model, settings, offers)
         self.role = role
         self.wire = Wire(self)
         self.late: list[bytes] = []  # what comes when something else does
@@ -87,9 +90,9 @@ class WiredPod(Pod):
 
     def _read(self, message: bytes) -> list[bytes]:
         key = blocks_wire.decode_ready(message, self.engine.pool.block_bytes).key
-        names = [each.request_id for each in self.open_shipments if each.shipment_id == key.shipment_id]
+        for_whom = [each for each in self.deliveries if each.shipment.shipment_id == key.shipment_id]
         late, self.late = self.late, []
-        return [*late, *(self._spoil(self, names[0], message) if names else [message])]
+        return [*late, *(self._spoil(for_whom[0], message) if for_whom else [message])]
 
 
 @dataclass(slots=True)
@@ -149,7 +152,16 @@ class Fleet:
         self.router = RouterEnd()
         self._model = model
         self._transports = transports
+        self._pools = LocalPools()
+        self.messages: Counter[str] = Counter()  # of blocks, by transport
         self._num_pods = 0
+
+    def _offers(self) -> Offers:
+        """What the next pod offers; all of them are in one process."""
+        first, _, others = self._transports().partition(",")
+        if first == "local":
+            return Offers((self._pools.offer(), *offered(others).offers))
+        return offered(",".join(filter(None, (first, others))))
 
     def of(self, role: Role) -> list[WiredPod]:
         """The pods that may be used."""
@@ -158,7 +170,7 @@ class Fleet:
     async def add(self, role: Role) -> WiredPod:
         """Start a pod."""
         self._num_pods += 1
-        pod = WiredPod(f"{role.value}-{self._num_pods}", role, self._model, self._transports(), self._spoil)
+        pod = WiredPod(f"{role.value}-{self._num_pods}", role, self._model, self._offers(), self._spoil)
         await pod.start()
         self.pods.append(pod)
         return pod
@@ -168,8 +180,9 @@ class Fleet:
         pod.is_gone = True
         await self.add(pod.role)
 
-    def _spoil(self, pod: WiredPod, request_id: str, message: bytes) -> list[bytes]:
-        spoiler = self.spoilers.get(request_id.split(".")[0])
+    def _spoil(self, delivery: Delivery, message: bytes) -> list[bytes]:
+        self.messages[delivery.transport] += 1
+        spoiler = self.spoilers.get(delivery.shipment.request_id.split(".")[0])
         return spoiler(message) if spoiler is not None else [message]
 
     # ---------------------------------------------------------------------------------------------------------- asking
