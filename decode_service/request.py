@@ -22,9 +22,8 @@ from pagewire.core.errors import (
     InvalidRequest,
     PagewireError,
     PodLost,
-    Unavailable,
 )
-from pagewire.core.messages import Candidate, Ended, FirstToken, LinkMessage, Submit, Tokens
+from pagewire.core.messages import Candidate, Ended, FirstToken, Submit, Tokens
 from pagewire.core.report import Report
 from pagewire.core.span import Span
 from pagewire.core.timeline import Phase, Stopwatch, Timeline
@@ -231,7 +230,7 @@ class Request:
     def _on_first_token(self, message: FirstToken) -> None:
         if not self._remote.causes:
             self._learn(self._around.costs.there, self._prediction.remote_s)
-        self._say(Tokens(records=tuple(record for record in message.records if self._streams.hear(record))))
+        self.link.say(Tokens(records=tuple(record for record in message.records if self._streams.hear(record))))
 
     # ------------------------------------------------------------------------------------------------------- the end
 
@@ -265,7 +264,9 @@ class Request:
         ours = self._watch.timeline()
         timelines: tuple[Timeline, ...] = (ours, first.timeline) if first is not None else (ours,)
         self._failure = ErrorInfo.of(error) if error is not None else None
-        self._say(Ended(request_id=self.request_id, error=self._failure, report=self._report(), timelines=timelines))
+        self.link.say(
+            Ended(request_id=self.request_id, error=self._failure, report=self._report(), timelines=timelines)
+        )
 
     def _report(self) -> Report:
         return report_of(
@@ -293,9 +294,3 @@ class Request:
             except EngineFailed as error:
                 log.info("%s: nothing to free: %s", self.request_id, error.message)
             self._around.admission.room()
-
-    def _say(self, message: LinkMessage) -> None:
-        try:
-            self.link.send(message)
-        except Unavailable:
-            log.debug("%s: the router is gone", self.request_id)

@@ -19,7 +19,7 @@ import grpc
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
-from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost, Unavailable
+from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost
 from pagewire.core.messages import Cancel, Ended, LinkMessage, Run, ShipmentRefused, Stop, Submit, Tokens
 from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.admission import Admission
@@ -121,7 +121,7 @@ class DecodeService:
             if (request := self._requests.get(record.request_id)) and request.on_tokens(record):
                 frames[request.link].append(record)
         for link, records in frames.items():
-            _say(link, Tokens(records=tuple(records)))
+            link.say(Tokens(records=tuple(records)))
         if self._traced:
             self._note(step)
         for end in step.ends:
@@ -200,7 +200,7 @@ class DecodeService:
                 # It was a prefill pod when somebody was told of it.
                 error = Draining(f"{self._front.identity.peer_id} is a {self._front.identity.role} pod")
                 refusal = ShipmentRefused(request_id=spec.request_id, generation=generation, error=ErrorInfo.of(error))
-                _say(link, refusal)
+                link.say(refusal)
 
     def on_down(self, link: Link) -> None:
         """A router is gone: nobody hears of its requests any more."""
@@ -221,7 +221,7 @@ class DecodeService:
             self._check(submit)
         except PagewireError as error:
             self._counters["refused"] += 1
-            _say(link, Ended(request_id=submit.spec.request_id, error=ErrorInfo.of(error)))
+            link.say(Ended(request_id=submit.spec.request_id, error=ErrorInfo.of(error)))
             return
         self._counters["submitted"] += 1
         self._idle.clear()
@@ -267,10 +267,3 @@ class DecodeService:
                 self._front.tracing.record(request.span(self._traced.pop(request.request_id)), request.trace)
             if not self._requests:
                 self._idle.set()
-
-
-def _say(link: Link, message: LinkMessage) -> None:
-    try:
-        link.send(message)
-    except Unavailable:
-        log.debug("%s is gone: its requests end with its link", link.peer.peer_id)

@@ -22,7 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from pagewire.core.errors import ContractBroken
 from pagewire.kvtransfer.outbox import Batch
+from pagewire.kvtransfer.plan import Span, coalesce
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.wire import Ready
 
@@ -32,6 +34,21 @@ class Move(NamedTuple):
 
     position: int
     block_id: int
+
+
+def spans(ready: Ready, moves: Sequence[Move], memory: BlockMemory, num_source_blocks: int) -> list[Span]:
+    """Return what to copy between the source's pool and ours, `memory`, in bytes of each; adjacent blocks are one.
+
+    Raises ContractBroken on a block that the source does not have, IndexError on one that we do not.
+    """
+    size, found = memory.block_bytes, []
+    for position, block_id in moves:
+        if not 0 <= position < len(ready.block_ids) or ready.block_ids[position] >= num_source_blocks:
+            raise ContractBroken(f"the source has {num_source_blocks} blocks and announced another")
+        if not 0 <= block_id < memory.num_blocks:
+            raise IndexError(f"block {block_id} of {memory.num_blocks}")
+        found.append(Span(ready.block_ids[position] * size, block_id * size, size))
+    return coalesce(found)
 
 
 class Outlet(Protocol):

@@ -89,8 +89,8 @@ class Inbox:
             self._dispose(work.parcel, len(work.positions))
 
     def retry(self, key: ShipmentKey) -> None:
-        """What waits has its turn again, behind what came before."""
-        self._work.extend(self._waiting.pop(key, ()))
+        """What waits has its turn at once: what came behind it stays behind it."""
+        self._work.extendleft(reversed(self._waiting.pop(key, ())))
 
     def accept(self, ready: Ready) -> None:
         """A message came: its turn comes behind the others."""

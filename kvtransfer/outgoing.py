@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pagewire.core.errors import LeaseExpired, PagewireError, StreamLost
+from pagewire.core.errors import LeaseExpired, PagewireError, PodLost
 from pagewire.kvtransfer.effects import Announce, Effects, Outcome, Purge, Release, SendBlocks, SendFenced
 from pagewire.kvtransfer.manifest import Manifest
 from pagewire.kvtransfer.parts import part_ids, parts_of
@@ -149,7 +149,7 @@ class OutgoingShipment:
 
     def peer_lost(self) -> Effects:
         """The decode pod, or the link to it, is gone."""
-        return self._end(Outcome.LOST, StreamLost(f"the link to {self.peer_id} is gone"))
+        return self._end(Outcome.LOST, PodLost(f"the link to {self.peer_id} is gone"))
 
     def lease_expired(self) -> Effects:
         """The decode pod showed no sign of life for the length of the lease."""

@@ -61,11 +61,11 @@ class Prompt(Export):
 
     def say_ready(self, announced: Announce) -> None:
         """Announce the blocks of a chunk, or one layer group of them."""
-        self._say(ChunkReady(**self._names(), **dataclasses.asdict(announced)))
+        self.link.say(ChunkReady(**self._names(), **dataclasses.asdict(announced)))
 
     def say_first_token(self, chunk: ChunkDone, records: Sequence[TokenRecord], num_blocks: int) -> None:
         """Send the tokens that the last chunk gave, and how many blocks there are to come with them."""
-        self._say(
+        self.link.say(
             FirstToken(
                 **self._names(),
                 records=tuple(dataclasses.replace(each, request_id=self.run.spec.request_id) for each in records),

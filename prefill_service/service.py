@@ -21,7 +21,7 @@ from pagewire.core.messages import Ended, LinkMessage, Run, RunAccepted, Shipmen
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.exchange import Exchange
-from pagewire.engine.exchange.export import Export, say
+from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.peers import BulkChannel
 from pagewire.engine.exchange.prefix_plan import FetchMode, plan_prefix
 from pagewire.engine.front import Front
@@ -112,7 +112,7 @@ class PrefillService:
                 self._on_run(link, message)
             case Submit(spec=spec):
                 error = Draining(f"{self._front.identity.peer_id} is a prefill pod: it owns no requests")
-                say(link, Ended(request_id=spec.request_id, error=ErrorInfo.of(error)))
+                link.say(Ended(request_id=spec.request_id, error=ErrorInfo.of(error)))
 
     def on_down(self, link: Link) -> None:
         """A decode pod is gone; its prompts end with their shipments."""
@@ -135,12 +135,12 @@ class PrefillService:
         except PagewireError as error:
             self._counters["refused"] += 1
             log.info("run %s refused: %s", request_id, error.message)
-            say(link, ShipmentRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
+            link.say(ShipmentRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
             return
         self._counters["accepted"] += 1
         self._by_engine_id[prompt.engine_id] = prompt
         self._exchange.exports.open(prompt, run.lease_s)
-        say(link, RunAccepted(request_id=request_id, generation=generation))
+        link.say(RunAccepted(request_id=request_id, generation=generation))
         if run.sources:
             task = asyncio.create_task(self._fetch_and_run(prompt))
             self._tasks.add(task)

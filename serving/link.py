@@ -108,6 +108,13 @@ class Link:
         self._written.clear()
         self._filled.set()
 
+    def say(self, message: LinkMessage) -> None:
+        """Send a frame, unless the link is down: its end is an event of its own, and settles what was on it."""
+        try:
+            self.send(message)
+        except Unavailable as error:
+            log.debug("%s not said: %s", type(message).__name__, error.message)
+
     async def flush(self, timeout_s: float) -> None:
         """Wait until all that is queued went out, or the link is down, or `timeout_s` seconds passed."""
         with contextlib.suppress(TimeoutError):

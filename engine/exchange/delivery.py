@@ -14,7 +14,7 @@ from typing import Any
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import Bind, Bound
-from pagewire.core.errors import EngineFailed, PagewireError, PrefillLost, Unavailable
+from pagewire.core.errors import EngineFailed, PagewireError, PrefillLost
 from pagewire.core.messages import (
     ChunkReady,
     Fence,
@@ -22,7 +22,6 @@ from pagewire.core.messages import (
     FetchReady,
     FirstToken,
     Landed,
-    LinkMessage,
     Resend,
     RunAccepted,
     ShipmentFailed,
@@ -163,14 +162,14 @@ class Delivery:
                 case fx.AskBind():
                     self._binding = asyncio.create_task(self._bind_blocks(effect.num_blocks, self._binding))
                 case fx.AskResend():
-                    self._say(Resend(**names, **dataclasses.asdict(effect)))
+                    self.link.say(Resend(**names, **dataclasses.asdict(effect)))
                 case fx.Detach():
                     self._receiver.unregister(*self._key)
                 case fx.SendFence():
-                    self._say(Fence(**names))
+                    self.link.say(Fence(**names))
                 case fx.SendLanded():
                     self._watch.stamp(Phase.LAST_BLOCK_VERIFIED, self._clock.now())
-                    self._say(Landed(**names))
+                    self.link.say(Landed(**names))
                 case fx.HandOver():
                     self.shipment.close()
                     self.ended_s = self._clock.now()
@@ -186,11 +185,3 @@ class Delivery:
         self._act(self.shipment.bound(block_ids))
         if self.shipment.is_open:
             self._receiver.retry(*self._key)
-
-    def _say(self, message: LinkMessage) -> None:
-        try:
-            self.link.send(message)
-        except Unavailable:
-            log.debug(
-                "%s not said to %s: its end is an event of its own", type(message).__name__, self.link.peer.peer_id
-            )

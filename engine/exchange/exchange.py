@@ -30,7 +30,7 @@ from pagewire.core.messages import (
 )
 from pagewire.core.timeline import Stopwatch
 from pagewire.core.trace_context import TraceContext
-from pagewire.engine.exchange.export import Export, say
+from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.exports import Exports
 from pagewire.engine.exchange.peers import BulkChannel, Peers, open_bulk_channel
 from pagewire.engine.exchange.permits import Permits
@@ -226,7 +226,7 @@ class Exchange:
         except PagewireError as refusal:
             log.info("%s asked for a %s pod: %s", link.peer.peer_id, role, refusal.message)
             error = ErrorInfo.of(refusal)
-        say(link, RoleAnswer(role=role, error=error))
+        link.say(RoleAnswer(role=role, error=error))
 
     async def _keep_ticking(self) -> None:
         while True:

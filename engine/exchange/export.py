@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.errors import ErrorInfo, Unavailable
-from pagewire.core.messages import Fenced, FetchReady, LinkMessage, ShipmentFailed
+from pagewire.core.errors import ErrorInfo
+from pagewire.core.messages import Fenced, FetchReady, ShipmentFailed
 from pagewire.core.span import Span, SpanKind
 from pagewire.core.trace_context import TraceContext
 from pagewire.kvtransfer.effects import Announce
@@ -49,15 +49,15 @@ class Export:
 
     def say_ready(self, announced: Announce) -> None:
         """Announce blocks: of a fetch all there are, once."""
-        self._say(FetchReady(**self._names(), num_blocks=announced.num_blocks))
+        self.link.say(FetchReady(**self._names(), num_blocks=announced.num_blocks))
 
     def say_failed(self, error: ErrorInfo) -> None:
         """Give the shipment up."""
-        self._say(ShipmentFailed(**self._names(), error=error))
+        self.link.say(ShipmentFailed(**self._names(), error=error))
 
     def say_fenced(self) -> None:
         """Tell that nothing more comes and the blocks are released."""
-        self._say(Fenced(**self._names()))
+        self.link.say(Fenced(**self._names()))
 
     def span(self, now_s: float) -> Span:
         """Return what a trace shows of it, once it is over."""
@@ -79,14 +79,3 @@ class Export:
 
     def _names(self) -> dict[str, Any]:
         return {"request_id": self.request_id, "generation": self.generation}
-
-    def _say(self, message: LinkMessage) -> None:
-        say(self.link, message)
-
-
-def say(link: Link, message: LinkMessage) -> None:
-    """Send a frame, unless the link is down: its end is an event of its own, and settles what was on it."""
-    try:
-        link.send(message)
-    except Unavailable:
-        log.debug("%s not said to %s", type(message).__name__, link.peer.peer_id)

@@ -25,7 +25,7 @@ from pagewire.core.errors import (
 )
 from pagewire.core.messages import Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
 from pagewire.core.trace_context import TraceContext
-from pagewire.engine.exchange.export import Export, ExportKey, say
+from pagewire.engine.exchange.export import Export, ExportKey
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer import effects as fx
@@ -129,7 +129,7 @@ class Exports:
             refused = ShipmentRefused(
                 request_id=fetch.request_id, generation=fetch.generation, error=ErrorInfo.of(error)
             )
-            say(link, refused)
+            link.say(refused)
             return
         self.counters["fetches"] += 1
         export = Export(
@@ -177,7 +177,7 @@ class Exports:
                 if export is not None and export.link is link:
                     self._on_word(export, message)
                 elif isinstance(message, Fence):  # ended already; the question still gets its answer
-                    say(link, Fenced(request_id=message.request_id, generation=message.generation))
+                    link.say(Fenced(request_id=message.request_id, generation=message.generation))
 
     def _on_word(self, export: Export, message: Landed | Resend | Fence) -> None:
         match message:

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import torch
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
-from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.carrier import Carrier, Move, spans
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.plan import Span, coalesce
+from pagewire.kvtransfer.plan import Span
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.cuda_driver import HANDLE_BYTES, CudaDriver
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
@@ -122,8 +122,8 @@ class CudaIpcInlet:
         """Copy the blocks; see `Inlet`."""
         if not 0 <= ready.tag <= NUM_EVENTS:
             raise ContractBroken(f"event {ready.tag} of {NUM_EVENTS}")
-        spans = coalesce([self._span(ready, move) for move in moves])
-        await self._worker.finish(lambda: None, self._copy, ready.tag, spans)
+        copies = spans(ready, moves, self._pool, self._source_blocks)
+        await self._worker.finish(lambda: None, self._copy, ready.tag, copies)
         if self._hold is None or not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
@@ -136,14 +136,6 @@ class CudaIpcInlet:
         if self._hold is not None:
             self._hold.close()
         self._worker.close(self._unmap)
-
-    def _span(self, ready: Ready, move: Move) -> Span:
-        size = self._pool.block_bytes
-        if not 0 <= move.position < len(ready.block_ids) or ready.block_ids[move.position] >= self._source_blocks:
-            raise ContractBroken(f"the source has {self._source_blocks} blocks and announced another")
-        if not 0 <= move.block_id < self._pool.num_blocks:
-            raise IndexError(f"block {move.block_id} of {self._pool.num_blocks}")
-        return Span(ready.block_ids[move.position] * size, move.block_id * size, size)
 
     def _map(self, handle: bytes, events: list[bytes]) -> None:
         driver = CudaDriver(self._pool.device_index)

@@ -18,11 +18,10 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
-from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.core.errors import StreamLost, TransferFailed
+from pagewire.kvtransfer.carrier import Carrier, Move, spans
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.plan import Span, coalesce
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.nixl_agent import STAMP_BYTES, NixlAgent, Region, Remote
 from pagewire.kvtransfer.transports.worker import Worker
@@ -129,8 +128,8 @@ class NixlInlet:
         agent, source = self._agent, self._source
         if agent is None or source is None:
             raise StreamLost("the stream is not open")
-        spans = coalesce([self._span(ready, move) for move in moves])
-        await self._worker.finish(agent.give_up, agent.read, source, spans, self._timeout_s)
+        copies = spans(ready, moves, self._memory, self._source_blocks)
+        await self._worker.finish(agent.give_up, agent.read, source, copies, self._timeout_s)
         if not ready.checksums:
             await self._worker.finish(agent.give_up, agent.check_stamp, source, self._timeout_s)
         return ()
@@ -145,14 +144,6 @@ class NixlInlet:
             self._worker.close(self._agent.destroy)
         else:
             self._worker.close()
-
-    def _span(self, ready: Ready, move: Move) -> Span:
-        size = self._memory.block_bytes
-        if not 0 <= move.position < len(ready.block_ids) or ready.block_ids[move.position] >= self._source_blocks:
-            raise ContractBroken(f"the source has {self._source_blocks} blocks and announced another")
-        if not 0 <= move.block_id < self._memory.num_blocks:
-            raise IndexError(f"block {move.block_id} of {self._memory.num_blocks}")
-        return Span(ready.block_ids[move.position] * size, move.block_id * size, size)
 
 
 @runtime_checkable
