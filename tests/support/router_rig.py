@@ -27,7 +27,6 @@ from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registry import Registry
 from pagewire.serving.tls import CLEAR, Tls, Wire
 
-
 PATIENT_S = 60.0  # how long a test waits for what has to come: so that it ends where it never does
 
 
@@ -130,7 +129,7 @@ async def running_router(
             "drain_s": 5.0,
             "max_wait_s": PATIENT_S,
             **settings,
-        },  # fmt: skip
+        },
     )
     lifecycle = Lifecycle()
     ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
