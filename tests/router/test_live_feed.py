@@ -21,13 +21,13 @@ from pagewire.core.errors import Draining, Overloaded
 from pagewire.core.load import Inflow, Load
 from pagewire.core.messages import Role
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.router.ask import Ask
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.router.live import board, snapshot
 from pagewire.router.live.board import Board
 from pagewire.router.live.feed import Feed
 from pagewire.router.live.occupancy import Occupancy
 from pagewire.router.live.rates import MAX_GAP_S, Rates
-from pagewire.router.request import Ask
 
 OPERATOR = "the operator's key"
 PATIENT_S = 60.0

@@ -22,9 +22,10 @@ from pagewire.core.errors import Overloaded, PodLost
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
+from pagewire.router.ask import Ask
 from pagewire.router.config import SloGateMode
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.request import Ask, Event
+from pagewire.router.events import Event
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
 from pagewire.router.turns import Turn
