@@ -59,7 +59,7 @@ async def test_an_answer_is_parsed_whole_and_streamed(valkey: ValkeyServer, tmp_
         def ask(client: openai.OpenAI) -> tuple[City | None, City | None, list[str]]:
             whole = client.chat.completions.parse(**said(PARIS), response_format=City)
             with client.chat.completions.stream(**said(PARIS), response_format=City) as stream:
-                kinds = [event.type for event in stream]
+                kinds: list[str] = [event.type for event in stream]
                 last = stream.get_final_completion()
             return whole.choices[0].message.parsed, last.choices[0].message.parsed, kinds
 
