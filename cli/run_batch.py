@@ -22,9 +22,10 @@ from pagewire.core.errors import InvalidRequest, PagewireError
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job, Output
 from pagewire.engine.interrupts import uninterrupted
 from pagewire.router.answers import Answer
+from pagewire.router.events import Chunk, Ending, Finished, Usage
 from pagewire.router.intake import Intake
 from pagewire.router.openai import Call
-from pagewire.router.request import Chunk, Ending, Finished, Request, Usage
+from pagewire.router.request import Request
 from pagewire.router.sampling_defaults import sampling_defaults
 from pagewire.router.scoring import scored, scored_prompt
 

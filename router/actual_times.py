@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pagewire.core.timeline import Phase, Timeline
 from pagewire.router.prediction import Prediction, Way
+from pagewire.router.request_times import prefill_times
 
 
 def actual_times(
@@ -39,12 +40,10 @@ def actual_times(
 def _remote(decode: Timeline, prefill: Timeline) -> dict[str, float]:
     found: dict[str, float] = {}
     reserved_s = decode.between_s(Phase.ACCEPTED, Phase.RESERVED) or 0.0
-    fetched_s = prefill.between_s(Phase.RUN_RECEIVED, Phase.PREFIX_FETCHED) or 0.0
-    begun_s = prefill.between_s(Phase.RUN_RECEIVED, Phase.PREFILL_BEGUN)
-    computed_s = prefill.between_s(Phase.PREFILL_BEGUN, Phase.LAST_CHUNK_COMPUTED)
-    if begun_s is not None and computed_s is not None:
-        found["queue_s"] = reserved_s + max(0.0, begun_s - fetched_s)
-        found["prefill_s"] = fetched_s + computed_s
+    waited_s, built_s = prefill_times(prefill)
+    if waited_s is not None and built_s is not None:
+        found["queue_s"] = reserved_s + waited_s
+        found["prefill_s"] = built_s
     gap_s = decode.between_s(Phase.FIRST_TOKENS_RECEIVED, Phase.FIRST_STEP)
     if gap_s is not None:
         found["gap_s"] = gap_s

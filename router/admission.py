@@ -1,4 +1,4 @@
-"""Who may come in: a bounded number of requests at once, each tenant within its limits; and how many second attempts.
+"""Who may come in: a bounded number of requests at once, each tenant within its limits.
 
 Pure: time is a parameter. Knows counts, nothing of pods: whether one has room is the entrance's business. Invariant:
 every `enter` that returned is followed by exactly one `leave`; `active` is their difference and never above the bound.
@@ -56,26 +56,3 @@ class Admission:
     def settle(self, tokens: int, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Charge what was streamed; a negative number gives back what was charged and never ran."""
         self._tenants.settle(tenant, tokens, now_s)
-
-
-class RetryBudget:
-    """Second attempts as a share of first ones, so that a cluster in trouble is not asked twice for everything.
-
-    Up to `burst` attempts are kept in reserve: a pod that dies takes many requests with it at once, and all may go on.
-    """
-
-    def __init__(self, *, ratio: float, burst: int) -> None:
-        self._ratio = ratio
-        self._burst = float(burst)
-        self._left = float(burst)
-
-    def earn(self) -> None:
-        """A request was admitted."""
-        self._left = min(self._burst, self._left + self._ratio)
-
-    def spend(self) -> bool:
-        """Take one second attempt out of the budget; False when it is used up."""
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pagewire.router.request import ScoredToken
+from pagewire.router.events import ScoredToken
 
 LEAST = -9999.0  # JSON has no infinity
 

@@ -12,7 +12,7 @@ from typing import Any
 from pagewire.core.errors import EngineFailed
 from pagewire.router import sse
 from pagewire.router.answers import Answer
-from pagewire.router.request import Begun, Chunk, Event, Finished
+from pagewire.router.events import Begun, Chunk, Event, Finished
 
 
 class AnswerStream:

@@ -14,9 +14,9 @@ from typing import Any
 from pagewire.core.errors import InvalidRequest, PagewireError, status_of
 from pagewire.core.sampling import FinishReason
 from pagewire.router import answer_logprobs
+from pagewire.router.events import Begun, Chunk, Ending, Event, Finished, ScoredToken
 from pagewire.router.explanation import explanation_object
 from pagewire.router.openai import Call
-from pagewire.router.request import Begun, Chunk, Ending, Event, Finished, ScoredToken
 from pagewire.router.validation import Limits
 from pagewire.text.tools.reader import CallPart
 

@@ -30,7 +30,7 @@ from pagewire.router.intake import Intake
 from pagewire.router.live import door as live
 from pagewire.router.live.board import Board
 from pagewire.router.live.feed import Feed
-from pagewire.router.live.snapshot import Snapshots, Targets
+from pagewire.router.live.snapshot import Snapshots
 from pagewire.router.lookup import PrefixLookup
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import Models, ModelSource, ServedModel
@@ -148,9 +148,8 @@ class Router:
             reflect(self.grpc.server)
 
     def _feed(self, board: Board) -> Feed:
-        targets = Targets(ttft_s=self.config.slo_ttft_s, tpot_s=self.config.slo_tpot_s)
         about = {"router": self.config.name, "version": VERSION}
-        return Feed(Snapshots(self.models, board, targets, self.clock, about), self.clock)
+        return Feed(Snapshots(self.models, board, targets_of(self.config), self.clock, about), self.clock)
 
     def _num_refusing(self, slo: str, clock: Clock) -> int:
         return sum(model.entrance.gate.is_active(slo, clock) for model in self.models)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 IGNORED = frozenset(
     (
         "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
-        "service_tier", "kv_transfer_params", "request_id", "verbosity",
+        "service_tier", "kv_transfer_params", "request_id",
     )
 )  # fmt: skip
 # Known and not honoured: refused by name, but for the values that ask for nothing.
@@ -28,6 +28,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "vllm_xargs": ({},),
     "prompt_embeds": (),
     "logprob_token_ids": ([],),
+    "verbosity": ("medium",),
 }
 # The other endpoint's.
 REFUSED_OF_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,), "best_of": (1,)}

@@ -11,12 +11,13 @@ from pagewire.core.load import Load
 from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import long_fields, tool_fields
+from pagewire.router.ask import Ask
 from pagewire.router.cache_watch import CacheNews, Gap
+from pagewire.router.events import Chunk, Ending, Finished, ScoredToken
 from pagewire.router.explanation import Explanation
 from pagewire.router.guided import ANY_OBJECT
 from pagewire.router.json_text import read_object
 from pagewire.router.pods import Standing
-from pagewire.router.request import Ask, Chunk, Ending, Finished, ScoredToken
 from pagewire.router.tool_fields import Tools
 
 _SAME_IN_TRANSFER = tuple(field.name for field in pb.Transfer.DESCRIPTOR.fields)
@@ -103,15 +104,14 @@ def response_to_wire(request_id: str, event: Chunk | Finished) -> pb.GenerateRes
 def pod_load_to_wire(standing: Standing) -> pb.PodLoad:
     """Return what is known of a pod's load, and of what attempts on it have shown."""
     pod = standing.pod
-    kept_out = f"it is kept out: {standing.ejected}" if standing.ejected else ""
     return pb.PodLoad(
         pod_id=pod.pod_id,
         model=pod.registration.fingerprint.model_name,
         incarnation=pod.incarnation,
         address=pod.registration.address,
         role=pod.registration.role.value,
-        usable=pod.is_usable and not standing.ejected,
-        reason=pod.unusable_because or kept_out,
+        usable=not standing.unusable_because,
+        reason=standing.unusable_because,
         in_flight=pod.in_flight,
         pending_tokens=pod.pending_tokens,
         load=_load(pod.load) if pod.link is not None else None,

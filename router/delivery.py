@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagewire.router.request import Chunk, Event
+from pagewire.router.events import Chunk, Event
 from pagewire.router.tool_desk import CallFinder
 from pagewire.text.tools.reader import CallPart
 

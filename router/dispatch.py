@@ -32,14 +32,17 @@ from pagewire.core.errors import (
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.messages import Ended
 from pagewire.core.timeline import Phase, Stopwatch
-from pagewire.router.admission import Admission, RetryBudget
+from pagewire.router.admission import Admission
+from pagewire.router.ask import Ask
 from pagewire.router.config import RouterConfig
+from pagewire.router.events import Chunk, Event, Finished
 from pagewire.router.inbox import Inbox
 from pagewire.router.life import Life, sequences_of
 from pagewire.router.models import Models, ServedModel
 from pagewire.router.observers import Observers
 from pagewire.router.placing import Placed
-from pagewire.router.request import Ask, Chunk, Event, Finished, Request
+from pagewire.router.request import Request
+from pagewire.router.retry_budget import RetryBudget
 from pagewire.router.tenants import Tenant
 from pagewire.router.trial import Trial
 from pagewire.router.turns import Turn, Turns

@@ -26,12 +26,12 @@ from pagewire.core.load import BrownoutLevel
 from pagewire.router import openapi
 from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.dispatch import Dispatcher
+from pagewire.router.events import Event
 from pagewire.router.guard import caller
 from pagewire.router.http_exchange import body_of, refusal, request_id_of
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
-from pagewire.router.request import Event
 from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, unless_gone, whole
 from pagewire.router.token_desk import TokenDesk

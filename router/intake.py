@@ -12,8 +12,9 @@ from typing import Any
 
 from pagewire.core.errors import Unavailable
 from pagewire.core.fingerprint import Fingerprint
+from pagewire.router.ask import Ask
 from pagewire.router.delivery import Delivery
-from pagewire.router.request import Ask, Request
+from pagewire.router.request import Request
 from pagewire.router.tool_desk import AUTO, ToolDesk
 from pagewire.router.validation import Limits, check, finish, prompt_field, too_long, truncated
 from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer

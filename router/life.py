@@ -15,11 +15,12 @@ from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.core.trace_context import TraceContext
+from pagewire.router.events import Begun, Chunk, Finished, ScoredToken, Usage
 from pagewire.router.inbox import Arrived
 from pagewire.router.lookup import Prefix
 from pagewire.router.models import ServedModel
 from pagewire.router.placing import Placed
-from pagewire.router.request import Begun, Chunk, Finished, Request, ScoredToken, Usage
+from pagewire.router.request import Request
 from pagewire.router.scoring import scored_prompt
 from pagewire.router.sequence import Sequence
 from pagewire.router.slo_gate import Forecast

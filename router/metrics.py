@@ -15,18 +15,16 @@ from prometheus_client.registry import Collector
 
 from pagewire.core.timeline import Phase, Timeline
 from pagewire.router.calibration import Calibration
+from pagewire.router.events import Finished
 from pagewire.router.hit_watch import Alarm, Cause
 from pagewire.router.pods import PodPool
-from pagewire.router.request import Finished
-from pagewire.router.request_counts import RequestCounts
+from pagewire.router.request_counts import MET_OR_MISSED, RequestCounts
 from pagewire.router.request_metrics import RequestCollector, Titled
 from pagewire.serving.tracing import Tracing
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 E2E_BUCKETS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
-
-MET_OR_MISSED = ("met", "missed")
 
 
 class IndexCounts(Protocol):

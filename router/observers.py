@@ -8,12 +8,13 @@ from __future__ import annotations
 from pagewire.core.clock import Clock
 from pagewire.core.errors import PagewireError
 from pagewire.core.timeline import Phase, Stopwatch
+from pagewire.router.ask import Ask
+from pagewire.router.events import Finished
 from pagewire.router.life import Life
 from pagewire.router.live.board import Board, Entry
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import ServedModel
 from pagewire.router.refusals import Refused
-from pagewire.router.request import Ask, Finished
 from pagewire.router.request_trace import RequestTrace
 from pagewire.serving.tracing import Tracing
 

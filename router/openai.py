@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGPROBS
 from pagewire.router import guided, long_fields, tool_fields
+from pagewire.router.ask import Ask, ChatOptions
 from pagewire.router.bodies import (
     IGNORED,
     REFUSED,
@@ -30,7 +31,6 @@ from pagewire.router.bodies import (
     TokenizeBody,
 )
 from pagewire.router.json_text import read_body
-from pagewire.router.request import Ask, ChatOptions
 from pagewire.text.text_stream import TextRules
 
 MAX_CHOICES = 1024

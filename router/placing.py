@@ -13,6 +13,7 @@ from pagewire.core.messages import Source
 from pagewire.router.actual_times import actual_times
 from pagewire.router.calibration import Calibration
 from pagewire.router.config import PrefillMode
+from pagewire.router.events import Finished
 from pagewire.router.explanation import Explanation
 from pagewire.router.lookup import Prefix
 from pagewire.router.pod import Pod
@@ -21,7 +22,7 @@ from pagewire.router.policies.explained import explained
 from pagewire.router.policies.placement import Placement, Policy
 from pagewire.router.policies.view import Demand, PodView
 from pagewire.router.prediction import NO_TARGETS, Correction, Targets, Way
-from pagewire.router.request import Finished, Request
+from pagewire.router.request import Request
 from pagewire.router.roster import member_of
 
 MAX_SOURCES = 3  # pods that are named as holders of a prompt's beginning

@@ -40,6 +40,11 @@ class Standing:
     circuit: State
     ejected: str
 
+    @property
+    def unusable_because(self) -> str:
+        """Why it gets no requests now, "" where it does."""
+        return self.pod.unusable_because or (f"it is kept out: {self.ejected}" if self.ejected else "")
+
 
 class PodPool:
     """The pods of one model, which `name` and `tokenizer_digest` tell from other models'.

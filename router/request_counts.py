@@ -13,9 +13,9 @@ from typing import Protocol
 from pagewire.core.distribution import Distribution
 from pagewire.core.errors import Cancelled, Overloaded, PagewireError, status_of
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.router.events import Finished
 from pagewire.router.prediction import Targets
 from pagewire.router.refusals import Reason, Refused
-from pagewire.router.request import Finished
 from pagewire.router.request_times import request_times
 
 # vLLM's bounds where the meaning is the same.

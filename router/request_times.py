@@ -39,12 +39,9 @@ def request_times(timelines: Sequence[Timeline]) -> RequestTimes:
     if pods and queue_s is not None:
         queue_s += pods[0].between_s(Phase.ACCEPTED, Phase.RESERVED) or 0.0
     if len(pods) > 1:
-        fetched_s = pods[1].between_s(Phase.RUN_RECEIVED, Phase.PREFIX_FETCHED) or 0.0
-        begun_s = pods[1].between_s(Phase.RUN_RECEIVED, Phase.PREFILL_BEGUN)
-        computed_s = pods[1].between_s(Phase.PREFILL_BEGUN, Phase.LAST_CHUNK_COMPUTED)
-        if begun_s is not None and queue_s is not None:
-            queue_s += max(0.0, begun_s - fetched_s)
-        prefill_s = None if computed_s is None else fetched_s + computed_s
+        waited_s, prefill_s = prefill_times(pods[1])
+        if waited_s is not None and queue_s is not None:
+            queue_s += waited_s
     elif pods:
         prefill_s = pods[0].between_s(Phase.JOINED, Phase.FIRST_STEP)
     return RequestTimes(
@@ -52,4 +49,15 @@ def request_times(timelines: Sequence[Timeline]) -> RequestTimes:
         queue_s=queue_s,
         prefill_s=prefill_s,
         decode_s=router.between_s(Phase.FIRST_TOKEN, Phase.LAST_TOKEN),
+    )
+
+
+def prefill_times(prefill: Timeline) -> tuple[float | None, float | None]:
+    """Return what a prefill pod's timeline says: the wait for its turn, and the seconds of fetching and computing."""
+    fetched_s = prefill.between_s(Phase.RUN_RECEIVED, Phase.PREFIX_FETCHED) or 0.0
+    begun_s = prefill.between_s(Phase.RUN_RECEIVED, Phase.PREFILL_BEGUN)
+    computed_s = prefill.between_s(Phase.PREFILL_BEGUN, Phase.LAST_CHUNK_COMPUTED)
+    return (
+        None if begun_s is None else max(0.0, begun_s - fetched_s),
+        None if computed_s is None else fetched_s + computed_s,
     )

@@ -12,8 +12,8 @@ from pagewire.core.errors import PagewireError
 from pagewire.core.span import Attribute, Span, SpanKind, between, mark
 from pagewire.core.timeline import Phase, Timeline
 from pagewire.core.trace_context import TraceContext
+from pagewire.router.ask import Ask
 from pagewire.router.life import Life, Try
-from pagewire.router.request import Ask
 from pagewire.serving.tracing import Tracing, new_span_id
 
 PROVIDER = "pagewire"

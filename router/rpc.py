@@ -25,9 +25,9 @@ from pagewire.router.codec import (
     tokenize_from_wire,
 )
 from pagewire.router.dispatch import Dispatcher
+from pagewire.router.events import Begun
 from pagewire.router.guard import caller, check_sees_all
 from pagewire.router.models import Models
-from pagewire.router.request import Begun
 from pagewire.serving.grpc_service import Context, service_handler
 
 DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Inference"]

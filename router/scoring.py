@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagewire.core.token_record import TokenLogprobs
-from pagewire.router.request import ScoredToken
+from pagewire.router.events import ScoredToken
 
 TokenBytes = Callable[[int], bytes]
 """The UTF-8 of one token by itself."""

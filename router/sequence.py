@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.router.events import Chunk, Ending, ScoredToken
 from pagewire.router.inbox import News
-from pagewire.router.request import Chunk, Ending, ScoredToken
 from pagewire.router.scoring import TokenBytes, scored
 from pagewire.text.text_stream import TextStream
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from pagewire.router.request import Chunk, Event, Finished
+from pagewire.router.events import Chunk, Event, Finished
 
 
 async def together(streams: Sequence[AsyncGenerator[Event, None]], n: int) -> AsyncGenerator[Event, None]:

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from pagewire.router.answers import Answer
-from pagewire.router.request import Chunk
+from pagewire.router.events import Chunk
 
 DONE = b"data: [DONE]\n\n"
 # Stands for the text in the event that all others are cut from; no answer's head holds it by chance.

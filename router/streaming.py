@@ -16,7 +16,7 @@ from pagewire.core.errors import Cancelled, EngineFailed, PagewireError
 from pagewire.router import sse
 from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, error_body
-from pagewire.router.request import Chunk, Event, Finished
+from pagewire.router.events import Chunk, Event, Finished
 
 GONE = "the client went away"
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))

@@ -13,7 +13,9 @@ from hashlib import blake2b
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import Grammar, GrammarKind
-from pagewire.router.request import Ask, Chunk, Event, Finished, Request
+from pagewire.router.ask import Ask
+from pagewire.router.events import Chunk, Event, Finished
+from pagewire.router.request import Request
 from pagewire.router.tool_fields import Tools
 from pagewire.text.text_stream import TextRules
 from pagewire.text.tokenizer import Tokenizer

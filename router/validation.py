@@ -15,7 +15,8 @@ from pagewire.core import sampling as sampling_bounds
 from pagewire.core.errors import InvalidRequest, UnknownModel
 from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenSequence
 from pagewire.core.sequence_spec import MAX_PRIORITY
-from pagewire.router.request import Ask, Request
+from pagewire.router.ask import Ask
+from pagewire.router.request import Request
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions

@@ -61,7 +61,9 @@ class ChatTemplate:
         Raises InvalidRequest where the template refuses the messages, or does not read an option that is set.
         """
         _refuse_unread("documents", {"documents"} - self.variables if documents else ())
-        _refuse_unread("chat_template_kwargs", set(options) - self.options)
+        for name in sorted(set(options) - self.options):
+            # The one option that has a field of its own.
+            _refuse_unread(name if name == "reasoning_effort" else "chat_template_kwargs", {name})
         plain = [_plain_message(message) for message in messages]
         if continue_final_message:
             for name in ("content", *_REASONING_FIELDS) if plain else ():

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from pagewire.core.report import Report
 from pagewire.core.timeline import Stopwatch, Timeline
+from pagewire.router.ask import Ask
+from pagewire.router.events import Finished
 from pagewire.router.life import Life
-from pagewire.router.request import Ask, Finished
 
 MAX_PAST = 256
 

@@ -7,7 +7,7 @@ is told to that tenant and to those who may see all, and of pods only these are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from pagewire.router.live.occupancy import Occupancy
 from pagewire.router.live.rates import Rates
 from pagewire.router.models import Models
 from pagewire.router.pods import Standing
+from pagewire.router.prediction import Targets
 
 MAX_PODS = 64
 MAX_LINKS = 64
@@ -28,14 +29,6 @@ MAX_LATENCIES = 120
 _ORDER = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """What is promised, in seconds; 0 for no promise."""
-
-    ttft_s: float
-    tpot_s: float
 
 
 class Snapshots:
@@ -78,7 +71,7 @@ class Snapshots:
         return {
             **self._about,
             "sees_all": tenant is None,
-            "slo": asdict(self._targets),
+            "slo": {"ttft_s": self._targets.ttft_s, "tpot_s": self._targets.tpot_s},
             "running": [_running(each, now_s) for each in running[:MAX_RUNNING]],
             "running_left_out": max(0, len(running) - MAX_RUNNING),
             "finished": [_finished(each) for each in past[:MAX_FINISHED]],
@@ -88,13 +81,12 @@ class Snapshots:
 
 def _pod(model: str, standing: Standing) -> Json:
     pod, load = standing.pod, standing.pod.load
-    kept_out = f"it is kept out: {standing.ejected}" if standing.ejected else ""
     return {
         "id": pod.pod_id,
         "incarnation": pod.incarnation,
         "role": pod.registration.role.value,
         "model": model,
-        "unusable": pod.unusable_because or kept_out,
+        "unusable": standing.unusable_because,
         "blocks": {"total": load.blocks_total, **asdict(Occupancy.of(load))},
         "host_blocks": load.blocks_host,
         "running": load.num_running,

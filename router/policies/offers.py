@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pagewire.router.policies.arithmetic import RELAY_S, build_s, build_times, exposed_s, room_s
+from pagewire.router.policies.arithmetic import RELAY_S, build_s, build_times, exposed_s, places_of, room_s
 from pagewire.router.policies.view import Demand, PodView
 from pagewire.router.prediction import Prediction, Targets, Way
 
@@ -103,11 +103,9 @@ class Offers:
             )
             for pod, step_s in zip(pods, steps, strict=True)
         ]
-        if self._demand.cached:
-            cached = self._demand.cached
-            for at in [at for at, pod in enumerate(pods) if pod.pod_id in cached]:
-                exposed = exposed_s(self._demand, pods[at], builder, built_s)
-                gaps[at] = factor * (pods[at].boarding_s + steps[at] + exposed)
+        for at in places_of(pods, self._demand.cached):
+            exposed = exposed_s(self._demand, pods[at], builder, built_s)
+            gaps[at] = factor * (pods[at].boarding_s + steps[at] + exposed)
         return gaps
 
     def _chunk(self, builder: PodView) -> int:
@@ -117,9 +115,11 @@ class Offers:
         """Offer every decode pod to compute the prompt itself."""
         demand, factors = self._demand, self._demand.correction.local
         has_targets = self._targets.gap_s > 0 or self._targets.tpot_s > 0
-        built = [factors.prefill_s * seconds for seconds in build_times(demand, self._decode)]
-        queue, relay_s = factors.queue_s, factors.relay_s * RELAY_S
-        ttft_s = [queue * pod.queue_s + built_s + relay_s for pod, built_s in zip(self._decode, built, strict=True)]
+        built = build_times(demand, self._decode)
+        queue, prefill, relay_s = factors.queue_s, factors.prefill_s, factors.relay_s * RELAY_S
+        ttft_s = [
+            queue * pod.queue_s + prefill * seconds + relay_s for pod, seconds in zip(self._decode, built, strict=True)
+        ]
         for at, seconds in self._room_s.items():
             ttft_s[at] += queue * seconds
         if not self.builders:
@@ -146,11 +146,15 @@ class Offers:
         return (1 + min(self._over)) * target_s * (1 + EPSILON) if target_s else math.inf
 
     def _over_here(self, built_s: Sequence[float]) -> list[float]:
-        """Return by how much the targets are broken where each decode pod computes the prompt in `built_s` seconds."""
-        factors, answer = self._demand.correction.local, self._demand.answer_tokens
+        """Return by how much the targets are broken where each decode pod computes the prompt in `built_s` seconds.
+
+        Those are not corrected yet.
+        """
+        factors = self._demand.correction.local
+        stall = factors.prefill_s / self._demand.answer_tokens
         gaps = [factors.gap_s * step_s for step_s in self._step_s]
         tpots = [
-            factors.tpot_s * step_s + (seconds / answer if pod.busy else 0.0)
+            factors.tpot_s * step_s + (stall * seconds if pod.busy else 0.0)
             for pod, step_s, seconds in zip(self._decode, self._step_s, built_s, strict=True)
         ]
         return _over(gaps, tpots, self._targets)

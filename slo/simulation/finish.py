@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagewire.core.report import Report
 from pagewire.core.timeline import Phase, Stamp, Timeline
-from pagewire.router.request import Finished, Usage
+from pagewire.router.events import Finished, Usage
 from pagewire.slo.simulation.request import SimRequest
 
 

@@ -15,13 +15,14 @@ from pagewire.core.block_hash import chain, root_hash
 from pagewire.core.errors import PagewireError, status_of
 from pagewire.core.load import Load
 from pagewire.core.messages import Submit
-from pagewire.router.admission import Admission, RetryBudget
+from pagewire.router.admission import Admission
 from pagewire.router.config import PrefillMode, RouterConfig
 from pagewire.router.inbox import Inbox
 from pagewire.router.lookup import Prefix
 from pagewire.router.placing import Placed, Placer
 from pagewire.router.policies.named import policy_named, targets_of
 from pagewire.router.prefix_index import held, probes
+from pagewire.router.retry_budget import RetryBudget
 from pagewire.slo.composition import Composition
 from pagewire.slo.simulation.entrance import SimEntrance
 from pagewire.slo.simulation.finish import finished

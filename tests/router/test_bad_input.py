@@ -175,7 +175,7 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {**HELLO, "documents": "a"}, "documents", "a string"),
     ("chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
     ("chat/completions", {**HELLO, "chat_template_kwargs": 5}, "chat_template_kwargs", "a number"),
-    ("chat/completions", {**HELLO, "reasoning_effort": "low"}, "chat_template_kwargs", "'reasoning_effort'"),
+    ("chat/completions", {**HELLO, "reasoning_effort": "low"}, "reasoning_effort", "'reasoning_effort'"),
     ("chat/completions", {**HELLO, "continue_final_message": True, "add_generation_prompt": True},
      "continue_final_message", "does not go"),
     ("chat/completions", {"messages": [{"role": "user"}]}, "messages", "content"),

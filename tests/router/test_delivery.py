@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.sampling import FinishReason
 from pagewire.router.delivery import Delivery, joined
-from pagewire.router.request import Chunk, Ending
+from pagewire.router.events import Chunk, Ending
 from pagewire.text.tools.reader import CallPart
 
 END = Ending(finish_reason=FinishReason.STOP)

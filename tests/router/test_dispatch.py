@@ -199,7 +199,7 @@ async def test_of_pods_that_serve_different_things_one_group_is_used(
     # The larger group wins, and of equal ones the first.
     other = FakePod("d0" if len(names) > 1 else "d1", serves=fingerprint(**change))
     async with start(*(FakePod(name) for name in names), misfits=(other,)) as router:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not any(f"{other.pod_id} / router" in record.getMessage() for record in caplog.records):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         for _ in range(4):
@@ -231,7 +231,7 @@ async def test_an_answer_is_continued_only_by_what_it_was_hashed_for(start: Star
         await first.until(lambda: first.running == 1)
         await router.registry.unregister(first.registration)
         await first.die()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not other.is_linked:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await router.has(1)
@@ -278,7 +278,7 @@ async def test_a_cached_prefix_draws_its_requests(start: StartRouter) -> None:
         response = await router.complete(long, max_tokens=4, cache_salt="other", pagewire={"timeline": True})
         assert response.json()["pagewire"]["predicted_cached_tokens"] == 0
         # Entries of the dead are swept once their name has been unknown for a while, those of the living stay.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await router.index.lookup(list(tiers)) != [[member(pods[2].index_id, 0)]] * len(tiers):
                 assert (await router.complete(long, max_tokens=4)).status_code == 200
 

@@ -43,22 +43,26 @@ async def test_what_a_drain_cuts_off_is_told_by_both_doors(start: StartRouter) -
         got: list[int] = []
         while len(got) < 3:
             got += (await call.read()).chunk.token_ids
-        streamed = asyncio.create_task(router.complete(stream=True))
         whole = asyncio.create_task(router.complete())
-        await pod.until(lambda: pod.running == 3)
-        router.lifecycle.drain("the test wants it")
-        with pytest.raises(grpc.aio.AioRpcError) as cut:
-            await call.read()
+        body = {"prompt": "hello", "stream": True}
+        async with router.http.stream("POST", "/v1/completions", json=body) as streamed:
+            parts = streamed.aiter_text()
+            text = await anext(parts)
+            await pod.until(lambda: pod.running == 3)
+            router.lifecycle.drain("the test wants it")
+            with pytest.raises(grpc.aio.AioRpcError) as cut:
+                await call.read()
+            text += "".join([part async for part in parts])
         assert len(got) == 3
         assert_drained(cut.value, "streams")
-        *chunks, last = events((await streamed).text)
+        *chunks, last = events(text)
         assert sum(len(chunk["choices"]) for chunk in chunks) > 0
         assert last["error"]["code"] == "draining"
         answer = await whole
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
         assert int(answer.headers["retry-after"]) >= 1
         await pod.until(lambda: len(pod.cancels) == 3)
-        await asyncio.wait_for(asyncio.shield(router.task), 10)
+        await asyncio.wait_for(asyncio.shield(router.task), 60)
 
 
 async def test_what_nobody_foresaw_has_one_name_at_both_doors(
@@ -96,6 +100,7 @@ async def test_what_waits_for_a_pod_when_the_drain_is_over_is_told(start: StartR
     pod = FakePod("c0")
     pod.load = Load(blocks_total=100, blocks_held=100, num_running=1)
     async with start(pod, drain_s=0.2, max_wait_s=FOR_EVER_S) as router:
+        await router.has_heard()
         call = router.rpc.Generate(pb.GenerateRequest(text="hello", request_id="waits"))
 
         async def waits() -> bool:
@@ -107,7 +112,7 @@ async def test_what_waits_for_a_pod_when_the_drain_is_over_is_told(start: StartR
             await call.read()
         assert_drained(cut.value, "waits")
         assert pod.submits == []
-        await asyncio.wait_for(asyncio.shield(router.task), 10)
+        await asyncio.wait_for(asyncio.shield(router.task), 60)
 
 
 @pytest.mark.parametrize("shell", ["asyncio", "threads"])

@@ -57,7 +57,7 @@ async def test_an_error_of_our_own_about_one_pod_is_counted_and_tried_again(capl
         times=TIMES,
     )
     caplog.set_level(logging.ERROR)
-    async with fake_pods(good, odd), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with fake_pods(good, odd), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(fleet.run())
         while len(pool.usable(Role.COLOCATED)) < 2 or len(broken) < TIMES_BROKEN:
             await asyncio.sleep(0.01)

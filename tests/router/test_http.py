@@ -227,7 +227,7 @@ async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
         assert int(refused.headers["retry-after"]) >= 1
         pod.release()
         assert (await running).status_code == 200
-        await asyncio.wait_for(asyncio.shield(router.task), 10)
+        await asyncio.wait_for(asyncio.shield(router.task), 60)
 
 
 async def test_a_full_router_and_full_pods_say_when_to_come_back(start: StartRouter) -> None:

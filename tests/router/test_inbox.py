@@ -13,8 +13,8 @@ from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
 from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
+from pagewire.router.ask import Ask
 from pagewire.router.inbox import Inbox, News
-from pagewire.router.request import Ask
 from pagewire.router.validation import Limits, check, finish
 from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.text_stream import TextStream

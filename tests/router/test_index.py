@@ -128,7 +128,7 @@ async def test_an_index_that_never_helps_raises_an_alarm_that_ends_with_the_firs
             await is_found(router)
             return [each["cause"] for each in (await index_state(router))["alarms"].values()] == ["nothing_published"]
 
-        await asyncio.sleep(0.2)  # a heartbeat brings the load
+        await router.has_heard()
         await eventually(alarmed)
         for _ in range(5):
             await is_found(router)

@@ -49,14 +49,14 @@ async def test_a_signal_ends_the_process_well(model: Path, valkey: ValkeyServer,
     )
     try:
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 30)
+        line = await asyncio.wait_for(process.stdout.readline(), 60)
         addresses = json.loads(line)
         async with httpx.AsyncClient(base_url=addresses["http"], trust_env=False) as http:
             assert (await http.get("/live")).status_code == 200
             assert (await http.get("/health")).status_code == 503  # no pod yet
         assert not addresses["grpc"].endswith(":0")
         process.send_signal(number)
-        rest = await asyncio.wait_for(process.stdout.read(), 30)
+        rest = await asyncio.wait_for(process.stdout.read(), 60)
         assert (rest, await process.wait()) == (b"", 0)
     finally:
         if process.returncode is None:
@@ -110,7 +110,7 @@ async def test_a_client_that_drops_half_a_body_is_no_error(
         await writer.drain()
         await router.http.get("/live")
         writer.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await router.metric("pagewire_router_requests_total") < 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert not [each for each in caplog.records if each.levelname == "ERROR"]

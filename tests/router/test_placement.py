@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
-from pagewire.router.admission import RetryBudget
 from pagewire.router.policies.arithmetic import predict
 from pagewire.router.policies.least_loaded import LeastLoaded
 from pagewire.router.policies.placement import Policy
@@ -20,6 +19,7 @@ from pagewire.router.policies.slo import Slo
 from pagewire.router.policies.two_choices import TwoChoices
 from pagewire.router.policies.view import Demand, PodView
 from pagewire.router.prediction import Targets
+from pagewire.router.retry_budget import RetryBudget
 
 B = 16
 

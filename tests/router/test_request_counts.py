@@ -14,9 +14,9 @@ from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, Overlo
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.router.events import Ending, Finished, Usage
 from pagewire.router.prediction import NO_TARGETS, Targets
 from pagewire.router.refusals import Reason, Refused
-from pagewire.router.request import Ending, Finished, Usage
 from pagewire.router.request_counts import RequestCounts
 from pagewire.router.request_times import request_times
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
-from pagewire.router.policies.arithmetic import build_s, build_times, predict
+from pagewire.router.policies.arithmetic import build_s, build_times, places_of, predict
 from pagewire.router.policies.least_loaded import LeastLoaded
 from pagewire.router.policies.offers import SLACK_S, SLACK_SHARE, broken_by
 from pagewire.router.policies.placement import Placement, Policy
@@ -179,6 +179,18 @@ def test_all_sums_at_once_are_the_sums_one_by_one(case: Case) -> None:
     demand, decode, prefill, _ = case
     pods = [*decode, *prefill]
     assert build_times(demand, pods) == pytest.approx([build_s(demand, pod) for pod in pods], rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.integers(0, 30))
+def test_who_holds_something_is_found_among_many_pods(seed: int, num_holders: int) -> None:
+    chance = random.Random(seed)
+    names = [f"d{at:03}" for at in range(300)]
+    pods = [PodView(pod_id=name, address="a", role=Role.DECODE, load=load(chance)) for name in names]
+    cached = dict.fromkeys([*chance.sample(names, num_holders), "a", "d1000", "z"], 4 * B)
+    assert sorted(places_of(pods, cached)) == [at for at, name in enumerate(names) if name in cached]
+    demand = Demand(num_tokens=1000, block_size=B, cached=cached)
+    assert build_times(demand, pods) == [build_s(demand, pod) for pod in pods]
 
 
 def test_a_longer_queue_of_the_holder_sends_a_prompt_elsewhere_and_a_gap_target_decides_between_decode_pods() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pagewire.router import sse
 from pagewire.router.answers import Answer
+from pagewire.router.events import Chunk
 from pagewire.router.openai import parse
-from pagewire.router.request import Chunk
 
 FIELDS: list[dict[str, Any]] = [{}, {"stream_options": {"include_usage": True}}, {"return_token_ids": True}]
 

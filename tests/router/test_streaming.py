@@ -99,7 +99,7 @@ async def test_gone_while_it_is_answered(start: StartRouter, hold_at: int) -> No
             writer.write(request())
             await pod.until(lambda: pod.submits)
             if hold_at:
-                await asyncio.wait_for(reader.readuntil(b"data: "), 10)
+                await asyncio.wait_for(reader.readuntil(b"data: "), 60)
         await pod.until(lambda: pod.cancels)
         assert [each.request_id for each in pod.cancels] == [each.spec.request_id for each in pod.submits]
         assert pod.cancels[0].reason == "client"
@@ -113,7 +113,7 @@ async def test_gone_at_the_last_token(start: StartRouter) -> None:
         for _ in range(20):
             async with wire(router) as (reader, writer):
                 writer.write(request())
-                await asyncio.wait_for(reader.readuntil(b'"finish_reason":"length"'), 10)
+                await asyncio.wait_for(reader.readuntil(b'"finish_reason":"length"'), 60)
         await nothing_is_left(router)
 
 

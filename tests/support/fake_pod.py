@@ -176,7 +176,7 @@ class FakePod:
 
     async def until(self, condition: object) -> None:
         """Wait until `condition()` is true; it is looked at whenever a frame came or a request ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # type: ignore[operator]
                 self.changed.clear()
                 await self.changed.wait()

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fake_pod import SECRET, FakePod, fake_pods
 
+from pagewire.core.clock import MonotonicClock
+from pagewire.protos import inference_pb2 as pb
 from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
 from pagewire.router.main import run
@@ -23,6 +26,8 @@ from pagewire.serving.lifecycle import Lifecycle
 from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registry import Registry
 from pagewire.serving.tls import CLEAR, Tls, Wire
+
+PATIENT_S = 60.0  # how long a test waits for what has to come: so that it ends where it never does
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,17 @@ class RunningRouter:
     async def _has(self, pods: int) -> bool:
         return await self.metric("pagewire_router_pods") == pods
 
+    async def has_heard(self) -> None:
+        """Wait until the router knows of each pod the blocks that it reports now; where there are keys, it never is."""
+        await eventually(self._has_heard)
+
+    async def _has_heard(self) -> bool:
+        told = {each.pod_id: each.load for each in (await self.rpc.GetLoads(pb.GetLoadsRequest())).pods}
+        loads = [(told[pod.pod_id], pod.load) for pod in self.pods]
+        return all(
+            (heard.blocks_total, heard.blocks_free) == (said.blocks_total, said.blocks_free) for heard, said in loads
+        )
+
 
 def events(text: str) -> list[Any]:
     """Return what a stream of server-sent events says; the last one must be the end."""
@@ -67,9 +83,15 @@ def events(text: str) -> list[Any]:
 
 async def eventually(condition: Callable[[], Any]) -> None:
     """Wait until an async condition holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def leap(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the clocks of this process ahead, not the event loop's: what routers reckon to take so long is over."""
+    now = MonotonicClock.now
+    monkeypatch.setattr(MonotonicClock, "now", lambda clock: now(clock) + seconds)
 
 
 StartRouter = Callable[..., contextlib.AbstractAsyncContextManager[RunningRouter]]
@@ -100,7 +122,14 @@ async def running_router(
         redis_url=redis,
         port=0,
         grpc_port=0,
-        **{"model": (str(folder),), "discovery_s": 0.05, "index_timeout_s": 1.0, "drain_s": 5.0, **settings},
+        **{
+            "model": (str(folder),),
+            "discovery_s": 0.05,
+            "index_timeout_s": 1.0,
+            "drain_s": 5.0,
+            "max_wait_s": PATIENT_S,
+            **settings,
+        },
     )
     lifecycle = Lifecycle()
     ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
@@ -114,11 +143,15 @@ async def running_router(
             await registry.register(pod.registration)
         task = asyncio.create_task(run(config, on_ready=ready.set_result, lifecycle=lifecycle))
         stack.push_async_callback(_stop, task, lifecycle)
-        await asyncio.wait_for(asyncio.shield(ready), 10)
+        await asyncio.wait_for(asyncio.shield(ready), PATIENT_S)
         addresses = ready.result()
         http = await stack.enter_async_context(
             httpx.AsyncClient(
-                base_url=addresses["http"], headers=headers, trust_env=False, timeout=20, verify=client_context(tls)
+                base_url=addresses["http"],
+                headers=headers,
+                trust_env=False,
+                timeout=PATIENT_S,
+                verify=client_context(tls),
             )
         )
         wire = Wire(tls) if tls is not None else CLEAR
@@ -143,4 +176,4 @@ def client_context(tls: Tls | None) -> ssl.SSLContext | bool:
 
 async def _stop(task: asyncio.Task[None], lifecycle: Lifecycle) -> None:
     lifecycle.drain("the test is over")
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENT_S)
