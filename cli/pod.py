@@ -51,10 +51,11 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
     if not config.pod_id:
         config = dataclasses.replace(config, pod_id=f"{config.role.value}-{os.urandom(4).hex()}")
     logs.configure(config.pod_id, config.log_level)
+    engine_config = EngineConfig.of(config)
     offers = offered(config.transports, config.shm_dir, config.host, config.device)
     wire = config.wire()  # a bad certificate is refused before anything is loaded
     exporter = open_exporter(config.otlp_endpoint)
-    engine = await EngineClient.start(EngineConfig.of(config))
+    engine = await EngineClient.start(engine_config)
     pod = PodProcess(config, engine, offers, wire, exporter)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

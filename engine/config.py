@@ -54,11 +54,13 @@ class EngineConfig:
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
+        if self.device != "cpu":
+            raise ValueError(f"device {self.device}: engines compute on the CPU alone, until there is a CUDA backend")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
-        if "float16" in (self.dtype, self.kv_dtype) and not self.device.startswith("cuda"):
+        if "float16" in (self.dtype, self.kv_dtype):
             raise ValueError(f"dtype float16 needs a CUDA device, not {self.device}; take bfloat16 or float32")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")

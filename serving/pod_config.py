@@ -36,7 +36,7 @@ class PodConfig:
         is_secret=True,
     )
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
-    device: str = setting("cpu", help="device of the engine")
+    device: str = setting("cpu", help="device of the engine; cpu, until there is a CUDA backend")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"
     )

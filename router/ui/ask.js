@@ -74,6 +74,7 @@ async function ask() {
     model: at("model").value,
     messages: [{ role: "user", content: at("prompt").value }],
     max_tokens: Number(at("most").value) || 128,
+    temperature: 0, // the same answer each time: what differs is where its time went
     stream: true,
     stream_options: { include_usage: true },
   };

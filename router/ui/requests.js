@@ -16,7 +16,7 @@ function phase(request) {
 function where(request) {
   const pods = [request.prefill_pod, request.decode_pod].filter(Boolean).join(" → ");
   const tries = request.attempts > 1 ? `, ${request.attempts} attempts` : "";
-  return `${pods || "no pod yet"}${tries}`;
+  return `${pods || (request.outcome === undefined ? "no pod yet" : "no pod")}${tries}`;
 }
 
 function counts(request) {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pydantic
 import pytest
+import yaml
 from chart_rig import CHART, HELM_VERSION, VOLUME, Rendered, check, helm, refusal, render
 
 SECURED: dict[str, Any] = {
@@ -80,6 +82,7 @@ def test_a_schema_refuses_what_is_wrong() -> None:
         ("NetworkPolicy", ("spec", "ingress"), "all"),
         ("ScaledObject", ("spec", "minReplicas"), 1),
         ("PodMonitor", ("spec", "selector"), "all"),
+        ("PrometheusRule", ("spec", "group"), []),
     ):
         manifest = good.of(kind)[0]
         inner = manifest
@@ -88,6 +91,26 @@ def test_a_schema_refuses_what_is_wrong() -> None:
         inner[at[-1]] = wrong
         with pytest.raises((AssertionError, kubernetes_validate.ValidationError, pydantic.ValidationError)):
             check(manifest)
+
+
+def test_the_alerts_are_those_that_composes_prometheus_reads(tmp_path: Path) -> None:
+    files = sorted((CHART.parent / "prometheus" / "rules").glob("*.yaml"))
+    groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    assert any("alert" in rule for group in groups for rule in group["rules"])
+    told = {"monitors": {"enabled": True, "labels": {"release": "prometheus"}}}
+    (rule,) = render(told).of("PrometheusRule")
+    check(rule)
+    assert rule["spec"]["groups"] == groups
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    packaged = helm("package", str(CHART), "--destination", str(tmp_path))
+    assert packaged.returncode == 0, packaged.stderr
+    (archive,) = tmp_path.iterdir()
+    assert render(told, chart=archive).of("PrometheusRule") == [rule]
+
+
+@pytest.mark.parametrize("values", [{}, {"monitors": {"enabled": True, "rules": False}}], ids=["off", "by itself"])
+def test_alerts_can_be_left_out(values: dict[str, Any]) -> None:
+    assert render(values).of("PrometheusRule") == []
 
 
 def test_names_are_unique_and_labels_select(rendered: Rendered) -> None:

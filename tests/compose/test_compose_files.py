@@ -19,6 +19,7 @@ from pagewire.serving.pod_config import PodConfig
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 FILES = sorted(COMPOSE.glob("compose*.yaml"))
+OF_THE_CLONE = ROOT / "compose.yaml"  # what `docker compose up` finds
 VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)(?::-([^}]*))?\}")
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 ONE_SHOT = {"secrets", "model"}
@@ -55,7 +56,7 @@ def test_there_are_the_three_files() -> None:
     assert [path.name for path in FILES] == ["compose.gpu.yaml", "compose.observe.yaml", "compose.yaml"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FILES, OF_THE_CLONE], ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_are_valid_by_the_compose_specification(path: Path) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -67,6 +68,15 @@ def test_a_service_that_the_specification_does_not_know_is_refused(tmp_path: Pat
     wrong.write_text(text(COMPOSE / "compose.yaml").replace("read_only: true", "readonly: true"))
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(wrong)]
     assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 1
+
+
+def test_in_the_clone_the_same_stack_comes_up_under_the_same_name() -> None:
+    """Paths of an included file, and its .env, are those of its own folder: so nothing may be said twice."""
+    clone = yaml.safe_load(text(OF_THE_CLONE))
+    assert clone == {
+        "name": yaml.safe_load(text(COMPOSE / "compose.yaml"))["name"],
+        "include": ["compose/compose.yaml"],
+    }
 
 
 def test_each_variable_is_explained_once_and_each_explained_one_is_used() -> None:
@@ -181,6 +191,45 @@ def test_the_image_has_every_target_and_none_runs_as_root() -> None:
         assert re.search(r"^USER 10001:10001$", own, re.MULTILINE), target
         assert own.count("AS pod-") + own.count("AS router") == 1
     assert dockerfile.count("HEALTHCHECK") == 2  # the router's, and one for both pods
+
+
+def test_every_image_can_be_built_behind_mirrors() -> None:
+    """Each index that the Dockerfile takes is an argument of each build that uses it, and every apt asks the mirror."""
+    for where, service in services():
+        if "build" in service:
+            torch = {"pagewire-pod-cpu": {"TORCH_INDEX"}, "pagewire-pod-cuda": {"TORCH_CUDA_INDEX"}}
+            needed = torch.get(service["image"].partition(":")[0], set())
+            assert service["build"]["args"].keys() == {
+                "BASE_IMAGE", "DEBIAN_MIRROR", "PIP_INDEX_URL", "REVISION", *needed,
+            }, where  # fmt: skip
+    dockerfile = text(COMPOSE / "Dockerfile")
+    first = dockerfile.index("apt-get update")
+    assert dockerfile.index("ARG DEBIAN_MIRROR=\n") < dockerfile.index("xargs sed -i") < first
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("debian.sources", "URIs: http://deb.debian.org/debian-security"),
+        ("sources.list", "deb https://deb.debian.org/debian bookworm main"),
+    ],
+)
+def test_the_mirror_stands_in_for_debians_archive(tmp_path: Path, name: str, line: str) -> None:
+    """The step itself, on a folder instead of /etc/apt."""
+    step = re.search(r"^RUN (if \[ -n .*?\bfi) ", text(COMPOSE / "Dockerfile"), re.MULTILINE | re.DOTALL)
+    assert step is not None
+    script = step[1].replace("\\\n", "").replace("/etc/apt", str(tmp_path))
+    file = tmp_path / "sources.list.d" / name
+    file.parent.mkdir()
+    file.write_text(line)
+    for mirror, said in (
+        ("", line),
+        ("http://mirror:3142/x", re.sub("https?://deb.debian.org", "http://mirror:3142/x", line)),
+    ):
+        subprocess.run(
+            ["sh", "-euc", script], env={"PATH": "/usr/bin:/bin", "DEBIAN_MIRROR": mirror}, check=True, timeout=60
+        )
+        assert file.read_text() == said
 
 
 def test_packages_are_installed_by_hash_and_torch_by_version() -> None:

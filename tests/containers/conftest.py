@@ -82,7 +82,9 @@ def images(engine: Engine, folder: Path) -> dict[str, str]:
         engine.build(ROOT / "tests" / "containers", ROOT / "tests/containers/redis.Dockerfile", REDIS, BASE_IMAGE=BASE)
         variables |= {"BASE_IMAGE": BASE, "REDIS_IMAGE": REDIS}
     arguments = {"BASE_IMAGE": variables["BASE_IMAGE"], "REVISION": REVISION}
-    arguments |= {name: os.environ[name] for name in ("PIP_INDEX_URL", "TORCH_INDEX") if name in os.environ}
+    arguments |= {
+        name: os.environ[name] for name in ("DEBIAN_MIRROR", "PIP_INDEX_URL", "TORCH_INDEX") if name in os.environ
+    }
     with _torch_wheel():
         for name in IMAGES:
             began_s = time.monotonic()

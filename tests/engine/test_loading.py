@@ -130,7 +130,12 @@ def test_the_path_is_named(tiny: TinyModel, caplog: pytest.LogCaptureFixture) ->
 def test_float16_needs_a_cuda_device() -> None:
     with pytest.raises(ValueError, match="float16 needs a CUDA device, not cpu"):
         EngineConfig(model="m", role=Role.COLOCATED, dtype="float16")
-    assert EngineConfig(model="m", role=Role.COLOCATED, dtype="float16", device="cuda:0").dtype == "float16"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_device_that_no_backend_computes_on_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match=f"device {device}: engines compute on the CPU alone"):
+        EngineConfig(model="m", role=Role.COLOCATED, device=device)
 
 
 def test_the_older_form_of_rope_settings_is_read(copy: Path) -> None:

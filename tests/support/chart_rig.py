@@ -13,14 +13,19 @@ from typing import Any
 import kubernetes_validate
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from cloudcoil.models.prometheus_operator.v1 import PodMonitor, ServiceMonitor
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule, ServiceMonitor
 
 CHART = Path(__file__).parents[2] / "compose" / "chart"
 HELM = Path(sys.executable).parent / "helm"
 HELM_VERSION = "v4.3.1"
 KUBERNETES = ("1.30", "1.37")  # the oldest that the chart takes, and the newest whose schemas there are
 # Of no version of Kubernetes: each by the model that was made of its definition.
-OPERATORS = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor, "ServiceMonitor": ServiceMonitor}
+OPERATORS = {
+    "ScaledObject": ScaledObject,
+    "PodMonitor": PodMonitor,
+    "PrometheusRule": PrometheusRule,
+    "ServiceMonitor": ServiceMonitor,
+}
 
 VOLUME = {"modelVolume": {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}}
 
@@ -58,9 +63,9 @@ def helm(*arguments: str, values: Mapping[str, object] | None = None) -> subproc
     )
 
 
-def render(values: Mapping[str, object] | None = None, *, release: str = "rel") -> Rendered:
-    """Return what Helm makes of the chart with `values`, besides a volume of models."""
-    done = helm("template", release, str(CHART), "--namespace", "serving", values={**VOLUME, **(values or {})})
+def render(values: Mapping[str, object] | None = None, *, release: str = "rel", chart: Path = CHART) -> Rendered:
+    """Return what Helm makes of the chart, a folder or a package, with `values`, besides a volume of models."""
+    done = helm("template", release, str(chart), "--namespace", "serving", values={**VOLUME, **(values or {})})
     assert done.returncode == 0, done.stderr
     return Rendered([each for each in yaml.safe_load_all(done.stdout) if each is not None])
 

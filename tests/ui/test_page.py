@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,6 +110,59 @@ async def test_blocks_and_links_are_what_pods_count(cluster: LiveCluster, open_p
     moved = await said(page, "#links table", r"prefill-0\s+decode-0\s+([\d.]+ \w+)/s\s+([\d.]+) KiB")
     decode = await asyncio.to_thread(cluster.metrics, cluster.said["decode"][0])
     assert float(moved[2]) == pytest.approx(decode["kv_bytes_received_total"] / 1024, rel=0.01)
+
+
+async def test_what_is_promised_and_what_arrives_is_drawn_while_it_travels(
+    cluster: LiveCluster, open_page: OpenPage
+) -> None:
+    """The prefill pod's engine is held before its first chunk, and held again in the midst of the prompt."""
+    page = await open_page(cluster.http)
+    card = page.locator(".pod", has_text="decode-0")
+    (prefill,), (decode,) = cluster.said["prefill"], cluster.said["decode"]
+    engine = cluster.engine_of(prefill)
+
+    async def shown(pattern: str) -> dict[str, int]:
+        """Wait until the decode pod's card says so; return what it says, which is what it draws."""
+        await card.locator(".counts", has_text=re.compile(pattern)).wait_for(timeout=PATIENT_MS)
+        text, drawn = await card.evaluate(
+            """(card) => [card.querySelector('.counts').textContent,
+                [...card.querySelectorAll('use')].map((each) => each.getAttribute('href').slice(1))]"""
+        )
+        counts = {state: int(count) for count, state in re.findall(r"(\d+) (\w+)(?: ·| of)", text)}
+        assert set(counts) == {"running", "arriving", "reserved", "cached", "free"}
+        assert len(drawn) == min(256, sum(counts.values()))
+        assert {state for state, count in counts.items() if count} == set(drawn)
+        return counts
+
+    def in_the_midst(asked: asyncio.Future[Any]) -> bool:
+        """Let the engine compute for a moment at a time until the decode pod holds blocks; False where it is over."""
+        give_up_s = time.monotonic() + PATIENT_MS / 1000
+        while time.monotonic() < give_up_s and not asked.done():
+            engine.resume()
+            time.sleep(0.003)
+            engine.suspend()
+            held = cluster.metrics(decode)
+            if held["kv_blocks_held"] and not held["num_requests_running"]:
+                return True
+        return False
+
+    for attempt in range(20):
+        engine.suspend()
+        try:
+            prompt = [3 + (7 * attempt + place) % 90 for place in range(480)]  # of no cached beginning
+            asked = asyncio.ensure_future(asyncio.to_thread(cluster.complete, prompt, 16))
+            promised = await shown(r"0 arriving · [1-9]\d* reserved")
+            if is_held := await asyncio.to_thread(in_the_midst, asked):
+                travels = await shown(r"[1-9]\d* arriving · [1-9]\d* reserved")
+                assert travels["arriving"] + travels["reserved"] == promised["reserved"]
+                assert travels["running"] == 0
+        finally:
+            engine.resume()
+        assert (await asked).usage["prompt_tokens"] == 480
+        await shown("0 running · 0 arriving · 0 reserved")
+        if is_held:
+            return
+    raise AssertionError("no prompt was held in its midst")
 
 
 async def test_a_large_pool_is_drawn_in_proportion(cluster: LiveCluster, open_page: OpenPage) -> None:
