@@ -20,7 +20,7 @@ from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.streamed_attention import Partial
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
-"""Rows `[T, K]` to `[T, N]`; the rows have the weight's dtype, and but for a head so has what comes of them."""
+"""Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""
 
 
 class Backend(Protocol):
@@ -28,10 +28,6 @@ class Backend(Protocol):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
-        ...
-
-    def head(self, weight: torch.Tensor) -> Linear:
-        """Return the product with `weight` `[V, K]`, rounded to its dtype and returned in fp32: logits `[n, V]`."""
         ...
 
     def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:

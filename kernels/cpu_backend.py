@@ -80,15 +80,8 @@ class CpuBackend(TorchBackend):
         """Pack `weight` and return its product with rows; the weight itself is not kept."""
         if not is_packable(weight):
             return super().linear(weight, bias)
-        return self._packed("linear", weight, bias, weight.dtype)
-
-    def head(self, weight: torch.Tensor) -> Linear:
-        """Likewise, in fp32."""
-        return self._packed("logits", weight, None, torch.float32) if is_packable(weight) else super().head(weight)
-
-    def _packed(self, name: str, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> Linear:
-        function = self._function(name, weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
-        return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias, dtype)
+        function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
+        return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias)
 
     def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
         """Return the layers as one native call each, where their sizes are whole vectors."""
@@ -204,23 +197,17 @@ class _PackedLinear:
     """A weight `[N, K]` as packed stripes, and its bias in fp32."""
 
     def __init__(
-        self,
-        function: Callable[..., None],
-        stripes: torch.Tensor,
-        shape: torch.Size,
-        bias: torch.Tensor | None,
-        dtype: torch.dtype,
+        self, function: Callable[..., None], stripes: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None
     ) -> None:
         self._function = function
         self._stripes = stripes
         self._num_outputs, self._num_inputs = shape
         self._bias = None if bias is None else bias.float()
-        self._dtype = dtype  # of what comes out
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x `[T, K]` times the weight, plus the bias: `[T, N]`."""
         x = x.contiguous()
-        out = torch.empty(x.shape[0], self._num_outputs, dtype=self._dtype)
+        out = x.new_empty(x.shape[0], self._num_outputs)
         bias = None if self._bias is None else self._bias.data_ptr()
         sizes = (x.shape[0], self._num_inputs, self._num_outputs)
         self._function(x.data_ptr(), self._stripes.data_ptr(), bias, out.data_ptr(), *sizes)

@@ -1,7 +1,8 @@
 """The layers of a decoder in native code: one call for all, and nothing allocated between their parts.
 
 The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit.
-Where somebody hears of each layer there is a call for each. A batch whose attention is streamed is computed in three parts for each layer, of which attention is the backend's.
+Where somebody hears of each layer there is a call for each. A batch whose attention is streamed is computed in three
+parts for each layer, of which attention is the backend's.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _TILE_BYTES = 1 << 21  # of float64 logits: what is done to them stays in a core's cache
 _PART = 128  # of a vocabulary, in which the largest logit is looked for alone; most are a multiple of it
+_FEW = 8  # rows for which that takes longer
 _UNIFORM_BITS = 52  # the widest for which (2^bits - 1/2) / 2^bits is still below 1 in float64
 
 
@@ -47,10 +48,10 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> list[int]:
 def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the largest of each row `[n, V]` and where it is: `[n]` each."""
     vocab_size = logits.shape[1]
-    if logits.device.type != "cpu" or vocab_size % _PART:
+    if logits.device.type != "cpu" or len(logits) < _FEW or vocab_size % _PART:
         best = logits.max(dim=-1)
         return best.values, best.indices
-    # torch finds how large the largest is in a twentieth of the time in which it finds where.
+    # torch finds how large the largest is in a twentieth of the time in which it finds where; each call has its price.
     parts = logits.view(-1, vocab_size // _PART, _PART)
     values, part = parts.amax(dim=-1).max(dim=-1)
     inside = parts[torch.arange(len(parts)), part].argmax(dim=-1)

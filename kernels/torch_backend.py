@@ -28,10 +28,6 @@ class TorchBackend:
         """Return the product with `weight` `[N, K]`, as it is."""
         return lambda x: functional.linear(x, weight, bias)
 
-    def head(self, weight: torch.Tensor) -> Linear:
-        """Return the product with `weight` in fp32."""
-        return lambda x: functional.linear(x, weight).float()
-
     def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
         """Return the layers op by op."""
         return ComposedStack(self, layers, shape)

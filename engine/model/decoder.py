@@ -35,7 +35,7 @@ class Decoder:
         self._embedding = weights.embedding
         self._stack = backend.decoder_stack(weights.layers, config.stack_shape())
         self._norm = weights.norm
-        self._head = backend.head(weights.head)
+        self._head = backend.linear(weights.head, None)
         self._backend = backend
         self._rotary = Rotary(config.rope, config.head_dim)
 
@@ -55,4 +55,4 @@ class Decoder:
         hidden, residual = self._stack(hidden, rows, pool, wrote)
         drawn = batch.logit_rows
         normed, _ = self._backend.rms_norm(hidden[drawn], self._norm, self._norm_eps, residual[drawn])
-        return self._head(normed)
+        return self._head(normed).float()

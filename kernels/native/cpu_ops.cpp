@@ -22,12 +22,6 @@ void linear_bf16(const void *x, const void *packed, const float *bias, void *y, 
 void linear_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
     together(true, [&] { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
 }
-void logits_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    together(true, [&] { linear<Bf16, Widened<Bf16>>(x, packed, bias, y, rows, inputs, outputs); });
-}
-void logits_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    together(true, [&] { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
-}
 void attention_bf16(const Attention *a) {
     std::atomic<int64_t> taken{0};
     together(true, [&] { attention<Bf16>(*a, taken); });

@@ -37,13 +37,6 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
 #pragma omp barrier
 }
 
-// Sums as they would be read again, without being written narrow in between.
-template <typename Kind> struct Widened {
-    typedef float Element;
-    static inline void write(Element *at, F16 value) { store(at, Kind::rounded(value)); }
-    static inline Element write_one(float value) { return Kind::read_one(Kind::write_one(value)); }
-};
-
 template <typename Kind, typename Out>
 void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs) {
     auto *y = static_cast<typename Out::Element *>(y_);
