@@ -37,25 +37,23 @@ class Batch:
             block_size=block_size,
             spilled=_spilled(grants, host),
         )
-        positions, slots = [], []
         drawn: list[int] = []
         scored: list[int] = []
         row = 0
-        for sequence, grant in enumerate(grants):
-            places = torch.arange(grant.start, grant.start + len(grant.tokens), device=device)
-            blocks = ragged.block_table[sequence, places // block_size]
-            positions.append(places)
-            slots.append(blocks * block_size + places % block_size)
+        for grant in grants:
             if grant.scoring is not None:
                 first = row + grant.scoring.first_row
                 scored.extend(range(first, first + len(grant.scoring.targets)))
             row += len(grant.tokens)
-            if grant.draw is not None:
-                drawn.extend([row - 1] * (1 + len(grant.forks)))
+            drawn.extend([row - 1] * grant.num_draws)
+        places = [place for grant in grants for place in range(grant.start, grant.start + len(grant.tokens))]
+        positions = torch.tensor(places, dtype=torch.int64, device=device)
+        owners = [sequence for sequence, grant in enumerate(grants) for _ in grant.tokens]
+        blocks = ragged.block_table[torch.tensor(owners, dtype=torch.int64, device=device), positions // block_size]
         return cls(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=device),
-            positions=torch.cat(positions),
-            slots=torch.cat(slots),
+            positions=positions,
+            slots=blocks * block_size + positions % block_size,
             ragged=ragged,
             logit_rows=torch.tensor(drawn + scored, dtype=torch.int64, device=device),
             draws={name: draw for grant in grants for name, draw in grant.draws().items()},

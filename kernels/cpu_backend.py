@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pagewire.core import native_library
+from pagewire.core import native_library, pages
 from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
@@ -73,6 +73,7 @@ class CpuBackend(TorchBackend):
     def load(cls) -> CpuBackend | None:
         """Build and load the native ops; None where that is not possible here."""
         library = native_library.load(Path(__file__).parent / "native" / "cpu_ops.cpp")
+        pages.keep_freed()
         return cls(library) if library is not None else None
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:

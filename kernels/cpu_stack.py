@@ -1,7 +1,8 @@
-"""The layers of a decoder in native code: one call for each, and nothing allocated between its parts.
+"""The layers of a decoder in native code: one call for all, and nothing allocated between their parts.
 
 The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit.
-A batch whose attention is streamed is computed in three parts for each layer, of which attention is the backend's.
+Where somebody hears of each layer there is a call for each. A batch whose attention is streamed is computed in three
+parts for each layer, of which attention is the backend's.
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ class CpuStack:
         self._dtype = layers[0].qkv.dtype
         self._backend = backend
         self._run, self._before, self._after = (
-            getattr(library, f"{part}_{SUFFIX[self._dtype]}") for part in ("layer", "layer_before", "layer_after")
+            getattr(library, f"{part}_{SUFFIX[self._dtype]}") for part in ("layers", "layer_before", "layer_after")
         )
-        for whole in (self._run, self._before):
-            whole.argtypes, whole.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
+        self._run.argtypes, self._run.restype = (_POINTER, _INT, _POINTER, _POINTER, _INT, ctypes.c_bool), None
+        self._before.argtypes, self._before.restype = (_POINTER, _POINTER, _POINTER, ctypes.c_bool), None
         self._after.argtypes, self._after.restype = (_POINTER, _POINTER), None
         self._shape = shape
         self._inner_size = layers[0].down.shape[1]
         self._kept: list[torch.Tensor] = []  # what the pointers below lead to
-        self._layers = [
-            self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True)
-        ]
+        self._layers = (_Layer * len(layers))(
+            *(self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True))
+        )
 
     @property
     def arithmetic(self) -> str:
@@ -126,10 +127,15 @@ class CpuStack:
             kv_elements.NATIVE[pool.dtype],
         )  # fmt: skip
         layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
+        if ragged.spilled is None and on_layer is None:
+            self._run(self._layers, len(self._layers), ctypes.byref(rows), start, layer_bytes, True)
+            return hidden, residual
         for number, layer in enumerate(self._layers):
-            run = self._run if ragged.spilled is None else self._before
-            run(ctypes.byref(layer), ctypes.byref(rows), start + number * layer_bytes, number == 0)
-            if ragged.spilled is not None:
+            kv_start, is_first = start + number * layer_bytes, number == 0
+            if ragged.spilled is None:
+                self._run(ctypes.byref(layer), 1, ctypes.byref(rows), kv_start, layer_bytes, is_first)
+            else:
+                self._before(ctypes.byref(layer), ctypes.byref(rows), kv_start, is_first)
                 *_, rotated, attended, _inner = scratch
                 self._attend(rotated, attended, pool, number, ragged)
                 self._after(ctypes.byref(layer), ctypes.byref(rows))

@@ -14,6 +14,7 @@ namespace {
 constexpr int TILE_KEYS = 256;   // packed at once, from multiples on
 constexpr int TILE_QUERIES = 64; // positions of a task
 constexpr int PANELS_AT_ONCE = 4;
+constexpr int GROUPS_AT_ONCE = 8; // of what is multiplied before more is fetched
 constexpr int MAX_ROWS = 6; // of a tile: with four panels beside them, all that registers hold
 
 struct Attention {
@@ -66,8 +67,15 @@ struct Ahead {
         last = line + size, at++;
     }
 
+    // At most `count` lines, and none of the next stretch: products around it keep their registers.
     inline void fetch(int count) {
-        for (; count > 0 && line < last; count--, line += 64) __builtin_prefetch(line, 0, 2);
+        const uint8_t *from = line, *to = std::min(last, line + count * 64);
+        for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
+        line = from;
+    }
+
+    // Goes to the next stretch where this one is done.
+    inline void turn() {
         if (line >= last && line) go();
     }
 };
@@ -85,12 +93,13 @@ template <typename Kind> struct Worker {
     U16 *values;                  // [TILE_KEYS / STEP, D / 16] of 16 lanes
     Element *probabilities;       // [MAX_ROWS, TILE_KEYS]
     Element *rows;                // [16, D]: keys or values that lay in the pool as something else
+    const Element *nothing;       // [D]: zeros
     float *shares;                // [MAX_ROWS, D]: what a tile adds to the sums
     float *sums, *maxima, *denominators; // [rows, D], [rows] each
     Element *q;                   // [rows, D]
 
     static size_t size(int64_t num_rows, int64_t dim) {
-        return ((2 * TILE_KEYS + LANES + num_rows) * dim + MAX_ROWS * TILE_KEYS) * sizeof(Element) + (MAX_ROWS * dim + num_rows * (dim + 2)) * sizeof(float) + 7 * 64;
+        return ((2 * TILE_KEYS + LANES + 1 + num_rows) * dim + MAX_ROWS * TILE_KEYS) * sizeof(Element) + (MAX_ROWS * dim + num_rows * (dim + 2)) * sizeof(float) + 8 * 64;
     }
 
     Worker(const Attention &attention, uint8_t *memory, int64_t num_rows) : a(attention), ahead{attention} {
@@ -100,59 +109,74 @@ template <typename Kind> struct Worker {
         probabilities = reinterpret_cast<Element *>(take(MAX_ROWS * TILE_KEYS * sizeof(Element)));
         q = reinterpret_cast<Element *>(take(num_rows * a.head_dim * sizeof(Element)));
         rows = reinterpret_cast<Element *>(take(LANES * a.head_dim * sizeof(Element)));
+        nothing = reinterpret_cast<Element *>(std::memset(take(a.head_dim * sizeof(Element)), 0, a.head_dim * sizeof(Element)));
         shares = reinterpret_cast<float *>(take(MAX_ROWS * a.head_dim * sizeof(float)));
         sums = reinterpret_cast<float *>(take(num_rows * (a.head_dim + 2) * sizeof(float)));
         maxima = sums + num_rows * a.head_dim;
         denominators = maxima + num_rows;
     }
 
-    // A slot without a token may hold anything, NaN too: it must not meet a zero probability.
-    void pack_values(const Element *from, int64_t key, int64_t end, U16 *to) {
-        const int64_t dim = a.head_dim, panels = dim / LANES;
-        alignas(64) static const Element nothing[2 * LANES] = {};
+    // Sixteen keys or values from `key` on, as they are computed with.
+    const Element *rows_from(int64_t key, int64_t offset) {
+        const uint8_t *from = place.key(key) + offset;
+        if (is_plain<Kind>(a.stored)) return reinterpret_cast<const Element *>(from);
+        for (int64_t row = 0; row < LANES; row++, from += a.slot_stride) decode<Kind>(a.stored, from, rows + row * a.head_dim, a.head_dim);
+        return rows;
+    }
+
+    // Calls `each(group, first, second)` with the values of STEP keys at a time of sixteen from `key` on: of one, both
+    // are the same. A slot without a token may hold anything, NaN too: it must not meet a zero probability.
+    template <typename Each> inline void each_group(const Element *from, int64_t key, int64_t end, const Each &each) {
+        const int64_t dim = a.head_dim;
         const bool is_whole = key >= first_seen && key + LANES <= end;
-        for (int64_t row = 0; row < LANES; row += Kind::STEP, to += panels) {
-            const Element *rows[Kind::STEP];
-            int64_t steps[Kind::STEP];
-            for (int part = 0; part < Kind::STEP; part++) {
-                const bool is_token = is_whole || (key + row + part >= first_seen && key + row + part < end);
-                rows[part] = is_token ? from + (row + part) * dim : nothing;
-                steps[part] = is_token ? LANES : 0;
-            }
-            int64_t panel = 0;
-            if constexpr (Kind::STEP == 2) {
-                for (; panel + 2 <= panels; panel += 2) interleave(rows[0] + panel * steps[0], rows[1] + panel * steps[1], to + panel);
-                for (; panel < panels; panel++)
-                    to[panel] = __builtin_convertvector(load<H16>(rows[0] + panel * steps[0]), U16) | __builtin_convertvector(load<H16>(rows[1] + panel * steps[1]), U16) << 16;
-            } else {
-                for (; panel < panels; panel++) to[panel] = load<U16>(rows[0] + panel * steps[0]);
-            }
-            ahead.fetch(2);
+        const auto row_of = [&](int64_t row) { return key + row >= first_seen && key + row < end ? from + row * dim : nothing; };
+        for (int64_t row = 0, last = Kind::STEP - 1; row < LANES; row += Kind::STEP, last += Kind::STEP)
+            if (is_whole) each(row / Kind::STEP, from + row * dim, from + last * dim);
+            else each(row / Kind::STEP, row_of(row), row_of(last));
+    }
+
+    // Panels of values of STEP keys; by twos as `interleave` has them.
+    template <int COUNT> static inline void beside(const Element *first, const Element *second, U16 *to) {
+        if constexpr (Kind::STEP == 1) {
+            for (int panel = 0; panel < COUNT; panel++) to[panel] = load<U16>(first + panel * LANES);
+        } else if constexpr (COUNT == 1) {
+            to[0] = __builtin_convertvector(load<H16>(first), U16) | __builtin_convertvector(load<H16>(second), U16) << 16;
+        } else {
+            for (int panel = 0; panel < COUNT; panel += 2) interleave(first + panel * LANES, second + panel * LANES, to + panel);
         }
+    }
+
+    // Calls `each(std::integral_constant<int, count>, panel)` for the panels of a value, as many at once as there may be.
+    template <typename Each> inline void each_panels(const Each &each) const {
+        const int64_t panels = a.head_dim / LANES;
+        int64_t panel = 0;
+        for (; panel + 4 <= panels; panel += 4) each(std::integral_constant<int, 4>(), panel);
+        for (; panel + 2 <= panels; panel += 2) each(std::integral_constant<int, 2>(), panel);
+        for (; panel < panels; panel++) each(std::integral_constant<int, 1>(), panel);
     }
 
     // Packs the keys, or the values, of whole panels from `first_key` on; those from `end` on are nothing.
     template <bool ARE_KEYS> void pack(int64_t first_key, int64_t end, U16 *to) {
-        const int64_t size = a.head_dim / (ARE_KEYS ? Kind::STEP : LANES) * (ARE_KEYS ? 1 : LANES / Kind::STEP); // of a panel
+        const int64_t panels = a.head_dim / LANES;
+        const int64_t size = ARE_KEYS ? a.head_dim / Kind::STEP : LANES / Kind::STEP * panels; // of a panel of keys
         const int64_t whole = PANELS_AT_ONCE * LANES;
         for (int64_t key = first_key; key < first_key + (end - first_key + whole - 1) / whole * whole; key += LANES, to += size) {
             if (key >= end || key + LANES <= first_seen) {
                 std::memset(to, 0, size * sizeof(U16));
                 continue;
             }
-            const uint8_t *from = place.key(key) + (ARE_KEYS ? 0 : a.value_offset);
-            const Element *plain = reinterpret_cast<const Element *>(from);
-            if (!is_plain<Kind>(a.stored)) {
-                for (int64_t row = 0; row < LANES; row++, from += a.slot_stride) decode<Kind>(a.stored, from, rows + row * a.head_dim, a.head_dim);
-                plain = rows;
-            }
+            const Element *from = rows_from(key, ARE_KEYS ? 0 : a.value_offset);
             if constexpr (ARE_KEYS)
                 for (int64_t column = 0; column < size; column += LANES) {
-                    transpose(reinterpret_cast<const uint32_t *>(plain) + column, size, to + column, std::min<int64_t>(LANES, size - column));
-                    ahead.fetch(8);
+                    transpose(reinterpret_cast<const uint32_t *>(from) + column, size, to + column, std::min<int64_t>(LANES, size - column));
+                    ahead.fetch(12);
                 }
             else
-                pack_values(plain, key, end, to);
+                each_group(from, key, end, [&](int64_t group, const Element *first, const Element *second) {
+                    each_panels([&](auto count, int64_t panel) { beside<count.value>(first + panel * LANES, second + panel * LANES, to + group * panels + panel); });
+                    ahead.fetch(2);
+                });
+            ahead.turn();
         }
     }
 
@@ -181,33 +205,61 @@ template <typename Kind> struct Worker {
         denominators[row] += sum_of(total);
     }
 
-    // Adds the rows' share of the values of panels of keys, from probability `first_group` on.
-    template <int ROWS, int COUNT, typename Meanwhile> inline void add_values(int64_t panel, const U16 *packed, int64_t first_group, int64_t num_groups, Meanwhile &&meanwhile) {
-        const int64_t panels = a.head_dim / LANES;
-        F16 part[ROWS][COUNT];
-        for (int r = 0; r < ROWS; r++)
-            for (int p = 0; p < COUNT; p++) part[r][p] = load<F16>(shares + r * a.head_dim + (panel + p) * LANES);
-        add_tile<Kind, ROWS, COUNT>(reinterpret_cast<const Group *>(probabilities) + first_group, TILE_KEYS / Kind::STEP, packed + panel, 1, panels, num_groups, part, meanwhile);
-        for (int r = 0; r < ROWS; r++)
-            for (int p = 0; p < COUNT; p++) store(shares + r * a.head_dim + (panel + p) * LANES, part[r][p]);
+    // Adds to the rows' shares what `add(count, panel, sums)` adds to the sums of `count` panels, `[ROWS][count]`.
+    template <int ROWS, typename Add> inline void add_shares(const Add &add) {
+        each_panels([&](auto count, int64_t panel) {
+            F16 part[ROWS][count.value];
+            for (int r = 0; r < ROWS; r++)
+                for (int p = 0; p < count.value; p++) part[r][p] = load<F16>(shares + r * a.head_dim + (panel + p) * LANES);
+            add(count, panel, part);
+            for (int r = 0; r < ROWS; r++)
+                for (int p = 0; p < count.value; p++) store(shares + r * a.head_dim + (panel + p) * LANES, part[r][p]);
+        });
+    }
+
+    // Adds the rows' share of all values of a tile, which are packed.
+    template <int ROWS> void add_packed(int64_t num_groups) {
+        add_shares<ROWS>([&](auto count, int64_t panel, auto &part) {
+            add_tile<Kind, ROWS, count.value>(reinterpret_cast<const Group *>(probabilities), TILE_KEYS / Kind::STEP, values + panel, 1, a.head_dim / LANES, num_groups, part);
+        });
+    }
+
+    // Likewise of sixteen values as they lie in the pool: no other rows will ask for them.
+    template <int ROWS> void add_values(int64_t first_key, int64_t key, int64_t end) {
+        const Element *from = rows_from(key, a.value_offset);
+        const Group *probability = reinterpret_cast<const Group *>(probabilities + (key - first_key));
+        add_shares<ROWS>([&](auto count, int64_t panel, auto &part) {
+            each_group(from, key, end, [&](int64_t group, const Element *first, const Element *second) {
+                U16 packed[count.value];
+                beside<count.value>(first + panel * LANES, second + panel * LANES, packed);
+                add_tile<Kind, ROWS, count.value>(probability + group, TILE_KEYS / Kind::STEP, packed, 1, 0, 1, part);
+                ahead.fetch(count.value + 1);
+            });
+        });
+        ahead.turn();
     }
 
     // `ROWS` rows from `row` on over the tile; row r stands at position first_position + r / group. `IS_ALONE` says that
     // no other rows are to come: then nothing is packed yet, and what is being multiplied stays in the first cache.
     template <int ROWS, bool IS_ALONE> void attend(int64_t row, int64_t group, int64_t first_position, int64_t first_key, int64_t end) {
-        const int64_t groups = a.head_dim / Kind::STEP, panels = a.head_dim / LANES;
+        const int64_t groups = a.head_dim / Kind::STEP;
         const int64_t at_once = PANELS_AT_ONCE * LANES, num_sub = (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
         const auto end_of = [&](int64_t sub) { return std::min<int64_t>(end, first_key + sub * LANES + at_once); };
-        const auto meanwhile = [&] {
-            if constexpr (IS_ALONE) ahead.fetch(2);
-        };
         F16 scores[ROWS][TILE_KEYS / LANES];
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
             if constexpr (IS_ALONE) pack<true>(first_key + sub * LANES, end_of(sub), keys);
             F16 part[ROWS][PANELS_AT_ONCE];
-            tile<Kind, ROWS, PANELS_AT_ONCE>(reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim), groups, IS_ALONE ? keys : keys + sub * groups, groups, 1, groups, part, meanwhile);
+            for (auto &row_part : part)
+                for (auto &sum : row_part) sum = F16{};
+            const U16 *packed = IS_ALONE ? keys : keys + sub * groups;
+            const auto *query = reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim);
+            for (int64_t group = 0; group < groups; group += GROUPS_AT_ONCE) {
+                add_tile<Kind, ROWS, PANELS_AT_ONCE>(query + group, groups, packed + group, groups, 1, std::min<int64_t>(GROUPS_AT_ONCE, groups - group), part);
+                if constexpr (IS_ALONE) ahead.fetch(3 * GROUPS_AT_ONCE);
+            }
+            ahead.turn();
             for (int r = 0; r < ROWS; r++) {
                 const int32_t position = int32_t(first_position + (row + r) / group - first_key);
                 const int32_t oldest = a.window ? position - int32_t(a.window) + 1 : std::numeric_limits<int32_t>::min();
@@ -221,16 +273,14 @@ template <typename Kind> struct Worker {
         }
         for (int r = 0; r < ROWS; r++) {
             probable(first_row + row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
-            ahead.fetch(8);
+            ahead.fetch(12);
+            ahead.turn();
         }
         std::memset(shares, 0, ROWS * a.head_dim * sizeof(float));
-        const int64_t step = IS_ALONE ? PANELS_AT_ONCE : num_sub;
-        for (int64_t sub = 0; sub < num_sub; sub += step) {
-            if constexpr (IS_ALONE) pack<false>(first_key + sub * LANES, end_of(sub), values);
-            const int64_t first_group = sub * LANES / Kind::STEP, num_groups = step * LANES / Kind::STEP;
-            int64_t panel = 0;
-            for (; panel + PANELS_AT_ONCE <= panels; panel += PANELS_AT_ONCE) add_values<ROWS, PANELS_AT_ONCE>(panel, values, first_group, num_groups, meanwhile);
-            for (; panel < panels; panel++) add_values<ROWS, 1>(panel, values, first_group, num_groups, meanwhile);
+        if constexpr (IS_ALONE) {
+            for (int64_t key = std::max(first_key, first_seen / LANES * LANES); key < end; key += LANES) add_values<ROWS>(first_key, key, end);
+        } else {
+            add_packed<ROWS>(num_sub * LANES / Kind::STEP);
         }
         float *sum = sums + (first_row + row) * a.head_dim;
         for (int64_t at = 0; at < ROWS * a.head_dim; at += LANES) store(sum + at, load<F16>(sum + at) + load<F16>(shares + at));
@@ -280,8 +330,15 @@ template <typename Kind> struct Worker {
             }
         }
         each_row([&](int64_t row, int64_t at) {
-            for (int64_t d = 0; d < dim; d += LANES)
-                Kind::write(static_cast<Element *>(a.out) + at + d, load<F16>(sums + row * dim + d) / splat(denominators[row]));
+            const F16 denominator = splat(denominators[row]);
+            auto *to = static_cast<Element *>(a.out) + at;
+            each_panels([&](auto count, int64_t panel) {
+                F16 sum[count.value];
+                for (int p = 0; p < count.value; p++) sum[p] = load<F16>(sums + row * dim + (panel + p) * LANES) / denominator;
+                if constexpr (Kind::STEP == 2)
+                    for (int p = 0; p + 2 <= count.value; p += 2) in_order(sum[p], sum[p + 1]);
+                for (int p = 0; p < count.value; p++) Kind::write(to + (panel + p) * LANES, sum[p]);
+            });
         });
     }
 };

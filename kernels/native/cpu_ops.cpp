@@ -19,9 +19,6 @@ extern "C" {
 void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
     together(true, [&] { linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs); });
 }
-void linear_bf16_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    together(true, [&] { linear<Bf16, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
-}
 void linear_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
     together(true, [&] { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs); });
 }
@@ -51,13 +48,13 @@ void append_kv_bf16(const Append *a) {
 void append_kv_fp32(const Append *a) {
     together(a->num_rows > 64, [&] { append_kv<Fp32>(*a); });
 }
-void layer_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
-    std::atomic<int64_t> taken{0};
-    together(true, [&] { layer<Bf16>(*weights, *pass, kv, is_first, taken); });
+void layers_bf16(const Layer *weights, int64_t count, const Pass *pass, void *kv, int64_t layer_bytes, bool is_first) {
+    std::vector<std::atomic<int64_t>> taken(count); // from 0
+    together(true, [&] { layers<Bf16>(weights, count, *pass, kv, layer_bytes, is_first, taken.data()); });
 }
-void layer_fp32(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
-    std::atomic<int64_t> taken{0};
-    together(true, [&] { layer<Fp32>(*weights, *pass, kv, is_first, taken); });
+void layers_fp32(const Layer *weights, int64_t count, const Pass *pass, void *kv, int64_t layer_bytes, bool is_first) {
+    std::vector<std::atomic<int64_t>> taken(count); // from 0
+    together(true, [&] { layers<Fp32>(weights, count, *pass, kv, layer_bytes, is_first, taken.data()); });
 }
 void layer_before_bf16(const Layer *weights, const Pass *pass, void *kv, bool is_first) {
     together(true, [&] { layer_before<Bf16>(*weights, *pass, kv, is_first); });

@@ -1,4 +1,4 @@
-// A whole decoder layer: norms, fused projections, paged attention and the gated MLP, in one region of threads that meet
+// Whole decoder layers: norms, fused projections, paged attention and the gated MLP, in one region of threads that meet
 // between any two of them: to send threads home and call them again costs twice as much. What is before and after
 // attention may be asked for alone, where attention is somebody else's.
 #pragma once
@@ -51,11 +51,17 @@ template <typename Kind> void layer_after(const Layer &w, const Pass &p) {
     linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size);
 }
 
-template <typename Kind> void layer(const Layer &w, const Pass &p, void *kv, bool is_first, std::atomic<int64_t> &taken) {
-    layer_before<Kind>(w, p, kv, is_first);
-    attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                     w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken);
-    layer_after<Kind>(w, p);
+// Layers one after another, `layer_bytes` apart in the pool; `taken` is a counter for each.
+template <typename Kind>
+void layers(const Layer *weights, int64_t count, const Pass &p, void *kv_, int64_t layer_bytes, bool is_first, std::atomic<int64_t> *taken) {
+    for (int64_t number = 0; number < count; number++) {
+        const Layer &w = weights[number];
+        uint8_t *kv = static_cast<uint8_t *>(kv_) + number * layer_bytes;
+        layer_before<Kind>(w, p, kv, is_first && number == 0);
+        attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
+                         w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken[number]);
+        layer_after<Kind>(w, p);
+    }
 }
 
 } // namespace
