@@ -262,7 +262,7 @@ class BlockPool:
             and self.cache.num_idle
             and self.host.num_parked < self.host.capacity
         ):
-            self._evict()
+            self._evict(1)
         return len(self._free) - before
 
     def take_moves(self) -> tuple[Move, ...]:
@@ -305,8 +305,8 @@ class BlockPool:
 
     def _take(self, num_blocks: int) -> list[int]:
         blocks, free = self._blocks, self._free
-        while len(free) < num_blocks:
-            self._evict()
+        if len(free) < num_blocks:
+            self._evict(num_blocks - len(free))
         taken = [free.pop() for _ in range(num_blocks)]
         for block_id in taken:
             blocks[block_id].references = 1
@@ -316,8 +316,8 @@ class BlockPool:
             self._lives.taken(taken)
         return taken
 
-    def _evict(self) -> None:
-        evicted = self.cache.evict()
+    def _evict(self, num_blocks: int) -> None:
+        evicted = self.cache.evict(num_blocks)
         self._free += evicted
         if self._lives is not None:
             self._lives.lost(evicted)

@@ -107,21 +107,24 @@ class PrefixCache:
         if block_id in self._idle:
             self._idle.remove(block_id)
 
-    def evict(self) -> list[int]:
-        """Forget one idle block, and what follows it; return those that stand for nothing and are nobody's now.
+    def evict(self, num_blocks: int) -> list[int]:
+        """Forget idle blocks, and what follows them, until so many stand for nothing and are nobody's; return those.
 
-        The least useful goes: from the first in order down to a leaf, so that as little as possible of its chain is
-        lost. There must be an idle block.
+        The least useful go: each time from the first in order down to a leaf, so that as little as possible of its
+        chain is lost. There must be enough idle blocks.
         """
-        self.num_evicted += 1
-        self.num_evicted_over += self._idle.num_over > 0
-        block = self._blocks[self._idle.first()]
-        while block.children:
-            child = next((c for c in block.children if self._blocks[c].references == 0), None)
-            if child is None:
-                break
-            block = self._blocks[child]
-        return self._forget(block)
+        idle, blocks, freed = self._idle, self._blocks, list[int]()
+        while len(freed) < num_blocks:
+            self.num_evicted += 1
+            self.num_evicted_over += idle.num_over > 0
+            block = blocks[idle.first()]
+            while block.children:
+                child = next((c for c in block.children if blocks[c].references == 0), None)
+                if child is None:
+                    break
+                block = blocks[child]
+            self._forget(block, freed)
+        return freed
 
     def save_tail(self, block_id: int, tail_hash: BlockHash, parent_hash: BlockHash | None, depth: int) -> bool:
         """Keep what is in a held, unfilled block in the host tier, behind `parent_hash`; False when it cannot be.
@@ -196,7 +199,7 @@ class PrefixCache:
         if parent is not None:
             self._blocks[parent].children.add(block.block_id)
 
-    def _forget(self, block: Block) -> list[int]:
+    def _forget(self, block: Block, freed: list[int]) -> None:
         # The block itself may go to the host tier. What follows it in the pool is forgotten with it, held blocks
         # included, and with those what follows them in the host tier: what is known of a chain is a prefix.
         # A block that others' parked ones follow goes there in any case: they would be lost with it.
@@ -206,14 +209,14 @@ class PrefixCache:
         parent = None if block.parent is None else self._blocks[block.parent]
         if parent is not None:
             parent.children.discard(block.block_id)
-        pending, freed, note = [block], [], self._news.note
+        pending = [block]
         while pending:
             gone = pending.pop()
             if gone.children:
                 pending.extend(self._blocks[child] for child in gone.children)
                 gone.children.clear()
             assert gone.block_hash is not None
-            note(gone.block_hash, gone.depth, POOL)
+            self._news.note(gone.block_hash, gone.depth, POOL)
             del self._by_hash[gone.block_hash]
             if gone is block and parks:
                 parent_hash = None if parent is None else parent.block_hash
@@ -224,4 +227,3 @@ class PrefixCache:
             if gone.references == 0:
                 self._idle.remove(gone.block_id)
                 freed.append(gone.block_id)
-        return freed

@@ -111,6 +111,8 @@ class Outbox:
 
     def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
         run = [queue[0]]
+        if self._blocks_per_message == 1:
+            return run
         for at in range(1, min(len(queue), self._blocks_per_message)):
             stride = queue[at][0] - run[-1][0]
             if stride < 1 or (at > 1 and stride != run[1][0] - run[0][0]):
