@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, median_high, median_low
 
 import pytest
 from live_cluster import LiveCluster
@@ -31,6 +31,7 @@ LOAD = Load(users=2, requests=12, input=256, output=16)
 ROUNDS = 3
 SEEDS = itertools.count(1)  # never one twice: its prompts would be in the cluster's cache
 READ_RIGHT = 0.05  # of what the server stamped: connecting, sending and waking up are a client's own, and some ms
+STATED_RIGHT = 0.001  # of a tool's own readings: what is rounded
 FINEST = 0.1  # of a median: so much a busy neighbour on the next core may cost, whatever it is busy with
 RESOLVED = 0.6  # of a median: where the runs of one tool lie further apart, agreement would say nothing
 
@@ -113,12 +114,19 @@ def assert_all_told(told: Told, load: Load) -> None:
 
 
 def assert_read_right(told: Told, served: Mapping[str, Timed]) -> None:
-    """What a tool states is the median of what the server gave, and so is the typical request."""
+    """The typical request is read as the server gave it, and what a tool states is the median of what it read.
+
+    Its median is not held against the median of the server's stamps: of 12 requests neighbours in rank lie up to 9 %
+    apart, and GuideLLM states one of the middle two where the others state their mean. One request that a busy machine
+    let a client read late changes ranks then: AIPerf's median was 5.5 % off by that once, and GuideLLM's 11.8 %.
+    """
     for name in ("ttft_ms", "tpot_ms"):
         given = {request_id: getattr(each, name) for request_id, each in served.items()}
         off = [abs(getattr(each, name) / given[each.request_id] - 1) for each in told.requests]
         assert median(off) <= READ_RIGHT, name
-        assert abs(getattr(told, name) / median(given.values()) - 1) <= READ_RIGHT, name
+        read = [getattr(each, name) for each in told.requests]
+        low, high = (1 - STATED_RIGHT) * median_low(read), (1 + STATED_RIGHT) * median_high(read)
+        assert low <= getattr(told, name) <= high, name
 
 
 def assert_agree(own: list[float], theirs: list[float]) -> None:
