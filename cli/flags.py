@@ -77,11 +77,14 @@ def describe(each: Setting) -> str:
         default = "required"
     elif each.default is None:
         default = "the service's own"
-    elif each.default == "":
+    elif each.default in ("", ()):
         default = "unset"
+    elif isinstance(each.default, tuple):
+        default = f"{', '.join(map(str, each.default))} {each.unit}".strip()
     else:
         default = f"{each.default} {each.unit}".strip()
-    return f"{each.help} (default: {default}; {each.variable})"
+    again = "; once for each" if each.is_list else ""
+    return f"{each.help}{again} (default: {default}; {each.variable})"
 
 
 def _parameter(name: str, kind: Any, default: object, option: Any) -> inspect.Parameter:

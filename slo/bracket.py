@@ -81,8 +81,9 @@ class Crossing:
         if self.met is None and self.missed is None:
             return "nothing was probed"
         if not self.is_resolved:
-            low = "0" if self.sure_met is None else f"{self.sure_met:g}"
-            return f"unresolved: {low} to {'?' if self.sure_missed is None else f'{self.sure_missed:g}'}/s"
+            if self.sure_missed is None:
+                return f"unresolved: {'any rate' if self.sure_met is None else f'{self.sure_met:g}/s or more'}"
+            return f"unresolved: {self.sure_met or 0:g} to {self.sure_missed:g}/s"
         if self.met is None:
             return f"below {self.missed:g}/s"
         return f"at least {self.met:g}/s" if self.missed is None else f"{self.met:g}/s"

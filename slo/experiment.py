@@ -94,7 +94,14 @@ class Experiment:
         ]
 
     def name_of(self, trial: Trial) -> str:
-        """Return what a trial is called: its own name, or else what makes it differ."""
+        """Return what a trial is called: its own name, or else what makes it differ, and which run of those alike."""
+        name = self._plain_name(trial)
+        alike = [each for each in self.trials if self._plain_name(each) == name]
+        if len(alike) < 2:
+            return name
+        return f"{name}, run {1 + next(place for place, each in enumerate(alike) if each is trial)}"
+
+    def _plain_name(self, trial: Trial) -> str:
         if trial.name:
             return trial.name
         variant = self._variant_name(trial) if len({each.variant for each in self.trials}) > 1 else ""

@@ -1,4 +1,5 @@
-"""The cheapest cluster of some families that keeps its promises; of equally cheap ones the one that keeps most.
+"""The cheapest cluster of some families that keeps its promises; of equally cheap ones a colocated one, for it is less
+to run, and then the one that keeps most.
 
 Families are gone through by what they cost at least (`Demand`); what costs more than one that was found is left out. Of
 a family the smallest cluster is tried first; then the fewest pods of either role are halved in on, beside as many of
@@ -25,10 +26,15 @@ def cheapest(families: Sequence[Family], demand: Demand, judge: Judge, *, max_po
 
 
 def _better(one: Outcome | None, other: Outcome | None) -> Outcome | None:
-    """Return the cheaper one, or of equally cheap ones the one with more good requests; the first where all is even."""
+    """Return the one that is before the other in `_order`; the first where all is even."""
     if one is None or other is None:
         return one or other
-    return min(one, other, key=lambda each: (each.candidate.price, -each.attained.share))
+    return min(one, other, key=_order)
+
+
+def _order(outcome: Outcome) -> tuple[float, bool, float]:
+    candidate = outcome.candidate
+    return candidate.price, not candidate.family.is_colocated, -outcome.attained.share
 
 
 class _Within:
@@ -89,8 +95,8 @@ class _Within:
             return False
         if self._limit is None:
             return True
-        price, limit = self._family.price(*counts), self._limit.candidate.price
-        return price < limit or (price == limit and self._limit.attained.share < 1)
+        # As if all of its requests were good, which nobody knows yet.
+        return (self._family.price(*counts), not self._family.is_colocated, -1.0) < _order(self._limit)
 
     def _most(self, counts: Callable[[int], tuple[int, int]], least: int) -> int:
         """Return the most pods that may be, below `least` where not even those may."""

@@ -177,8 +177,16 @@ def test_too_few_requests_are_told_as_unresolved() -> None:
     evidence, asked_for = search(bracketing(targets=(0.95,)), exactly(curve(7, 4), total=20))
     at = crossing(evidence, 0.95)
     assert not at.is_resolved
-    assert str(at).startswith("unresolved: 0 to ")
+    assert str(at) == "unresolved: any rate"
     assert [rate for rate, _ in asked_for].count(at.met or 0) == 2
+
+
+def test_what_no_probe_is_sure_of_has_no_end() -> None:
+    evidence = Evidence()
+    evidence.tell(1.0, Attainment(good=9, total=9))
+    assert str(crossing(evidence, 0.9)) == "unresolved: any rate"
+    evidence.tell(0.5, Attainment(good=400, total=400))
+    assert str(crossing(evidence, 0.9)) == "unresolved: 0.5/s or more"
 
 
 def test_repeats_are_pooled_and_resolve() -> None:

@@ -81,15 +81,19 @@ def everything(of: tuple[Family, ...], max_pods: int) -> list[Candidate]:
 def brute_force(of: tuple[Family, ...], judge: Judge, max_pods: int) -> Outcome | None:
     outcomes = [judge.outcome(each) for each in everything(of, max_pods)]
     met = [each for each in outcomes if each.is_met]
-    return min(met, key=lambda each: (each.candidate.price, -each.attained.share), default=None)
+    return min(met, key=order, default=None)
+
+
+def order(outcome: Outcome) -> tuple[float, bool, float]:
+    return outcome.candidate.price, not outcome.candidate.family.is_colocated, -outcome.attained.share
 
 
 def sides(of: tuple[Family, ...]) -> tuple[tuple[Family, ...], tuple[Family, ...]]:
     return tuple(each for each in of if each.is_colocated), tuple(each for each in of if not each.is_colocated)
 
 
-def told(outcome: Outcome | None) -> tuple[float, float] | None:
-    return None if outcome is None else (outcome.candidate.price, outcome.attained.share)
+def told(outcome: Outcome | None) -> tuple[float, bool, float] | None:
+    return None if outcome is None else order(outcome)
 
 
 def drawn(seed: int) -> Question:

@@ -203,6 +203,11 @@ def test_of_many_runs_one_of_each_series_at_a_rate_they_share(swept: Experiment)
     assert looked_into(swept) == [min(swept.trials, key=lambda each: each.summary.all_attained.share)]
 
 
+def test_runs_that_differ_in_nothing_have_names_of_their_own() -> None:
+    repeated = Experiment(title="t", trials=tuple(made_up_trial(rate, 9.0, count=30) for rate in (1, 2, 2)))
+    assert [repeated.name_of(each) for each in repeated.trials] == ["1/s", "2/s, run 1", "2/s, run 2"]
+
+
 def test_of_many_values_the_ends_are_said() -> None:
     assert extremes({"a": 0.5, "b": 0.25}, percent) == "a 50.0 %, b 25.0 %"
     assert extremes({"a": 0.5, "b": 0.25, "c": 1.0, "d": 0.3}, percent) == "from 25.0 % (b) to 100.0 % (c)"
