@@ -16,7 +16,7 @@ from typing import Any
 from pagewire.client import AsyncClient
 from pagewire.core.messages import Role
 from pagewire.slo import sharing_probe
-from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo.calibration import LEAST_BYTE_S, BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.probe import Probe, Prober
 
@@ -109,7 +109,7 @@ def summary_lines(costs: CostModel) -> list[str]:
         f"+ {1e9 * prefill.prefill_pair_s:.3f} ns a pair",
         f"decode step    {1e3 * decode.step_s:.3f} ms + {1e3 * decode.decode_s:.3f} ms a sequence "
         f"+ {1e9 * decode.decode_pair_s:.3f} ns a pair",
-        f"link           {1e3 * costs.link.latency_s:.3f} ms + bytes / {costs.link.bytes_per_s / 1e9:.2f} GB/s",
+        f"link           {_link_line(costs)}",
         f"frames, intake {1e3 * costs.frame_s:.3f} ms; {1e3 * costs.intake_s:.3f} ms "
         f"+ {1e6 * costs.intake_token_s:.2f} us a token; noise {costs.noise:.3f}",
         f"beside another pod a prefill step takes {sharing.prefill_beside_prefill:.2f} (it prefills) "
@@ -123,3 +123,11 @@ def summary_lines(costs: CostModel) -> list[str]:
         for name, each in told.items()
     ]
     return lines
+
+
+def _link_line(costs: CostModel) -> str:
+    if "link" not in costs.residuals:
+        return "not seen: nothing travelled"
+    is_seen = costs.link.bytes_per_s < 1 / LEAST_BYTE_S
+    per_byte = f"bytes / {costs.link.bytes_per_s / 1e9:.2f} GB/s" if is_seen else "nothing for bytes that could be seen"
+    return f"{1e3 * costs.link.latency_s:.3f} ms + {per_byte}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+from pagewire.slo.calibrate import summary_lines
 from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import SharingLaw, StepKind
 from pagewire.slo.fit import fit
@@ -76,6 +78,15 @@ def test_what_a_law_said_is_the_law_that_is_found() -> None:
     assert (costs.intake_s, costs.intake_token_s, costs.frame_s) == pytest.approx((0.002, 1e-6, 0.0005))
     assert costs.noise == 0.1
     assert all(each["rms_s"] < 1e-9 for each in costs.residuals.values())
+
+
+def test_a_link_that_was_not_seen_is_told_as_none() -> None:
+    told = seen()
+    assert "1.000 ms + bytes / 2.00 GB/s" in summary_lines(calibrated(told, token_bytes=4, about={}))[2]
+    told.prompts = [dataclasses.replace(each, transfer_s=0.001 * each.steps) for each in told.prompts]
+    assert "1.000 ms + nothing for bytes" in summary_lines(calibrated(told, token_bytes=4, about={}))[2]
+    told.prompts = [dataclasses.replace(each, num_bytes=0) for each in told.prompts]
+    assert "nothing travelled" in summary_lines(calibrated(told, token_bytes=4, about={}))[2]
 
 
 def test_what_pods_take_from_one_another_is_found_again() -> None:
