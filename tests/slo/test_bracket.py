@@ -65,6 +65,7 @@ steep = st.floats(2.0, 12.0)
 
 
 @given(crossings, steep, st.floats(LOWEST, HIGHEST), st.floats(0.02, 0.5))
+@settings(deadline=None)
 def test_without_chance_each_target_is_bracketed_within_the_precision(
     crossing_rate: float, steepness: float, first: float, precision: float
 ) -> None:
@@ -81,7 +82,7 @@ def test_without_chance_each_target_is_bracketed_within_the_precision(
 
 
 @given(crossings, steep, st.integers(5, 400), st.integers(1, 4), st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_with_chance_it_ends_and_asks_again_only_where_that_may_help(
     crossing_rate: float, steepness: float, total: int, repeats: int, seed: int
 ) -> None:
@@ -104,7 +105,7 @@ def test_with_chance_it_ends_and_asks_again_only_where_that_may_help(
 
 
 @given(crossings, steep, st.integers(20, 400), st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_where_every_interval_holds_the_truth_the_sure_rates_bracket_it(
     crossing_rate: float, steepness: float, total: int, seed: int
 ) -> None:
@@ -122,7 +123,7 @@ def test_where_every_interval_holds_the_truth_the_sure_rates_bracket_it(
 
 
 @given(crossings, steep, st.integers(20, 200), st.integers(0, 2**32), st.data())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(
     crossing_rate: float, steepness: float, total: int, seed: int, data: st.DataObject
 ) -> None:
