@@ -57,8 +57,10 @@ class Placer:
             sums = await self._place()
             slot = 0
             while self._open:
-                block = self._open.pop(0)
-                self._settle(block, slot, self._is_intact(block, slot, sums))
+                block = self._open[0]  # ours to give up until it is known what is in it
+                is_intact = self._finish(block, slot, sums)
+                self._open.pop(0)
+                self._inbox.settle(block, is_intact)
                 slot += 1
             if time.perf_counter() >= turn_ends_s:
                 await asyncio.sleep(0)
@@ -82,6 +84,13 @@ class Placer:
         except (OSError, IndexError, ValueError) as error:
             raise TransferFailed(f"{len(moves)} blocks could not be placed: {error}") from error
 
+    def _finish(self, block: Claimed, slot: int, sums: Sequence[int]) -> bool:
+        """Verify what was placed and, where it was staged, write it into our block; False when it is not intact."""
+        is_intact = self._is_intact(block, slot, sums)
+        if is_intact and self._translation is not None:
+            self._translation.write(slot, block.block_id)
+        return is_intact
+
     def _is_intact(self, block: Claimed, slot: int, sums: Sequence[int]) -> bool:
         ready = block.parcel.ready
         if not ready.checksums:
@@ -90,8 +99,3 @@ class Placer:
             return sums[slot] == ready.checksums[block.position]
         landed = block.block_id if self._translation is None else slot
         return ready.is_intact(block.position, self._landing.read(landed))
-
-    def _settle(self, block: Claimed, slot: int, is_intact: bool) -> None:
-        if is_intact and self._translation is not None:
-            self._translation.write(slot, block.block_id)
-        self._inbox.settle(block, is_intact)

@@ -52,17 +52,8 @@ class KVShard:
         return replace(self.layout, num_kv_heads=len(self.heads))
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
-    """The spans within one block of `source_bytes` and one of `destination_bytes`, in the destination's order."""
-
-    spans: tuple[Span, ...]
-    source_bytes: int
-    destination_bytes: int
-
-
-def plan_copy(source: KVShard, destination: KVShard) -> CopyPlan:
-    """Plan the copy of the heads that both hold; no span where there are none.
+def plan_copy(source: KVShard, destination: KVShard) -> tuple[Span, ...]:
+    """Return the spans of the heads that both hold, in the destination's order; none where there are none.
 
     Raises PeerMismatch naming both values of whatever must agree and does not.
     """
@@ -80,7 +71,7 @@ def plan_copy(source: KVShard, destination: KVShard) -> CopyPlan:
     spans = coalesce(
         Span(_row(source, *row) * row_bytes, _row(destination, *row) * row_bytes, row_bytes) for row in rows
     )
-    return CopyPlan(tuple(spans), source.local.block_bytes, destination.local.block_bytes)
+    return tuple(spans)
 
 
 def coalesce(spans: Iterable[Span]) -> list[Span]:

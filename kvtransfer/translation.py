@@ -25,7 +25,7 @@ class Translation:
             ours = layout.order.value if layout is not None else ""
             raise PeerMismatch(f"order of a block's axes: ours {ours!r}, the source's {order!r}")
         theirs = dataclasses.replace(layout, order=BlockOrder(order))
-        self._spans = plan_copy(KVShard(theirs), KVShard(layout)).spans
+        self._spans = plan_copy(KVShard(theirs), KVShard(layout))
         self._memory = memory
         self._block = memoryview(bytearray(layout.block_bytes))
         slots = memoryview(bytearray(NUM_SLOTS * layout.block_bytes))

@@ -166,7 +166,7 @@ class Sender(Protocol):
         ...
 
     def num_groups(self, peer_id: str) -> int:
-        """In how many parts a block travels to that taker: the same for as long as both processes live."""
+        """In how many parts a block travels to that taker while its stream is up; 1 without one."""
         ...
 
     def send(self, peer_id: str, shipment_id: int, generation: int, blocks: list[tuple[int, int]]) -> None:

@@ -90,13 +90,17 @@ class Peer:
     async def link(self) -> Link:
         """Return the link once the bulk stream is up too. Raises Unavailable, PeerMismatch or TransferFailed."""
         link = await self._dialer.up(CONNECT_S)
-        if link.peer.peer_id != self._pod_id:
+        if not self._is_its(link):
             raise PeerMismatch(f"{self._dialer.address} is {link.peer.peer_id}, not {self._pod_id}")
         if isinstance(link.peer, Welcome) and not self._offers.common(link.peer.transports):
             ours = ", ".join(self._offers.texts)
             raise PeerMismatch(f"{self._pod_id} ships by {link.peer.transports or 'no transport'}, not by {ours}")
         await self.receiver.connected(CONNECT_S)
         return link
+
+    def _is_its(self, link: Link | None) -> bool:
+        """True for a link to this very pod, and not to one that came in its place at the address."""
+        return link is not None and link.peer.peer_id == self._pod_id
 
     @property
     def num_quarantined(self) -> int:
@@ -126,7 +130,7 @@ class Peer:
         """Let every delivery look at the clock."""
         for delivery in list(self._deliveries.values()):
             delivery.tick()
-        if self._dialer.link is not None or self._deliveries:
+        if self._is_its(self._dialer.link) or self._deliveries:
             self._alone_since_s = None
         elif self._alone_since_s is None:
             self._alone_since_s = now_s
@@ -153,7 +157,7 @@ class Peer:
     def _on_up(self, link: Link) -> None:
         log.info("linked to %s", link.peer.peer_id)
         if isinstance(link.peer, Welcome):
-            self.receiver.offer(self._offers.common(link.peer.transports))
+            self.receiver.offer(self._offers.common(link.peer.transports) if self._is_its(link) else ())
 
     def _on_down(self, link: Link) -> None:
         log.info("the link to %s is down: %s", link.peer.peer_id, link.reason)

@@ -230,10 +230,10 @@ class _Pair:
         self._idle = asyncio.get_running_loop().call_later(idle_s, self.hang_up)
 
     def hang_up(self) -> None:
-        """Let go of it; a next one can be built."""
-        if self._communicator is not None:
-            self._communicator.abort()
-            self._communicator = None
+        """Let go of it; a next one can be built. The loop and the worker may both come here."""
+        gone, self._communicator = self._communicator, None
+        if gone is not None:
+            gone.abort()
 
     def close(self) -> None:
         """Let go of everything, for good."""

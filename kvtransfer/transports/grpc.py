@@ -1,4 +1,4 @@
-"""The carrier of last resort: the payload is in the stream's own messages, over any network.
+"""The portable carrier: the payload is in the stream's own messages, over any network.
 
 Knows payloads alone; the stream is `stream_sender` and `stream_receiver`. Invariant: no block of the source's is read
 once its message is written.

@@ -113,10 +113,12 @@ class StreamReceiver:
         return self._reason
 
     def offer(self, carriers: Sequence[Carrier]) -> None:
-        """Take these from the next attempt on, the first that opens."""
+        """Take these from the next attempt on, the first that opens; without any there is none."""
         self._carriers = tuple(carriers)
         if self._carriers:
             self._offered.set()
+        else:
+            self._offered.clear()
 
     async def connected(self, timeout_s: float) -> None:
         """Wait for a stream; raises TransferFailed with the reason when there is none in time."""
@@ -164,7 +166,8 @@ class StreamReceiver:
                     window_bytes = await self._greet(call, carrier, inlet)
                 check_cancelled()
                 delay_s = self._times.reconnect_min_s
-                log.info("blocks come from %s by %s, %s bytes at a time", self.source_id, carrier.name, window_bytes)
+                level = logging.WARNING if turn else logging.INFO  # what was preferred has failed
+                log.log(level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes)
                 turn = turn + 1 if await self._carry(_Stream(self, call, carrier, inlet, window_bytes)) else 0
             except _Otherwise:
                 continue
@@ -175,6 +178,10 @@ class StreamReceiver:
                 if _is_of_the_carrier(error) and (turn + 1) % len(self._carriers):
                     turn += 1
                     continue
+                turn, delay_s = 0, min(delay_s * 2, self._times.reconnect_max_s)
+            except Exception as error:  # our own bug: it costs this stream, not every one after it
+                self._reason = f"internal error: {error}"
+                log.exception("the stream for blocks from %s broke", self.source_id)
                 turn, delay_s = 0, min(delay_s * 2, self._times.reconnect_max_s)
             finally:
                 call.cancel()

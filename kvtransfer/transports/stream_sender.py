@@ -107,7 +107,7 @@ class StreamSender:
         self._message_bytes = message_bytes
         self._times = times or TransportTimes()
         self._streams: dict[str, _PeerStream] = {}
-        self._ending: set[_PeerStream] = set()
+        self._not_over: set[_PeerStream] = set()  # what is up, and what was and may still be read for
         self._is_closed = False
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -143,9 +143,7 @@ class StreamSender:
         A taker that keeps what it was lent for longer than `credit_s` loses its stream.
         """
         key = ShipmentKey(shipment_id, generation)
-        streams = [stream for stream in self._ending if stream.peer_id == peer_id]
-        if current := self._streams.get(peer_id):
-            streams.append(current)
+        streams = [stream for stream in self._not_over if stream.peer_id == peer_id]
         for stream in streams:
             stream.outbox.purge(key)
         for stream in streams:
@@ -184,7 +182,7 @@ class StreamSender:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the pod stops")
         if older := self._streams.get(stream.peer_id):
             self._forget(older, "the pod dialled again")
-        self._ending.add(stream)
+        self._not_over.add(stream)
         self._streams[stream.peer_id] = stream  # before the welcome: whoever read that may have blocks sent at once
         try:
             async with asyncio.timeout(self._times.connect_s):
@@ -194,7 +192,7 @@ class StreamSender:
             stream.close(why(error))
         finally:
             stream.outlet.close()
-            self._ending.discard(stream)
+            self._not_over.discard(stream)
             self._forget(stream, "the server stops")
             await stream.note(is_over=True)
 

@@ -10,6 +10,7 @@ from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until, wire_to
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Candidate
+from pagewire.engine.exchange.peers import FORGET_S
 
 LONG = prompt(1, 100)
 NOBODY = Candidate(pod_id="p9", address="127.0.0.1:1")
@@ -46,6 +47,11 @@ async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated:
         assert asked.report.causes == ("peer_mismatch",)
         assert cluster.d.counter("pods_unreached_peer_mismatch") == 1
         assert cluster.p.counter("prompts_refused") == 0
+        peers = cluster.d.service._exchange.peers
+        gone = peers.at(moved.pod_id, moved.address)
+        await until(lambda: gone._alone_since_s is not None)
+        cluster.d.advance(FORGET_S + 1)
+        await until(lambda: peers.known(moved.pod_id, moved.address) is None)
 
 
 @pytest.mark.parametrize("why", ["draining", "full", "ticket"])

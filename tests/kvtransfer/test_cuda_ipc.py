@@ -185,6 +185,7 @@ async def test_a_card_is_checked(spoil: str) -> None:
         inlet.close()
 
 
+@pytest.mark.gpu
 @on_a_device
 def test_a_split_device_pool_is_the_same_memory_and_waits_for_the_same_writes() -> None:
     whole = device_pool(filled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BlockOrder, KVLayout
-from pagewire.kvtransfer.plan import CopyPlan, KVShard, Span, apply, plan_copy
+from pagewire.kvtransfer.plan import KVShard, Span, apply, plan_copy
 
 HEADS, LAYERS = 4, 3
 LAYER_OUTER = KVLayout(
@@ -61,9 +62,9 @@ def view(array: np.ndarray) -> memoryview:
     return array.data.cast("B")
 
 
-def copied(plan: CopyPlan, data: np.ndarray, into: np.ndarray) -> np.ndarray:
+def copied(plan: Sequence[Span], data: np.ndarray, into: np.ndarray) -> np.ndarray:
     result = into.copy()
-    apply(plan.spans, view(data), view(result))
+    apply(plan, view(data), view(result))
     return result
 
 
@@ -83,7 +84,7 @@ def test_a_plan_copies_what_a_naive_copy_does_and_nothing_else(
     expected = before.copy()
     naive_copy(source, destination, block, expected)
     assert np.array_equal(copied(plan, block, before), expected)
-    for one, next_one in itertools.pairwise(plan.spans):
+    for one, next_one in itertools.pairwise(plan):
         one_end = (one.source + one.length, one.destination + one.length)
         assert one_end[1] <= next_one.destination, "in the destination's order, nothing twice"
         assert one_end != (next_one.source, next_one.destination), "as few spans as there can be"
@@ -103,7 +104,7 @@ def test_all_source_ranks_together_fill_a_destination(
         plan_copy(KVShard(replace(layout, order=source_order), rank, source_size), destination)
         for rank in range(source_size)
     ]
-    written = sorted((span.destination, span.length) for plan in plans for span in plan.spans)
+    written = sorted((span.destination, span.length) for plan in plans for span in plan)
     ends = [0, *itertools.accumulate(length for _, length in written)]
     assert [start for start, _ in written] == ends[:-1], "no gap, no overlap"
     assert ends[-1] == destination.local.block_bytes
@@ -135,7 +136,7 @@ def test_all_source_ranks_together_fill_a_destination(
 )
 def test_the_number_of_spans(source: KVShard, destination: KVShard, count: int) -> None:
     plan = plan_copy(source, destination)
-    assert len(plan.spans) == count
+    assert len(plan) == count
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ from transport_rigs import (
 
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer import wire
-from pagewire.kvtransfer.carrier import Carrier
+from pagewire.kvtransfer.carrier import Carrier, Inlet
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.transport import ShipmentKey, TransportTimes
+from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransportTimes
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.heap import keep_heap
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS, METHOD
@@ -252,3 +252,32 @@ async def test_nothing_is_dialled_before_a_carrier_is_offered() -> None:
 
 def test_the_heap_is_kept_where_the_c_library_can_be_told() -> None:
     assert keep_heap() is (platform.libc_ver()[0] == "glibc")
+
+
+async def test_a_carrier_that_breaks_in_no_foreseen_way_costs_a_stream_and_not_the_next() -> None:
+    broken = iter([True])
+
+    def inlet(memory: BlockMemory, source_id: str) -> Inlet:
+        if next(broken, False):
+            raise AttributeError("our own bug")
+        return GRPC.inlet(memory, source_id)
+
+    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
+        async with running(receiver):
+            await receiver.connected(10)
+
+
+async def test_who_offers_nothing_any_more_is_not_dialled() -> None:
+    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        recorder = Recorder()
+        receiver = a_receiver(channel, recorder)
+        async with running(receiver):
+            await receiver.connected(10)
+            receiver.offer(())
+            receiver.drop("the test says so")
+            await recorder.until(lambda: not receiver.is_connected)
+            with pytest.raises(TransferFailed):
+                await receiver.connected(0.3)
+            receiver.offer((GRPC,))
+            await receiver.connected(10)
