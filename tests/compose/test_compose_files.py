@@ -210,8 +210,8 @@ def test_every_image_can_be_built_behind_mirrors() -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("debian.sources", "URIs: http://deb.debian.org/debian-security"),
-        ("sources.list", "deb https://deb.debian.org/debian bookworm main"),
+        ("debian.sources", "URIs: http://archive.example/debian-security"),
+        ("sources.list", "deb https://archive.example/debian bookworm main"),
     ],
 )
 def test_the_mirror_stands_in_for_debians_archive(tmp_path: Path, name: str, line: str) -> None:
@@ -224,7 +224,7 @@ def test_the_mirror_stands_in_for_debians_archive(tmp_path: Path, name: str, lin
     file.write_text(line)
     for mirror, said in (
         ("", line),
-        ("http://mirror:3142/x", re.sub("https?://deb.debian.org", "http://mirror:3142/x", line)),
+        ("http://mirror:3142/x", re.sub("https?://archive.example", "http://mirror:3142/x", line)),
     ):
         subprocess.run(
             ["sh", "-euc", script], env={"PATH": "/usr/bin:/bin", "DEBIAN_MIRROR": mirror}, check=True, timeout=60
