@@ -29,8 +29,8 @@ async def test_what_cannot_be_verified_is_given_up_with_its_stream() -> None:
         memoryview(bytearray(4 * BLOCK_BYTES)), block_bytes=BLOCK_BYTES, num_blocks=4
     )  # fmt: skip
     inlet = CARRIERS["grpc"]().inlet(target, "P")
-    sums = inlet.place
-    inlet.place = lambda ready, moves: _without_sums(sums(ready, moves))  # type: ignore[method-assign]
+    place = inlet.place
+    inlet.place = lambda ready, moves: _without_sums(place(ready, moves))  # type: ignore[method-assign]
     sink = RecordingSink(Recorder())
     inbox = Inbox(BLOCK_BYTES, TransferCounters(), lambda _: None)
     inbox.register(KEY, sink)
