@@ -14,8 +14,11 @@ import functools
 import mmap
 from collections.abc import Iterator
 
+from pagewire.core.buffer_address import BufferAddress
+
 HUGE_BYTES = 2 << 20
 STEP_BYTES = 16 << 20
+TRIES = 16
 # Of <linux/mman.h>; the mmap module does not name them. Linux 5.14 populates, 6.1 collapses.
 _POPULATE_READ, _POPULATE_WRITE, _COLLAPSE = 22, 23, 25
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
@@ -28,7 +31,14 @@ def map_file(fd: int, num_bytes: int, *, writable: bool) -> mmap.mmap:
     Raises ValueError when the file is shorter.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    with _room_below(num_bytes):
+    with contextlib.ExitStack() as misplaced:
+        for _ in range(TRIES):
+            with _room_below(num_bytes):
+                memory = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
+            if num_bytes < HUGE_BYTES or _address(memory) % HUGE_BYTES == 0:
+                return memory
+            # It fills a gap that was larger than the file and smaller than the room; the next one falls below it.
+            misplaced.callback(memory.close)
         return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
 
 
@@ -77,8 +87,9 @@ def _room_below(num_bytes: int) -> Iterator[None]:
     """Arrange that the next mapping of that size comes to lie at a multiple of a huge page.
 
     Addresses are given out downwards, from the top of the highest gap that is large enough. So such a gap is taken, a
-    huge page larger than needed, and all of it but what is above the mapping's end is given back. Where another thread
-    maps at the same moment, or the kernel goes about it otherwise, the mapping is small pages, and nothing is wrong.
+    huge page larger than needed, and all of it but what is above the mapping's end is given back. It fails where a
+    higher gap fits the mapping and not the room, where another thread maps at the same moment, or where the kernel goes
+    about it otherwise.
     """
     if num_bytes < HUGE_BYTES:
         yield
@@ -95,6 +106,11 @@ def _room_below(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         libc.munmap(end, start + size + HUGE_BYTES - end)
+
+
+def _address(memory: mmap.mmap) -> int:
+    with BufferAddress(memory) as address:
+        return address
 
 
 def _rounded(number: int, unit: int) -> int:

@@ -69,6 +69,21 @@ def test_small_holes_in_the_address_space_do_not_matter() -> None:
     os.close(fd)
 
 
+def test_a_gap_in_which_the_file_just_fits_does_not_matter() -> None:
+    """Higher up than any in which it fits at a multiple of a huge page, as large mappings that went leave them."""
+    walls = [mmap.mmap(-1, NUM_BYTES + HUGE_BYTES // 2 + mmap.PAGESIZE) for _ in range(8)]
+    for wall in walls[::2]:
+        wall.close()
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, NUM_BYTES)
+    memory = pages.map_file(fd, NUM_BYTES, writable=True)
+    with BufferAddress(memory) as address:
+        assert address % HUGE_BYTES == 0
+    for left in (memory, *walls[1::2]):
+        left.close()
+    os.close(fd)
+
+
 def test_what_is_short_is_refused() -> None:
     with tempfile.TemporaryFile() as file, pytest.raises(ValueError, match="file size"):
         pages.map_file(file.fileno(), HUGE_BYTES, writable=True)
