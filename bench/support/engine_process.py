@@ -28,6 +28,7 @@ class EngineProcess:
         self.name = name
         self.versions: dict[str, str] = {}
         environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        environ.pop("PYTHONSAFEPATH", None)  # a worker imports what lies beside it
         if name != "vllm":
             environ["OMP_NUM_THREADS"] = str(threads)
         else:  # it asks for the variable to be unset, and binds threads of its own
