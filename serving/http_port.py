@@ -17,7 +17,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, generate_latest
 
 from pagewire.serving.metrics import Shown
 
@@ -39,7 +39,7 @@ class HttpPort:
         """Listen, 0 for a free port; call on the running event loop. Raises OSError where the port is taken."""
         registry = CollectorRegistry()
         registry.register(shown)  # type: ignore[arg-type]
-        app = _Pages(make_wsgi_app(registry), is_serving, asyncio.get_running_loop())
+        app = _Pages(registry, is_serving, asyncio.get_running_loop())
         kind = _Server6 if ":" in host else _Server
         server = make_server(host, port, app, kind, _Silent)
         threading.Thread(target=server.serve_forever, name="http-port", daemon=True).start()
@@ -55,7 +55,7 @@ class _Pages:
     """What the port answers; called from a thread for each request."""
 
     def __init__(
-        self, metrics: Callable[..., Iterable[bytes]], is_serving: Callable[[], bool], loop: asyncio.AbstractEventLoop
+        self, metrics: CollectorRegistry, is_serving: Callable[[], bool], loop: asyncio.AbstractEventLoop
     ) -> None:
         self._metrics = metrics
         self._is_serving = is_serving
@@ -64,7 +64,8 @@ class _Pages:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            # As text, whatever is asked for: in OpenMetrics the library writes vllm_ where dashboards ask for vllm:.
+            return _send(start_response, HTTPStatus.OK, "text/plain; version=0.0.4", generate_latest(self._metrics))
         if path == "/health":
             is_serving = self._is_serving()
             return _say(start_response, "serving" if is_serving else "not_serving", is_good=is_serving)
@@ -87,8 +88,12 @@ def _say(
 ) -> Iterable[bytes]:
     if not is_good:
         status = HTTPStatus.SERVICE_UNAVAILABLE
-    start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
-    return [json.dumps({"status": word}).encode()]
+    return _send(start_response, status, "application/json", json.dumps({"status": word}).encode())
+
+
+def _send(start_response: StartResponse, status: HTTPStatus, kind: str, content: bytes) -> Iterable[bytes]:
+    start_response(f"{status.value} {status.phrase}", [("Content-Type", kind)])
+    return [content]
 
 
 class _Server(ThreadingMixIn, WSGIServer):

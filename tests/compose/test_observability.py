@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboards import DASHBOARDS, PROMETHEUS, asked, filled_in, panels
 from metric_names import Row, family_of, listed, matchers_in, names_in
-from source_tree import ROOT
 
-PROMETHEUS = ROOT / "compose" / "prometheus"
-DASHBOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
 OF_SCRAPES = {"instance", "job"}
 ALERTS = {
     "PagewireBlockExhaustion": "alert-block-exhaustion",
@@ -70,15 +68,6 @@ def known() -> dict[str, Row | None]:
     """Return what may be asked for: what processes show, and what rules record."""
     recorded = {rule["record"]: None for rule in rules() if "record" in rule}
     return {**listed(), **recorded, "ALERTS": None}
-
-
-def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
-
-
-def filled_in(expression: str) -> str:
-    """Return an expression as Grafana sends it."""
-    return re.sub(r"\$\{?\w+\}?", "x", expression.replace("$__rate_interval", "5m"))
 
 
 def strange(expression: str) -> list[str]:
@@ -138,11 +127,9 @@ def test_percentiles_are_recorded(what: str, percentile: str) -> None:
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_a_dashboard_asks_for_what_is_shown(file: Path) -> None:
-    for panel in panels(json.loads(file.read_text())):
-        for target in panel["targets"]:
-            expression = filled_in(target["expr"])
-            assert names_in(expression), target["expr"]
-            assert strange(expression) == [], f"{panel['title']}: {target['expr']}"
+    for title, expression in asked(file, interval="5m"):
+        assert names_in(expression), title
+        assert strange(expression) == [], f"{title}: {expression}"
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
@@ -161,8 +148,8 @@ def test_every_panel_has_a_unit_and_says_what_it_shows(file: Path) -> None:
 def test_a_dashboards_variables_are_those_that_it_uses(file: Path) -> None:
     board = json.loads(file.read_text())
     declared = {variable["name"] for variable in board["templating"]["list"]}
-    asked = json.dumps([*board["panels"], *(v.get("query") for v in board["templating"]["list"])])
-    assert set(re.findall(r"\$\{?([a-z]\w*)", asked)) == declared
+    used = json.dumps([*board["panels"], *(v.get("query") for v in board["templating"]["list"])])
+    assert set(re.findall(r"\$\{?([a-z]\w*)", used)) == declared
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
             found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])

@@ -20,9 +20,9 @@ from pagewire.serving.sample import Sample
 from pagewire.serving.step_counts import StepCounts
 
 
-def get(url: str) -> tuple[int, str]:
+def get(url: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -49,6 +49,19 @@ async def test_health_follows_what_grpc_says_and_live_does_not() -> None:
         assert (await asyncio.to_thread(get, f"{base}/health"))[0] == 503
         assert (await asyncio.to_thread(get, f"{base}/live"))[0] == 200
         assert (await asyncio.to_thread(get, f"{base}/"))[0] == 404
+    finally:
+        await doors.close()
+
+
+async def test_vllms_names_keep_their_colon_whatever_format_is_asked_for() -> None:
+    """Prometheus asks for OpenMetrics, in which the client library knows no colon."""
+    doors = await Doors.open("127.0.0.1", 0, 0)
+    try:
+        doors.lead_to((), collector(Load()))
+        url = f"http://{doors.metrics_address}/metrics"
+        for accept in ("application/openmetrics-text;version=1.0.0", "text/plain;version=0.0.4", "*/*"):
+            _, text = await asyncio.to_thread(get, url, Accept=accept)
+            assert "\nvllm:prefix_cache_queries_total{" in text
     finally:
         await doors.close()
 

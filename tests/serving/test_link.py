@@ -61,7 +61,7 @@ class Recorder:
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
