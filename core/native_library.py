@@ -31,10 +31,10 @@ BUILD_S = 300.0  # some seconds on an idle machine
 
 
 @functools.cache
-def load(source: Path) -> ctypes.CDLL | None:
+def load(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     """Return the library of a source, built where it is not kept yet: seconds. None where that is not possible here."""
     try:
-        return _load(source)
+        return _load(source, more_flags)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = error.stderr.decode(errors="replace") if isinstance(error, subprocess.CalledProcessError) else ""
         log.warning("%s is done in Python: %s %s", source.stem, error, said)
@@ -46,9 +46,9 @@ def build_of(library: ctypes.CDLL) -> str:
     return hashlib.blake2b(Path(library._name).read_bytes(), digest_size=8).hexdigest()
 
 
-def _load(source: Path) -> ctypes.CDLL:
+def _load(source: Path, more_flags: tuple[str, ...]) -> ctypes.CDLL:
     compiler, *dialect = LANGUAGES[source.suffix]
-    flags = (*FLAGS, *dialect)
+    flags = (*FLAGS, *dialect, *more_flags)
     text = b"".join(part.read_bytes() for part in (source, *sorted(source.parent.glob("*.h"))))
     name = hashlib.blake2b(text + repr((flags, _processor())).encode(), digest_size=16).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"

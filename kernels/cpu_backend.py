@@ -74,7 +74,10 @@ class CpuBackend(TorchBackend):
         """Build and load the native ops; None where that is not possible here."""
         library = native_library.load(Path(__file__).parent / "native" / "cpu_ops.cpp")
         pages.keep_freed()
-        return cls(library) if library is not None else None
+        if library is None:
+            return None
+        library.use_tiles()
+        return cls(library)
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Pack `weight` and return its product with rows; the weight itself is not kept."""

@@ -61,8 +61,11 @@ class CpuStack:
         arena: Arena,
         backend: Backend,
     ) -> None:
-        self._build = native_library.build_of(library)
         self._dtype = layers[0].qkv.dtype
+        by_tiles = ctypes.c_bool.in_dll(library, "tiles_are_on").value and self._dtype == torch.bfloat16
+        self._arithmetic = "-".join(
+            (native_library.build_of(library), SUFFIX[self._dtype], *(("tiles",) if by_tiles else ()))
+        )
         self._backend = backend
         self._run, self._before, self._after = (
             getattr(library, f"{part}_{SUFFIX[self._dtype]}") for part in ("layers", "layer_before", "layer_after")
@@ -79,8 +82,8 @@ class CpuStack:
 
     @property
     def arithmetic(self) -> str:
-        """The build, which is of one source for one processor, and the dtype: another contracts or rounds otherwise."""
-        return f"{self._build}-{SUFFIX[self._dtype]}"
+        """The build, of one source for one processor, the dtype, whether by tiles: others contract or sum otherwise."""
+        return self._arithmetic
 
     @staticmethod
     def fits(layers: Sequence[LayerWeights], shape: StackShape) -> bool:

@@ -3,19 +3,25 @@
 #include "layer.h"
 #include "linear.h"
 #include "rows.h"
+#include "tiles.h"
 
 namespace {
 
 // All threads do `op`, which divides the work, or one of them where it is little.
 template <typename Op> inline void together(bool is_much, const Op &op) {
 #pragma omp parallel if (is_much)
-    op();
+    {
+        op();
+        release_tiles();
+    }
 }
 
 } // namespace
 
 extern "C" {
 
+// Before anything else; returns whether products are made by tiles from now on.
+bool use_tiles() { return tiles_are_on = may_use_tiles(); }
 void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
     together(true, [&] { linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs); });
 }

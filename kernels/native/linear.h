@@ -5,6 +5,7 @@
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
 #include "rows.h"
+#include "tiles.h"
 #include "vectors.h"
 #include <omp.h>
 
@@ -23,7 +24,23 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), num_threads = omp_get_num_threads(), thread = omp_get_thread_num();
     const int64_t end = num_stripes * (thread + 1) / num_threads;
     const auto *stripes = static_cast<const U16 *>(packed);
-    for (int64_t stripe = num_stripes * thread / num_threads; stripe < end; stripe++) {
+    int64_t stripe = num_stripes * thread / num_threads;
+#if defined(__AMX_BF16__)
+    if (goes_by_tiles<Kind>(num_inputs)) {
+        // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more.
+        const int64_t at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), first = std::min<int64_t>(at_once, TILE_ROWS);
+        shape_tiles(first, at_once - first);
+        F16 sums[2 * TILE_ROWS][PANELS];
+        for (; stripe < end; stripe++)
+            for (int64_t row = 0, done = 0; done < num_rows; done = row + at_once, row = std::min(done, num_rows - at_once)) {
+                const auto *from = reinterpret_cast<const uint8_t *>(x + row * num_groups);
+                const auto pair = at_once > first ? tile_pair<true> : tile_pair<false>;
+                pair(from, num_inputs * 2, stripes + stripe * size, num_inputs, sums[0]);
+                for (int64_t r = 0; r < at_once; r++) finish(row + r, stripe, sums[r]);
+            }
+    }
+#endif
+    for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;
         in_parts<STRIPE_ROWS>(num_rows, [&](auto rows, int64_t row) {
             F16 sums[rows.value][PANELS];

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiled import BUILDS, native_backend
 
 from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
@@ -46,18 +47,18 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("threads", [1, 2])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_linears_of_any_size(threads: int, dtype: torch.dtype, data: st.DataObject) -> None:
+def test_linears_of_any_size(threads: int, dtype: torch.dtype, build: str, data: st.DataObject) -> None:
     """No rows, few, many; outputs that fill no vector, no stripe, one thread only. A row does not know the others."""
-    num_rows, num_outputs = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 200))
-    num_inputs, has_bias = 2 * data.draw(st.integers(1, 48)), data.draw(st.booleans())
+    num_rows, num_outputs = data.draw(st.integers(0, 80)), data.draw(st.integers(1, 200))
+    num_inputs, has_bias = data.draw(st.sampled_from([2, 6, 16, 32, 62, 64, 96])), data.draw(st.booleans())
     x, weight = torch.randn(num_rows, num_inputs).to(dtype), torch.randn(num_outputs, num_inputs).to(dtype)
     bias = torch.randn(num_outputs).to(dtype) if has_bias else None
-    native = CpuBackend.load()
-    assert native is not None
+    native = native_backend(build)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

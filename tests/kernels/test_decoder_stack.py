@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiled import BUILDS, native_backend
 
 from pagewire.kernels import kv_elements, rope
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -22,7 +23,7 @@ from pagewire.kernels.ragged import Ragged, Spilled
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.torch_backend import TorchBackend
 
-HIDDEN, INNER, BLOCK, LAYERS = 48, 80, 16, 2
+HIDDEN, INNER, BLOCK, LAYERS = 48, 96, 16, 2  # of the products some go by tiles, where there are any
 SHAPE = StackShape(num_q_heads=6, num_kv_heads=2, head_dim=32, norm_eps=1e-5, scale=32**-0.5, windows=(0, 20))
 Q, KV = SHAPE.num_q_heads * SHAPE.head_dim, SHAPE.num_kv_heads * SHAPE.head_dim
 
@@ -82,25 +83,23 @@ def run(
     return list(torch.split((hidden.float() + residual.float()), list(lengths)))
 
 
-def native(dtype: torch.dtype, *, biases: bool = False, qk_norm: bool = False) -> CpuStack:
-    backend = CpuBackend.load()
-    assert backend is not None
-    stack = backend.decoder_stack(weights(dtype, biases=biases, qk_norm=qk_norm), SHAPE)
+def native(build: str, dtype: torch.dtype, *, biases: bool = False, qk_norm: bool = False) -> CpuStack:
+    stack = native_backend(build).decoder_stack(weights(dtype, biases=biases, qk_norm=qk_norm), SHAPE)
     assert isinstance(stack, CpuStack)
     return stack
 
 
+@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("head_outer", [False, True])
 @pytest.mark.parametrize("kept", [None, torch.int8, torch.float8_e4m3fn])
 def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
-    dtype: torch.dtype, biases: bool, qk_norm: bool, head_outer: bool, kept: torch.dtype | None
+    build: str, dtype: torch.dtype, biases: bool, qk_norm: bool, head_outer: bool, kept: torch.dtype | None
 ) -> None:
     torch.manual_seed(0)
-    backend = CpuBackend.load()
-    assert backend is not None
+    backend = native_backend(build)
     layers = weights(dtype, biases=biases, qk_norm=qk_norm)
     stacks = [
         backend.decoder_stack(layers, SHAPE),
@@ -125,14 +124,14 @@ def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
     torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kept", [None, torch.int8])
 def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
-    dtype: torch.dtype, kept: torch.dtype | None
+    build: str, dtype: torch.dtype, kept: torch.dtype | None
 ) -> None:
     torch.manual_seed(0)
-    backend = CpuBackend.load()
-    assert backend is not None
+    backend = native_backend(build)
     layers = weights(dtype, biases=True, qk_norm=True)
     first, later = torch.randn(37, HIDDEN).to(dtype), torch.randn(5, HIDDEN).to(dtype)
     results = []
@@ -149,6 +148,13 @@ def test_a_layer_in_parts_over_spilled_blocks_is_its_ops_bit_for_bit(
     assert torch.equal(*results)
 
 
+@pytest.mark.skipif("tiled" not in BUILDS, reason="no other processors have them")
+def test_who_computes_by_tiles_does_not_pass_for_who_does_not() -> None:
+    by_tiles = native("tiled", torch.bfloat16).arithmetic
+    assert by_tiles.endswith("-bf16-tiles")
+    assert native("tiled", torch.float32).arithmetic == by_tiles.replace("-bf16-tiles", "-fp32")
+
+
 def test_what_is_no_whole_vector_is_composed() -> None:
     backend = CpuBackend.load()
     assert backend is not None
@@ -157,6 +163,7 @@ def test_what_is_no_whole_vector_is_composed() -> None:
     assert isinstance(backend.decoder_stack(odd, SHAPE), ComposedStack)
 
 
+@pytest.mark.parametrize("build", BUILDS)
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
@@ -164,10 +171,10 @@ def test_what_is_no_whole_vector_is_composed() -> None:
     kept=st.sampled_from([torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn]),
 )
 def test_a_row_is_the_same_in_any_company_and_any_chunk(
-    data: st.DataObject, dtype: torch.dtype, kept: torch.dtype
+    build: str, data: st.DataObject, dtype: torch.dtype, kept: torch.dtype
 ) -> None:
     torch.manual_seed(1)
-    stack = native(dtype, qk_norm=True)
+    stack = native(build, dtype, qk_norm=True)
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     embeddings = [torch.randn(length, HIDDEN).to(dtype) for length in lengths]
     alone = []
