@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import signal
 import sys
@@ -27,6 +26,7 @@ from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.cluster_tls import POD, ClusterTls
 from pagewire.cli.flags import variables
 from pagewire.cli.progress import say
+from pagewire.core import cores
 from pagewire.core.errors import Unavailable
 
 HEALTH_POLL_S = 0.1
@@ -238,4 +238,4 @@ def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:
 
 
 def _share_of_cores(num_engines: int) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // num_engines)
+    return max(1, cores.usable() // num_engines)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pagewire.cli import models, valkey
 from pagewire.cli.progress import say
+from pagewire.core import cores
 from pagewire.core.errors import PagewireError
 from pagewire.core.units import format_bytes
 from pagewire.kvtransfer import summed_copy
@@ -92,13 +93,13 @@ def _packages(extra: str, *names: str) -> tuple[Verdict, str]:
 
 
 def _cpu() -> tuple[Verdict, str]:
-    cores = len(os.sched_getaffinity(0))
+    usable = cores.usable()
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
-        return Verdict.WARN, f"{cores} cores; features unknown"
+        return Verdict.WARN, f"{usable} cores; features unknown"
     found = [name for name in CPU_FEATURES if name in flags]
-    detail = f"{cores} cores; {', '.join(found) or 'no vector extension'}"
+    detail = f"{usable} cores; {', '.join(found) or 'no vector extension'}"
     if "avx512_bf16" not in flags:
         return Verdict.OK, f"{detail}; bfloat16 is emulated, so float32 is usually faster"
     return Verdict.OK, detail

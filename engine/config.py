@@ -26,7 +26,7 @@ class EngineConfig:
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
     `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
-    the layout. `threads` 0 leaves torch's default.
+    the layout. `threads` 0 takes torch's default, and no more than the cores that are usable.
     """
 
     model: str

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from pagewire.core.block_hash import root_hash
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, SequenceEnd, Stop
@@ -22,6 +20,7 @@ from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.interrupts import uninterrupted
+from pagewire.engine.threads import set_threads
 from pagewire.text.text_stream import PLAIN, TextRules, TextStream
 from pagewire.text.tokenizer import Tokenizer
 
@@ -176,12 +175,11 @@ class InPlaceEngine:
 
     @classmethod
     def load(cls, config: EngineConfig, tokenizer: Tokenizer) -> InPlaceEngine:
-        """Load the model, with `threads` for all of this process's torch unless 0.
+        """Load the model, with `threads` for all of this process's torch.
 
         Raises ValueError for a model that is not supported, or a pool too small for it.
         """
-        if config.threads:
-            torch.set_num_threads(config.threads)
+        set_threads(config.threads)
         return cls(assemble(config, MonotonicClock()), tokenizer)
 
     def check(self, sampling: SamplingParams) -> None:

@@ -29,8 +29,8 @@ class LLM:
     """A model in this process; a context manager. For one thread.
 
     `model` is a Hugging Face folder; `settings` are those of `EngineConfig`, such as `dtype`, `kv_memory_bytes` and
-    `max_model_len`. `threads` 0 leaves torch's number as it is. Raises ValueError or OSError where the model cannot be
-    loaded.
+    `max_model_len`. `threads` 0 takes torch's number, and no more than the cores that are usable. Raises ValueError or
+    OSError where the model cannot be loaded.
     """
 
     def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:

@@ -15,8 +15,6 @@ import sys
 import threading
 from functools import partial
 
-import torch
-
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import (
     Abort,
@@ -42,6 +40,7 @@ from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammar_desk import GrammarDesk
+from pagewire.engine.threads import set_threads
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +159,7 @@ class CommandReader:
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    set_threads(config.threads)
     front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)

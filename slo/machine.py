@@ -8,16 +8,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pagewire.core import cores
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
     """Return the processor, how many cores this process may use, memory in GiB, and the system."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": _processor(),
-        "cores": cores,
+        "cores": cores.usable(),
         "memory_gib": round(memory_bytes / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }

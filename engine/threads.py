@@ -1,0 +1,12 @@
+"""On how many threads torch and the native ops compute: said once for the process, before a model is loaded."""
+
+from __future__ import annotations
+
+import torch
+
+from pagewire.core import cores
+
+
+def set_threads(threads: int) -> None:
+    """Compute on `threads` threads; 0: on as many as torch would by itself, and no more than there are usable cores."""
+    torch.set_num_threads(threads or min(torch.get_num_threads(), cores.usable()))
