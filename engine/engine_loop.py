@@ -17,13 +17,11 @@ from pagewire.core.engine_messages import (
     Add,
     Bind,
     Bound,
-    ChunkDone,
     Freed,
     Held,
     Hold,
     Join,
     Keep,
-    PromptChunk,
     Reserve,
     Reserved,
     SequenceEnd,
@@ -31,13 +29,13 @@ from pagewire.core.engine_messages import (
     Stop,
 )
 from pagewire.core.errors import ErrorInfo, PagewireError
-from pagewire.core.load import BrownoutLevel, Load
+from pagewire.core.load import Load
 from pagewire.core.messages import Role
-from pagewire.core.token_record import TokenRecord
 from pagewire.engine import hold, progress, reservation, role_terms
 from pagewire.engine.brownout import Brownout, pressure_of
 from pagewire.engine.group import Group
 from pagewire.engine.moves import Move, Way
+from pagewire.engine.news import News
 from pagewire.engine.rehearsal import Rehearsal
 from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.runner import Runner, compute
@@ -79,7 +77,6 @@ class EngineLoop:
         self._brownout = brownout  # where service may be reduced under pressure
         self._roles = roles or {}  # those that can be had
         self._rehearsal = Rehearsal()
-        self._prefill_budget = scheduler.limits.max_num_batched_tokens
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
         self._work = False
@@ -92,15 +89,7 @@ class EngineLoop:
         self._pings: list[int] = []
         self._due: list[Role] = []  # roles to change to before the next step
         self._became: list[Role] = []
-        self._announces = False  # all that is cached, with the next word
-        self._records: list[TokenRecord] = []
-        self._chunks: list[ChunkDone] = []
-        self._ends: list[SequenceEnd] = []
-        self._prompts: list[PromptChunk] = []
-        self._computed = self._output = 0
-        self._step_tokens = 0  # of the step that was computed last
-        self._block_steps = self._block_steps_shared = self._token_steps = 0
-        self._told = self._load()  # the load that the outside knows
+        self._news = News(scheduler, runner, brownout)
 
     # ---------------------------------------------------------------------------------------------------- commands
 
@@ -260,17 +249,14 @@ class EngineLoop:
         with self._changed:
             self._work = False
             self._change_role()
-            self._prefill_budget = self._most_prefill()
-            step = self._scheduler.schedule(self._prefill_budget)
+            self._news.prefill_budget = most = self._most_prefill()
+            step = self._scheduler.schedule(most)
             self._move()
             if step is None:
                 return None
             sequences = self._scheduler.sequences
             self._in_step = frozenset(sequences[grant.request_id].request_id for grant in step.grants)
-            self._block_steps += self._scheduler.pool.num_claims
-            self._block_steps_shared += self._scheduler.pool.num_shared
-            computed = sum(len(grant.tokens) for grant in step.grants)
-            self._token_steps += self._scheduler.num_held_tokens() + computed
+            self._news.begins(step)
             return step
 
     def commit(
@@ -283,12 +269,12 @@ class EngineLoop:
                 self._measure(step, elapsed_s)
             self._in_step = frozenset()
             self._work = True  # whatever follows from this step
-            return self._drain(elapsed_s)
+            return self._news.take(elapsed_s)
 
     def news(self) -> StepDone | None:
         """Return what has changed since anything was last told, without a step; None when nothing has."""
         with self._changed:
-            return self._drain()
+            return self._news.take()
 
     def _group_done(self, step: Step, group: int) -> None:
         with self._changed:
@@ -321,7 +307,7 @@ class EngineLoop:
     def load(self) -> Load:
         """Return what the engine holds and has to do, counted now."""
         with self._changed:
-            return self._load()
+            return self._news.load()
 
     def check(self) -> None:
         """Raise AssertionError where the pool's bookkeeping is broken."""
@@ -333,7 +319,8 @@ class EngineLoop:
     def _change_role(self) -> None:
         for role in self._due:
             role_terms.change(self._scheduler, self._roles[role], self._pace, self._brownout)
-        self._announces = self._announces or bool(self._due)
+        if self._due:
+            self._news.announce()
         self._became += self._due
         self._due.clear()
 
@@ -355,7 +342,7 @@ class EngineLoop:
 
     def _refuse(self, request_id: str, error: PagewireError) -> None:
         end = SequenceEnd(request_id=request_id, cached_tokens=0, computed_tokens=0, error=ErrorInfo.of(error))
-        self._ends.append(end)
+        self._news.ended(end)
 
     def _commit(self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError]) -> None:
         for request_id in sorted(self._aborted):
@@ -374,20 +361,10 @@ class EngineLoop:
                 continue
             before = sequence.group.computed_tokens
             done = progress.commit(self._scheduler, sequence, grant, computed)
-            computed_tokens = sequence.group.computed_tokens - before
-            self._computed += computed_tokens
-            if computed_tokens and not self._scheduler.policy.hands_off:
-                self._prompts.append(PromptChunk(request_id=sequence.request_id, num_tokens=computed_tokens))
-            self._records += done.records
-            self._output += sum(len(record.tokens) for record in done.records)
-            self._step_tokens += computed_tokens + grant.num_draws
-            if done.chunk is not None:
-                self._chunks.append(done.chunk)
-            if done.end is not None:
-                self._ends.append(done.end)
+            self._news.progressed(sequence, grant, done, sequence.group.computed_tokens - before)
 
     def _poison(self, group: Group, error: PagewireError) -> None:
-        self._ends.append(progress.end_of(group, ErrorInfo.of(error)))
+        self._news.ended(progress.end_of(group, ErrorInfo.of(error)))
         self._scheduler.remove_request(group.request_id)
 
     def _stop(self, command: Stop) -> None:
@@ -397,7 +374,7 @@ class EngineLoop:
             return
         self._scheduler.remove(sequence)
         if not group.members:
-            self._ends.append(progress.end_of(group))
+            self._news.ended(progress.end_of(group))
 
     def _measure(self, step: Step, elapsed_s: float) -> None:
         shape = StepShape.of(step)
@@ -415,75 +392,6 @@ class EngineLoop:
             self._brownout.relieve(scheduler.pool)
             most = self._brownout.most_prefill(most)
         return most if self._pace is None else min(most, self._pace.most_prefill(*scheduler.decodes_ahead()))
-
-    def _drain(self, elapsed_s: float = 0.0) -> StepDone | None:
-        stored, evicted = self._scheduler.pool.drain_events()
-        records, self._records = tuple(self._records), []
-        chunks, self._chunks = tuple(self._chunks), []
-        ends, self._ends = tuple(self._ends), []
-        step_tokens, self._step_tokens = self._step_tokens, 0
-        prompts, self._prompts = tuple(self._prompts), []
-        preempted, self._scheduler.preempted = tuple(self._scheduler.preempted), []
-        load = self._load()
-        if load == self._told and not (records or chunks or ends or stored or evicted or self._announces):
-            return None
-        if self._announces:
-            stored, self._announces = self._scheduler.pool.cached_chain(), False
-        self._told = load
-        return StepDone(
-            records=records,
-            chunks=chunks,
-            ends=ends,
-            stored=stored,
-            evicted=evicted,
-            load=load,
-            elapsed_s=elapsed_s,
-            prompts=prompts,
-            preempted=preempted,
-            num_tokens=step_tokens,
-            lives=self._scheduler.pool.drain_lives(),
-        )
-
-    def _load(self) -> Load:
-        scheduler, pool = self._scheduler, self._scheduler.pool
-        return Load(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting) + len(scheduler.joined),
-            waiting_tokens=scheduler.num_waiting_tokens(),
-            blocks_total=pool.num_blocks,
-            blocks_free=pool.num_free,
-            blocks_cached=pool.num_cached,
-            blocks_held=pool.num_held,
-            blocks_pinned=pool.num_pinned,
-            blocks_reserved=pool.num_reserved,
-            blocks_host=pool.host.num_parked + pool.host.num_lent,
-            blocks_shared=pool.num_shared,
-            blocks_evicted=pool.cache.num_evicted,
-            blocks_evicted_over_quota=pool.cache.num_evicted_over,
-            tenants_over_quota=pool.cache.num_over,
-            block_steps=self._block_steps,
-            block_steps_shared=self._block_steps_shared,
-            token_steps=self._token_steps,
-            blocks_orphaned=pool.num_orphaned(scheduler.tables()),
-            blocks_allocated=pool.num_allocated,
-            blocks_freed=pool.num_freed,
-            graph_recaptures=self._runner.num_recaptures,
-            prompt_tokens_computed=self._computed,
-            prompt_tokens=scheduler.num_prompt_tokens,
-            prompt_tokens_cached=scheduler.num_cached_tokens,
-            prompt_tokens_pinned=scheduler.num_pinned_tokens,
-            output_tokens=self._output,
-            preemptions=scheduler.num_preemptions,
-            preemptions_swapped=scheduler.num_swaps,
-            copy_out_s_per_block=self._meter.copy_out_s_per_block,
-            copy_in_s_per_block=self._meter.copy_in_s_per_block,
-            prefill_budget=self._prefill_budget,
-            brownout=self._brownout.level if self._brownout is not None else BrownoutLevel.NORMAL,
-            prefill_s_per_token=self._meter.prefill_s_per_token,
-            step_s=self._meter.step_s,
-            step_sequences=self._meter.step_sequences,
-            step_s_per_sequence=self._meter.step_s_per_sequence,
-        )
 
 
 def _ignore(_step: StepDone) -> None:
