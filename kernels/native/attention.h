@@ -5,6 +5,7 @@
 // its keys in order: its result does not depend on how many rows are computed with it, nor on who else is in the batch.
 #pragma once
 #include "stored.h"
+#include "tiles.h"
 #include <atomic>
 #include <omp.h>
 #include <vector>
@@ -85,6 +86,7 @@ template <typename Kind> struct Worker {
     typedef typename Kind::Element Element;
     typedef typename Kind::Group Group;
     const Attention &a;
+    const bool by_tiles = goes_by_tiles<Kind>(a.head_dim);
     Place place{};
     Ahead ahead;
     int64_t first_row = 0; // of the head at work, in what has a row for each of all heads
@@ -246,6 +248,7 @@ template <typename Kind> struct Worker {
         const int64_t at_once = PANELS_AT_ONCE * LANES, num_sub = (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
         const auto end_of = [&](int64_t sub) { return std::min<int64_t>(end, first_key + sub * LANES + at_once); };
         F16 scores[ROWS][TILE_KEYS / LANES];
+        if (by_tiles) shape_for_rows(ROWS);
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
@@ -255,9 +258,14 @@ template <typename Kind> struct Worker {
                 for (auto &sum : row_part) sum = F16{};
             const U16 *packed = IS_ALONE ? keys : keys + sub * groups;
             const auto *query = reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim);
-            for (int64_t group = 0; group < groups; group += GROUPS_AT_ONCE) {
-                add_tile<Kind, ROWS, PANELS_AT_ONCE>(query + group, groups, packed + group, groups, 1, std::min<int64_t>(GROUPS_AT_ONCE, groups - group), part);
-                if constexpr (IS_ALONE) ahead.fetch(3 * GROUPS_AT_ONCE);
+            if (by_tiles) {
+                tile_rows<PANELS_AT_ONCE>(query, a.head_dim * sizeof(Element), packed, groups, 1, a.head_dim, part, sizeof(part[0]));
+                if constexpr (IS_ALONE) ahead.fetch(3 * groups);
+            } else {
+                for (int64_t group = 0; group < groups; group += GROUPS_AT_ONCE) {
+                    add_tile<Kind, ROWS, PANELS_AT_ONCE>(query + group, groups, packed + group, groups, 1, std::min<int64_t>(GROUPS_AT_ONCE, groups - group), part);
+                    if constexpr (IS_ALONE) ahead.fetch(3 * GROUPS_AT_ONCE);
+                }
             }
             ahead.turn();
             for (int r = 0; r < ROWS; r++) {
@@ -277,7 +285,12 @@ template <typename Kind> struct Worker {
             ahead.turn();
         }
         std::memset(shares, 0, ROWS * a.head_dim * sizeof(float));
-        if constexpr (IS_ALONE) {
+        if (by_tiles) {
+            if constexpr (IS_ALONE) pack<false>(first_key, end, values);
+            each_panels([&](auto count, int64_t panel) {
+                tile_rows<count.value>(probabilities, TILE_KEYS * sizeof(Element), values + panel, 1, a.head_dim / LANES, num_sub * LANES, shares + panel * LANES, a.head_dim * sizeof(float));
+            });
+        } else if constexpr (IS_ALONE) {
             for (int64_t key = std::max(first_key, first_seen / LANES * LANES); key < end; key += LANES) add_values<ROWS>(first_key, key, end);
         } else {
             add_packed<ROWS>(num_sub * LANES / Kind::STEP);

@@ -20,6 +20,8 @@ template <typename Op> inline void together(bool is_much, const Op &op) {
 
 extern "C" {
 
+bool tiles_are_on = false;
+
 // Before anything else; returns whether products are made by tiles from now on.
 bool use_tiles() { return tiles_are_on = may_use_tiles(); }
 void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {

@@ -25,11 +25,10 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const int64_t end = num_stripes * (thread + 1) / num_threads;
     const auto *stripes = static_cast<const U16 *>(packed);
     int64_t stripe = num_stripes * thread / num_threads;
-#if defined(__AMX_BF16__)
     if (goes_by_tiles<Kind>(num_inputs)) {
         // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more.
         const int64_t at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), first = std::min<int64_t>(at_once, TILE_ROWS);
-        shape_tiles(first, at_once - first);
+        shape_for_pairs(first, at_once - first);
         F16 sums[2 * TILE_ROWS][PANELS];
         for (; stripe < end; stripe++)
             for (int64_t row = 0, done = 0; done < num_rows; done = row + at_once, row = std::min(done, num_rows - at_once)) {
@@ -39,7 +38,6 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
                 for (int64_t r = 0; r < at_once; r++) finish(row + r, stripe, sums[r]);
             }
     }
-#endif
     for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;
         in_parts<STRIPE_ROWS>(num_rows, [&](auto rows, int64_t row) {

@@ -116,10 +116,11 @@ def test_append_kv_rotates_and_writes_its_slots_only(
 
 
 def paged(
-    generator: torch.Generator, query_lens: list[int], kv_lens: list[int], block_size: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, Ragged, list[torch.Tensor]]:
+    generator: torch.Generator, query_lens: list[int], kv_lens: list[int], block_size: int, dtype: torch.dtype,
+    head_dim: int = 16,
+) -> tuple[torch.Tensor, Ragged, list[torch.Tensor]]:  # fmt: skip
     """Return a pool with every sequence's KV scattered over shuffled blocks, and the KV `[2, n, Hk, D]` of each."""
-    kv_heads, head_dim = 2, 16
+    kv_heads = 2
     counts = [-(-length // block_size) for length in kv_lens]
     pool = torch.full((sum(counts) + 1, LAYERS, 2, kv_heads, block_size, head_dim), torch.nan, dtype=dtype)
     order = torch.randperm(sum(counts) + 1, generator=generator).tolist()
@@ -184,6 +185,23 @@ def test_attention_never_looks_up_blocks_that_no_window_reaches(backend: Backend
     for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
         rows = q[start : start + length]
         close(out[start : start + length], definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 96, 128])
+def test_native_attention_over_heads_of_any_width(build: str, dtype: torch.dtype, window: int, head_dim: int) -> None:
+    """By whole tiles, by parts of them, by vectors; decodes, chunks of few and of many rows; several tiles of keys."""
+    query_lens, kv_lens = [1, 1, 2, 5, 90], [700, 40, 257, 333, 300]
+    backend = native_backend(build)
+    pool, ragged, dense = paged(torch.Generator().manual_seed(4), query_lens, kv_lens, 16, dtype, head_dim)
+    q = torch.randn(ragged.num_rows, 6, head_dim).to(dtype)
+    out = backend.paged_attention(q, pool, 1, backend.plan_attention(ragged, window, dtype), head_dim**-0.5)
+    for start, length, kv_len, kv in zip(ragged.query_starts, query_lens, kv_lens, dense, strict=True):
+        rows, first = q[start : start + length], kv_len - length
+        expected = definition.attention(rows, kv[0], kv[1], first, window, head_dim**-0.5)
+        close(out[start : start + length], expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
