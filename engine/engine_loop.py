@@ -310,9 +310,12 @@ class EngineLoop:
             return self._news.load()
 
     def check(self) -> None:
-        """Raise AssertionError where the pool's bookkeeping is broken."""
+        """Raise AssertionError where the pool's bookkeeping is broken, or blocks are held for nobody."""
         with self._changed:
-            self._scheduler.pool.check()
+            pool = self._scheduler.pool
+            pool.check()
+            num_orphaned = pool.num_orphaned(self._scheduler.tables())
+            assert num_orphaned == 0, f"{num_orphaned} blocks are held for nobody"
 
     # ----------------------------------------------------------------------------------- inside, with the lock held
 

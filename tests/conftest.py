@@ -1,4 +1,4 @@
-"""What holds for every test: the environment comes back as it was."""
+"""What holds for every test: the environment comes back as it was, and nothing is held for nobody."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import orphans
 import pytest
 
 from pagewire.cli import models
+
+orphans.watch()
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +21,13 @@ def clean_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def no_orphans() -> Iterator[None]:
+    """Fail a test at whose end a block or a lease is held for nobody, in its pods or its process."""
+    yield
+    orphans.assert_none()
 
 
 @pytest.fixture(scope="session")

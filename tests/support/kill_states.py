@@ -1,7 +1,8 @@
 """Brings a request on a live cluster into one state of its shipment, and holds it there by stopping processes.
 
-One prefill pod and two decode pods, `tiny_model`. A stopped process computes and answers nothing; `walk` lets one run
-for moments only, until the metrics of another say that the state has come. Nothing is faked: what is held is as it is.
+One prefill pod and two decode pods, or two and one, `tiny_model`. A stopped process computes and answers nothing;
+`walk` lets one run for moments only, until the metrics of another say that the state has come. Nothing is faked: what
+is held is as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 from live_cluster import LiveCluster
 from live_stream import Stream
+from patience import comes_true
 
 WAIT_S = 60.0
 MOMENT_S = 0.002  # a step of the tiny model takes about as long
@@ -24,12 +26,7 @@ Pod = dict[str, Any]
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Return once `condition()` holds. It is looked at again and again: other processes tell nobody of a change."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+    assert await comes_true(condition, within_s=WAIT_S, every_s=0.005), f"never: {what}"
 
 
 class TooFast(Exception):
@@ -41,12 +38,13 @@ class Scene:
 
     def __init__(self, cluster: LiveCluster, begin: Callable[[], Stream]) -> None:
         self.cluster = cluster
-        (self.p,) = [pod for pod in cluster.alive() if pod["role"] == "prefill"]
+        self.prefill = [pod for pod in cluster.alive() if pod["role"] == "prefill"]
+        self.p = self.prefill[0]  # the prefill pod that has the request; where there are two, a state finds it
         self.decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
         self.d: Pod = {}  # the decode pod that has the request
         self.stopped: list[psutil.Process] = []
         self._begin = begin
-        self._before = {pod["id"]: cluster.metrics(pod) for pod in self.decode}
+        self._before = self._counters()
         self._stream: Stream | None = None
 
     @property
@@ -55,8 +53,12 @@ class Scene:
         assert self._stream is not None
         return self._stream
 
+    def _counters(self) -> dict[str, dict[str, float]]:
+        return {pod["id"]: self.cluster.metrics(pod) for pod in self.decode}
+
     async def ask(self) -> None:
         """Begin; returns when a decode pod has the request."""
+        self._before = self._counters()
         self._stream = self._begin()
 
         def has_it() -> bool:
@@ -160,6 +162,35 @@ async def shipping(scene: Scene) -> None:
     await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")  # as where the first blocks wait for a stream to open
+
+
+async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaitable[None]], num_others: int) -> None:
+    """Some blocks are here, one of two prefill pods has the rest to compute; here, others are in the midst of decoding.
+
+    The decode pod's engine stands still: they are that also when somebody asks how long a prompt would take here.
+    """
+    await begin_others()
+    (pod,) = scene.decode
+    here, engines = scene.cluster.engine_of(pod), {pod["id"]: scene.cluster.engine_of(pod) for pod in scene.prefill}
+    for engine in (here, *engines.values()):
+        scene.stop(engine)
+    await scene.ask()
+
+    def is_asked() -> bool:
+        asked = [pod for pod in scene.prefill if scene.counter(pod, "leases_held") > 0]
+        scene.p = asked[0] if asked else scene.p
+        return bool(asked)
+
+    await scene.walk(here, is_asked, "a prefill pod with the prompt")
+    engine = engines.pop(scene.p["id"])
+    for other in (here, *engines.values()):
+        scene.let_go(other)
+    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+    scene.stop(here)
+    if scene.counter(scene.p, "num_requests_running") == 0:
+        raise TooFast("the prompt is done")
+    if scene.counter(scene.d, "num_requests_running") < num_others:
+        raise TooFast("the others are done")
 
 
 async def landed(scene: Scene, num_blocks: int) -> None:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orphans
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 TETHER = (sys.executable, "-P", "-m", "pagewire.cli.tether")  # it ends with whoever started it
 REST_S = 20.0
+ORPHANS = ("kv_blocks_orphaned", "leases_orphaned")
 AT_REST = re.compile(r"KV pool checked at the end: \d+ free, \d+ cached, 0 held, 0 reserved")
 
 
@@ -67,6 +69,7 @@ class LiveCluster:
         self._joined: list[subprocess.Popen[str]] = []
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
+        orphans.note(self)
 
     # ------------------------------------------------------------------------------------------------------- asking
 
@@ -149,6 +152,19 @@ class LiveCluster:
             assert time.monotonic() < deadline_s, json.dumps(states, indent=1)
             time.sleep(0.05)
 
+    def orphans(self) -> dict[str, float]:
+        """Return what living pods hold for nobody, by pod and gauge; waits, for a lost peer's end within seconds."""
+        deadline_s = time.monotonic() + REST_S
+        while True:
+            held: dict[str, float] = {}
+            for pod in self.alive():
+                with contextlib.suppress(httpx.TransportError):  # it went away meanwhile, and what it held with it
+                    state = self.metrics(pod)
+                    held |= {f"{pod['id']} {name}": state[name] for name in ORPHANS if state[name]}
+            if not held or time.monotonic() > deadline_s:
+                return held
+            time.sleep(0.05)
+
     def usable(self) -> dict[str, int]:
         """Return how many pods of each role the router would place a request on; none of a role is left out."""
         pods: dict[str, int] = httpx.get(f"{self.http}/health", trust_env=False, timeout=30).json()["pods"]
@@ -219,11 +235,10 @@ class LiveCluster:
         return code
 
     def _stop(self) -> int:
+        orphans.forget(self)
         alive_until_now = [pod["id"] for pod in self.alive()]
         try:
-            for pod in self.alive():
-                state = self.metrics(pod)
-                assert state["kv_blocks_orphaned"] == state["leases_orphaned"] == 0, pod["id"]
+            assert self.orphans() == {}
         finally:
             self._leave()
             self.process.send_signal(signal.SIGINT)

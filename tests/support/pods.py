@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fake_pod
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
 from faulty_channel import FaultyChannel
+from patience import comes_true
 from reference import NEAR_TIE, Reference
 from threaded_engine import ThreadedEngine
 
@@ -44,7 +46,7 @@ from pagewire.serving.handshake import Identity
 from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkTimes
 from pagewire.serving.pod_config import PodConfig
 
-SECRET = "the tests' secret"
+SECRET = fake_pod.SECRET.decode()  # one for all tests: the real router knows real pods and fake ones alike
 BLOCK = 16
 CHUNK = 16
 WAIT_S = 20.0
@@ -55,9 +57,8 @@ TIMES = LinkTimes(heartbeat_s=0.2, silence_s=WAIT_S, reconnect_min_s=0.01, recon
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return once `condition()` holds. It is looked at again and again: threads and gRPC tell nobody of a change."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    if not await comes_true(condition, within_s=WAIT_S, every_s=0.001):
+        raise TimeoutError
 
 
 @dataclass(slots=True)
@@ -141,6 +142,8 @@ class Pod:
             "layer_groups": 1,
             "kv_dtype": "auto",
             "host_kv_memory_bytes": 0,
+            "scheduling": "fcfs",
+            "preemption": "auto",
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id
@@ -243,8 +246,9 @@ class Pod:
 
     async def assert_at_rest(self) -> None:
         """Wait until all is settled; then every block is free or cached, and nothing is left behind anywhere."""
-        async with asyncio.timeout(WAIT_S):
-            await self.service.drained()
+        draining = asyncio.ensure_future(self.service.drained())
+        await until(draining.done)
+        await draining
         if self.engine.exited.is_set():
             return
         await until(lambda: self.engine.loop.load().blocks_held == 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from engine_runs import greedy, spec
+from pods import BLOCK
 from wired_pods import Conversation, Fleet, WiredPod
 
 from pagewire.core.engine_messages import Reserve
@@ -66,8 +67,20 @@ class Case:
     def at(self, act: Callable[[], Awaitable[None]], *kinds: str) -> None:
         """Do `act` once, at a moment of one of these kinds."""
         kind = self.draw.choice(kinds)
-        self.moment = (kind, {"submit": 0, "message": self.draw.randrange(6), "token": self.draw.randint(1, 12)}[kind])
+        match kind:
+            case "message":
+                number = self.draw.randrange(min(6, self.num_blocks))
+            case "token":
+                number = self.draw.randint(1, min(12, self.asked.sampling.max_tokens))
+            case _:
+                number = 0
+        self.moment = (kind, number)
         self.act = act
+
+    @property
+    def num_blocks(self) -> int:
+        """How many messages there may be: a moment that cannot come is none."""
+        return -(-len(self.asked.prompt) // BLOCK)
 
     def came(self, kind: str, number: int) -> None:
         """The request has come to a moment."""
@@ -87,7 +100,7 @@ class Case:
 
     def spoil_from(self, spoil: Callable[[bytes], list[bytes]], *, once: bool) -> None:
         """Spoil a message that is drawn, or all from that one on."""
-        first = self.draw.randrange(5)
+        first = self.draw.randrange(min(5, self.num_blocks))
         self.moment = ("spoil", first)
 
         def from_then_on(message: bytes) -> list[bytes]:

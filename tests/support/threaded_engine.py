@@ -56,6 +56,7 @@ class ThreadedEngine:
         )
         self.exited = asyncio.Event()
         self.on_step: Callable[[StepDone], None] = lambda step: None
+        self.counts: Callable[[StepDone], bool] = lambda step: bool(step.records or step.chunks)  # as one of `allow`'s
         self.num_steps = 0
         self.answering = asyncio.Event()  # while cleared, reservations are made and their answers stay on the way
         self.answering.set()
@@ -195,7 +196,7 @@ class ThreadedEngine:
                     return
             done = self.loop.step()
             if done is not None:
-                if done.records or done.chunks:
+                if self.counts(done):
                     with self._changed:
                         self._steps_left -= 1
                 self._post(self._hear, done)
@@ -210,7 +211,7 @@ class ThreadedEngine:
 
     def _hear(self, step: StepDone) -> None:
         if not self._closed:
-            self.num_steps += bool(step.records or step.chunks)
+            self.num_steps += self.counts(step)
             self._tell(step)
 
     def _tell(self, step: StepDone) -> None:

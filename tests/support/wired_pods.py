@@ -18,6 +18,7 @@ from typing import Any
 
 from engine_runs import spec
 from faulty_channel import FaultyChannel
+from patience import comes_true
 from pods import FREE, Asked, Pod, RouterEnd, Wire
 
 from pagewire.core.block_hash import BlockHash
@@ -34,6 +35,8 @@ from pagewire.kvtransfer.transports.offered import offered
 from pagewire.serving.link import Link
 
 WAIT_S = 40.0  # other work may share the cores
+LOOK_S = 0.02
+MAX_LOOKS = round(WAIT_S / LOOK_S)
 MAX_ATTEMPTS = 10
 HANDOVERS_END_S = 11.0
 POOL_BLOCKS = 48
@@ -45,12 +48,7 @@ Spoiler = Callable[[bytes], list[bytes]]
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Return once `condition()` holds; fails by saying `what` did not come."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+    assert await comes_true(condition, within_s=WAIT_S, every_s=0.002), f"never: {what}"
 
 
 class WiredPod(Pod):
@@ -211,17 +209,17 @@ class Fleet:
 
     async def _place(self, asked: Conversation, failed: list[Link]) -> tuple[WiredPod, Link | None]:
         """Return a decode pod by a link that has not failed the request; waits for one, unless all are full."""
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                fit = [pod for pod in self.of(Role.DECODE) if pod.front.lifecycle.is_ready]
-                for pod in sorted(fit, key=lambda pod: pod is not asked.on):
-                    with contextlib.suppress(Unavailable):
-                        link = await self.router.link(pod)
-                        if link.is_up and link not in failed:
-                            return pod, link
-                if asked.cause == Overloaded.cause:
-                    return fit[0], None
-                await asyncio.sleep(0.02)
+        for _ in range(MAX_LOOKS):
+            fit = [pod for pod in self.of(Role.DECODE) if pod.front.lifecycle.is_ready]
+            for pod in sorted(fit, key=lambda pod: pod is not asked.on):
+                with contextlib.suppress(Unavailable):
+                    link = await self.router.link(pod)
+                    if link.is_up and link not in failed:
+                        return pod, link
+            if asked.cause == Overloaded.cause:
+                return fit[0], None
+            await asyncio.sleep(LOOK_S)
+        raise AssertionError(f"never: a decode pod for {asked.name}")
 
     async def _attempt(self, asked: Conversation, pod: WiredPod, link: Link, name: str) -> PagewireError | None:
         first, *others = asked.running
