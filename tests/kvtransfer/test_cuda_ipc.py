@@ -16,7 +16,7 @@ from typing import cast
 
 import pytest
 import torch
-from cuda_source import device_pool
+from device_pools import device_pool
 from transport_rigs import NUM_BLOCKS, pool
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
