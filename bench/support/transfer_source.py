@@ -82,6 +82,7 @@ class Source:
         match what:
             case "ship":
                 self._sender.send("D", numbers[0], 1, [(index, index) for index in range(numbers[1])])
+                await asyncio.sleep(0)  # it begins before we answer: the pipe that we are asked by is not measured
             case "tcp":
                 await asyncio.to_thread(send_raw, self._connection, self._memory, *numbers)
             case "gloo":
