@@ -5,10 +5,10 @@
     up    CREDIT     key, bytes
 
 Every message, those of `greeting_wire` too, starts with magic, version and kind. A "block" is what the stream carries:
-a block of the pool, or one of the parts of one. Indices run from first_block on, stride apart. A
-block's checksum is seeded with its shipment, generation and index, so that intact bytes under a wrong name do not pass
-either; a flag in the header says that there are none. Knows nothing of streams. Invariant: sizes are checked against
-the message's true length before anything is taken from it.
+a block of the pool, or one of the parts of one. Indices run from first_block on, stride apart. A block's checksum is
+seeded with its shipment, generation and index, so that intact bytes under a wrong name do not pass either; a flag in
+the header says that there are none. Knows nothing of streams. Invariant: sizes are checked against the message's true
+length before anything is taken from it.
 """
 
 from __future__ import annotations

@@ -245,9 +245,11 @@ class Exchange:
 
 
 def block_sender(front: Front) -> StreamSender:
-    """Return the sender of a pod's bulk streams. Nobody here has to hear of a lost one: the taker hears of the same
-    loss
-    and fences; if it cannot, its link or its lease ends the shipment."""
+    """Return the sender of a pod's bulk streams.
+
+    Nobody here has to hear of a lost one: the taker hears of the same loss and fences; if it cannot, its link or its
+    lease ends the shipment.
+    """
     return StreamSender(
         pod_id=front.identity.peer_id,
         secret=front.identity.secret,

@@ -99,13 +99,14 @@ class StreamReceiver:
     @property
     def transport(self) -> str:
         """The carrier of the stream that is up; empty without one."""
-        return self._stream.carrier.name if self._stream is not None else ""
+        stream = self._stream  # another thread may ask
+        return stream.carrier.name if stream is not None else ""
 
     @property
     def is_fallback(self) -> bool:
         """True while blocks come by another carrier than the best that was offered, which has failed."""
         stream, best = self._stream, self._carriers[:1]
-        return stream is not None and all(stream.carrier.name != carrier.name for carrier in best) and bool(best)
+        return stream is not None and bool(best) and stream.carrier.name != best[0].name
 
     @property
     def reason(self) -> str:
