@@ -1,16 +1,19 @@
 """How fast blocks go from one process's pool into another's, by each transport, beside what the machine allows.
 
-Two processes, as pods are; random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in turns: the same
-bytes through a raw TCP socket, by one memcpy, and through gRPC or gloo alone where the transport is `grpc` or
-`collective`. Checksums are on for the transports and off for the limits. Descriptors are blocks, each of which is one
-span. `--engine FOLDER` also measures what a transfer at full rate does to the steps of an engine beside it. `--json
-PATH` writes figures, machine, command.
+Two processes, as pods are (`local`: one); random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in
+turns: the same bytes through a raw TCP socket, by one memcpy, through gRPC or gloo alone where the transport is `grpc`
+or `collective`, by one copy within the device where it is `cuda_ipc`. Checksums are on for the transports, where a CPU
+touches the payload, and off for the limits. Descriptors are what a carrier has copied one by one: blocks, or where it
+makes one of adjacent blocks (nixl, cuda_ipc) the runs of each message; all blocks of these shipments are adjacent. A
+transport that cannot run here is told as not measured. `--engine FOLDER` also measures what a transfer at full rate
+does to the steps of an engine beside it. `--json PATH` writes figures, machine, command.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import statistics
 import sys
@@ -31,8 +34,14 @@ from pagewire.kvtransfer.summed_copy import summed_copy
 
 SMALL_KIB, BLOCK_KIB = 64, 360  # a block of SmolLM2-135M: bf16, 16 tokens
 SIZES_KIB = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-WAYS = ("tcp", "memcpy", "bare", "gloo")
-BESIDE = {"grpc": ("bare",), "collective": ("gloo",)}
+WAYS = ("tcp", "memcpy", "bare", "gloo", "device")
+BESIDE = {
+    "local": ("memcpy",),
+    "grpc": ("tcp", "memcpy", "bare"),
+    "collective": ("tcp", "memcpy", "gloo"),
+    "cuda_ipc": ("device",),
+}
+OTHERS = ("tcp", "memcpy")
 HEAD = (
     "transport",
     "MiB",
@@ -42,10 +51,12 @@ HEAD = (
     "memcpy",
     "gRPC",
     "gloo",
+    "device",
     "/TCP",
     "/memcpy",
     "/gRPC",
     "/gloo",
+    "/device",
     "spans",
     "msgs",
     "cpu s/GB",
@@ -54,6 +65,9 @@ HEAD = (
 
 async def measure(transport: str, sizes_kib: list[int], repeats: int) -> list[dict[str, Any]]:
     """All sizes of one transport."""
+    if transport == "cuda_ipc" and not importlib.import_module("device").is_at_hand():
+        print(f"{transport:>10} not measured: no CUDA device is at hand")
+        return [{"transport": transport, "not-measured": "no CUDA device is at hand"}]
     rows: list[dict[str, Any]] = []
     for block_kib, sizes in (
         (SMALL_KIB, [size for size in sizes_kib if size < 2 * BLOCK_KIB]),
@@ -71,14 +85,15 @@ async def measure(transport: str, sizes_kib: list[int], repeats: int) -> list[di
 
 async def one_size(ends: Bench, transport: str, num_blocks: int, repeats: int) -> dict[str, Any]:
     """One row of the table."""
-    ways = ("tcp", "memcpy", *BESIDE.get(transport, ()))
+    ways = BESIDE.get(transport, OTHERS)
     figures = await ends.measure(num_blocks, ways, repeats)
     row: dict[str, Any] = {
         "transport": transport,
         "bytes": figures.num_bytes,
         "gb-per-s": figures.rate("ship"),
         "gb-per-s-best": figures.rate("ship", best=True),
-        "descriptors": figures.num_blocks,
+        "blocks": figures.num_blocks,
+        "descriptors": figures.descriptors,
         "messages": figures.messages,
         "cpu-s-per-gb": statistics.median(figures.cpu_s) / (figures.num_bytes / GB),
     }
@@ -143,7 +158,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"transfers": rows, **rates}
     print(", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
     if options.engine:
-        for transport in options.transports.split(","):
+        for transport in (name for name in options.transports.split(",") if name not in ("local", "cuda_ipc")):
             steps = await step_times(options.engine, transport, options.step_s)
             figures[f"engine-steps-beside-{transport}"] = steps
             print(f"engine steps beside {transport}: " + ", ".join(f"{name} {at:.2f}" for name, at in steps.items()))
@@ -153,7 +168,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transports", default="shm,grpc", help="which, with commas")
+    parser.add_argument("--transports", default="local,shm,grpc,cuda_ipc", help="which, with commas")
     parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help="KiB of a shipment")
     parser.add_argument("--repeats", type=int, default=15, help="repeats of small shipments; large ones have fewer")
     parser.add_argument("--engine", default="", help="a model's folder: measure its steps beside transfers as well")

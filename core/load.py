@@ -27,23 +27,24 @@ class Inflow:
 class Load:
     """What a pod holds and has to do, counted now.
 
-    Blocks: total = free + cached + held + pinned + quarantined; `reserved` are promised and not yet bound. `orphaned`
-    blocks are held by no live request: always 0 in health. `shared` are those that sequences would hold besides if none
-    held a block together with another; of `block_steps`, blocks that sequences held in each step summed over steps,
-    `block_steps_shared` were such; `token_steps` are the tokens whose KV was in them at the end of each step. `pinned`
-    are cached for good, whether a request holds them too or not. `host` counts blocks outside the pool, in host memory:
-    cached ones, and what a sequence larger than the pool has spilled there. `prompt_tokens` are those of admitted
-    sequences; of these, `prompt_tokens_cached` were cached, and of those `prompt_tokens_pinned` in pinned blocks.
-    `prefill_s_per_token`, `step_s` and what a block costs to copy to host memory and back are measured, 0 until they
-    are; so are `step_s_per_sequence`, what a decode step takes longer with a sequence more, and what taking blocks from
-    other pods costs in the mean, an exchange and a token's KV. `step_sequences` is how many sequences the steps behind
-    `step_s` had. Of the `preemptions`, `preemptions_swapped` left their KV to host memory. `prefill_budget` is how many
-    prompt tokens the last step might have had. Of the cached blocks that had to make room (`blocks_evicted`)
-    `blocks_evicted_over_quota` went before others' since their tenant had more than its quota; `tenants_over_quota` is
-    how many have now. Since the start, `blocks_allocated` were taken from the free ones and `blocks_freed` came to
-    them: total - allocated + freed = free. `graph_recaptures` are device graphs that had to be captured anew. Of the
-    held blocks `blocks_arriving` are those whose KV is on its way here. `inflows` are the busiest of the pods that KV
-    is taken from, counted at `at_s` of the pod's own monotonic clock, 0 when not stamped.
+    Blocks: total = free + cached + held + pinned, each counted once; what a fence keeps in quarantine is still held.
+    `reserved` are promised and not yet bound. `orphaned` blocks are held by no live request: always 0 in health.
+    `shared` are those that sequences would hold besides if none held a block together with another; of `block_steps`,
+    blocks that sequences held in each step summed over steps, `block_steps_shared` were such; `token_steps` are the
+    tokens whose KV was in them at the end of each step. `pinned` are cached for good, whether a request holds them too
+    or not. `host` counts blocks outside the pool, in host memory: cached ones, and what a sequence larger than the pool
+    has spilled there. `prompt_tokens` are those of admitted sequences; of these, `prompt_tokens_cached` were cached,
+    and of those `prompt_tokens_pinned` in pinned blocks. `prefill_s_per_token`, `step_s` and what a block costs to copy
+    to host memory and back are measured, 0 until they are; so are `step_s_per_sequence`, what a decode step takes
+    longer with a sequence more, and what taking blocks from other pods costs in the mean, an exchange and a token's KV.
+    `step_sequences` is how many sequences the steps behind `step_s` had. Of the `preemptions`, `preemptions_swapped`
+    left their KV to host memory. `prefill_budget` is how many prompt tokens the last step might have had. Of the cached
+    blocks that had to make room (`blocks_evicted`) `blocks_evicted_over_quota` went before others' since their tenant
+    had more than its quota; `tenants_over_quota` is how many have now. Since the start, `blocks_allocated` were taken
+    from the free ones and `blocks_freed` came to them: total - allocated + freed = free. `graph_recaptures` are device
+    graphs that had to be captured anew. Of the held blocks `blocks_arriving` are those whose KV is on its way here.
+    `inflows` are the busiest of the pods that KV is taken from, counted at `at_s` of the pod's own monotonic clock, 0
+    when not stamped.
     """
 
     num_running: int = 0

@@ -54,8 +54,10 @@ def _load(source: Path, more_flags: tuple[str, ...]) -> ctypes.CDLL:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagewire" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"{source.stem}-{name}.so"
+    if kept := _kept(library):
+        return kept
     with _alone(folder):  # pods that start together would slow each other down, building the same
-        return _kept_or_built(source, library, compiler, flags)
+        return _kept(library) or _built(source, library, compiler, flags)
 
 
 @contextlib.contextmanager
@@ -69,12 +71,18 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _kept_or_built(source: Path, library: Path, compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
-    if library.exists():
-        try:
-            return ctypes.CDLL(str(library))
-        except OSError as error:
-            log.warning("%s is built anew: %s", source.stem, error)
+def _kept(library: Path) -> ctypes.CDLL | None:
+    """Return what was built before; a file under that name is whole."""
+    if not library.exists():
+        return None
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        log.warning("%s is built anew: %s", library.stem, error)
+        return None
+
+
+def _built(source: Path, library: Path, compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     program = shutil.which(compiler)
     if program is None:
         raise FileNotFoundError(f"there is no {compiler} on PATH")

@@ -21,7 +21,6 @@ STEP_BYTES = 16 << 20
 TRIES = 16
 # Of <linux/mman.h>; the mmap module does not name them. Linux 5.14 populates, 6.1 collapses.
 _POPULATE_READ, _POPULATE_WRITE, _COLLAPSE = 22, 23, 25
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 _FAILED = ctypes.c_void_p(-1).value  # MAP_FAILED
 
 
@@ -70,16 +69,6 @@ def _collapse(memory: mmap.mmap, start: int, size: int) -> None:
         for place in range(start, start + size, HUGE_BYTES):
             memory.madvise(_POPULATE_WRITE, place, mmap.PAGESIZE)
         memory.madvise(_COLLAPSE, start, size)
-
-
-def keep_freed() -> None:
-    """Have the allocator keep up to 64 MiB that are freed: a step asks for the same again, and pages are not new then.
-
-    For the whole process, where its C library knows how; the allocator learns as much by itself, but only in part.
-    """
-    with contextlib.suppress(AttributeError):
-        _libc().mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that there is: larger pieces are mapped each for itself
-        _libc().mallopt(_TRIM_THRESHOLD, 64 << 20)
 
 
 @contextlib.contextmanager

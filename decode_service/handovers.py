@@ -17,6 +17,8 @@ from pagewire.engine.running_engine import RunningEngine
 
 log = logging.getLogger(__name__)
 
+# No setting: the router places anew within a second, and the next pod asks at once. A hold that ends too soon costs
+# that pod a recompute and never a token; one that lasts too long keeps a drained pod alive for a pod that never came.
 FETCH_WITHIN_S = 10.0
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from pagewire.core import native_library, pages
+from pagewire.core import native_library
+from pagewire.core.heap import keep_heap
 from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
@@ -73,9 +74,9 @@ class CpuBackend(TorchBackend):
     def load(cls) -> CpuBackend | None:
         """Build and load the native ops; None where that is not possible here."""
         library = native_library.load(Path(__file__).parent / "native" / "cpu_ops.cpp")
-        pages.keep_freed()
         if library is None:
             return None
+        keep_heap()  # a step asks for what the last one gave back
         library.use_tiles()
         return cls(library)
 

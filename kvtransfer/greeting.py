@@ -12,8 +12,8 @@ import hmac
 from dataclasses import dataclass, field
 
 from pagewire.core.errors import PeerMismatch, Unauthenticated
-from pagewire.kvtransfer import wire
-from pagewire.kvtransfer.wire import Hello, Welcome
+from pagewire.kvtransfer import greeting_wire
+from pagewire.kvtransfer.greeting_wire import Hello, Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ class Greeter:
             raise PeerMismatch(f"{self.peer_id} / {peer_id}: {what} {ours} / {theirs}")
 
     def _proof(self, source_id: str, hello: Hello, challenge: bytes, welcome: Welcome | None = None) -> bytes:
-        parts = [source_id.encode(), wire.encode_hello(dataclasses.replace(hello, proof=b"")), challenge]
+        parts = [source_id.encode(), greeting_wire.encode_hello(dataclasses.replace(hello, proof=b"")), challenge]
         if welcome is not None:
-            parts.append(wire.encode_welcome(dataclasses.replace(welcome, proof=b"")))
+            parts.append(greeting_wire.encode_welcome(dataclasses.replace(welcome, proof=b"")))
         text = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
         what = b"pagewire hello" if welcome is None else b"pagewire welcome"
         return hmac.digest(self.secret, what + text, "sha256")

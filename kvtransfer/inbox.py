@@ -80,10 +80,6 @@ class Inbox:
     def unregister(self, key: ShipmentKey) -> None:
         """Drop what waits and what comes; what is claimed is settled as if nothing had happened."""
         self._sinks.pop(key, None)
-        self.drop_waiting(key)
-
-    def drop_waiting(self, key: ShipmentKey) -> None:
-        """Drop what waits; its key stays registered."""
         for work in self._waiting.pop(key, ()):
             self._counters.dropped += len(work.positions)
             self._dispose(work.parcel, len(work.positions))

@@ -34,6 +34,7 @@ from pagewire.core.errors import (
     StreamLost,
     TransferTimeout,
 )
+from pagewire.kvtransfer.arrivals import Arrivals
 from pagewire.kvtransfer.effects import (
     AskBind,
     AskResend,
@@ -94,12 +95,9 @@ class IncomingShipment:
         self._announced = Manifest(first_block=first_block, num_blocks=0)
         self._bind_asked = first_block
         self._block_ids: tuple[int, ...] = ()
-        self._num_groups = num_groups
-        self._claimed: set[int] = set()  # parts, like the next two
-        self._verified: set[int] = set()
-        self._resent: set[int] = set()
+        self._arrivals = Arrivals(num_groups)
         self._outcome = Outcome.LOST
-        self._is_fenced = False  # nothing but open claims delays the hand-over
+        self._awaits_claims = False  # nothing but open claims delays the hand-over
         self._landing_s = landing_s
         self._fence_s = fence_s
 
@@ -113,7 +111,7 @@ class IncomingShipment:
     @property
     def num_groups(self) -> int:
         """How many parts a block travels in."""
-        return self._num_groups
+        return self._arrivals.num_groups
 
     @property
     def is_open(self) -> bool:
@@ -123,12 +121,12 @@ class IncomingShipment:
     @property
     def is_landed(self) -> bool:
         """True when every block of the manifest is verified."""
-        return self.manifest is not None and len(self._verified) == self.manifest.num_blocks * self._num_groups > 0
+        return self.manifest is not None and self._arrivals.num_parts == self.manifest.num_blocks * self.num_groups > 0
 
     @property
     def num_verified(self) -> int:
         """How many blocks were placed, whole."""
-        return sum(self._is_verified(index) for index in (self.manifest or self._room).indices())
+        return self._arrivals.count((self.manifest or self._room).indices())
 
     @property
     def num_arriving(self) -> int:
@@ -138,15 +136,12 @@ class IncomingShipment:
     @property
     def num_quarantined(self) -> int:
         """How many blocks may still be written although nobody waits for them any more."""
-        return len({self._block_of(part) for part in self._claimed}) if self.state is IncomingState.FENCING else 0
+        return self._arrivals.num_blocks_claimed if self.state is IncomingState.FENCING else 0
 
     @property
     def landed_prefix_blocks(self) -> int:
         """How many blocks from `first_block` on are verified without a gap: what can be kept."""
-        index = self.first_block
-        while self._is_verified(index):
-            index += 1
-        return index - self.first_block
+        return self._arrivals.prefix(self.first_block)
 
     @property
     def transfer_s(self) -> float:
@@ -188,7 +183,7 @@ class IncomingShipment:
         self._announced = Manifest(
             first_block=self.first_block, num_blocks=max(self._announced.end, end) - self.first_block
         )
-        self.times.announced(parts_of(first_block, num_blocks, self._num_groups, group), now_s)
+        self.times.announced(parts_of(first_block, num_blocks, self.num_groups, group), now_s)
         return self._ask_bind(end)
 
     def first_token(self, num_blocks: int, now_s: float) -> Effects:
@@ -231,28 +226,25 @@ class IncomingShipment:
             if not self.is_open:
                 return Claim(Verdict.LATE)
             self.accepted()
-        block, group = divmod(index, self._num_groups)
+        block, group = divmod(index, self.num_groups)
         room = self.manifest or self._room
         if not room.first_block <= block < room.end:
             return Claim(Verdict.DROP)
-        if index in self._verified or index in self._claimed:
+        if self._arrivals.is_taken(index):
             return Claim(Verdict.DUPLICATE)
         if block >= len(self._block_ids):
             return Claim(Verdict.WAIT)
-        self._claimed.add(index)
-        return Claim(Verdict.PLACE, self._block_ids[block] * self._num_groups + group)
+        self._arrivals.claim(index)
+        return Claim(Verdict.PLACE, self._block_ids[block] * self.num_groups + group)
 
     def settle(self, index: int, is_intact: bool, now_s: float) -> Effects:
         """Nothing writes a claimed part any more; what is in it is right, or is not. ValueError without a claim."""
-        if index not in self._claimed:
-            raise ValueError(f"{self.request_id}: {index} was not claimed")
-        self._claimed.remove(index)
+        self._arrivals.settle(index, is_intact)
         if is_intact:
-            self._verified.add(index)
             self.times.verified(index, now_s)
         if self.is_open:
             return self._land() if is_intact else self._corrupt(index, now_s)
-        return self._end(self._outcome) if self._is_fenced else ()
+        return self._end(self._outcome) if self._awaits_claims else ()
 
     # ----------------------------------------------------------------------------------------- events: what ends it
 
@@ -293,16 +285,12 @@ class IncomingShipment:
         if num_blocks == 0:
             return self._end(Outcome.FINISHED)
         end = self.first_block + num_blocks
-        if (
-            num_blocks < 0
-            or end > self._room.end
-            or end < max(self._announced.end, self._block_of(max(self._verified | self._claimed, default=-1)) + 1)
-        ):
+        if num_blocks < 0 or not max(self._announced.end, self._arrivals.end) <= end <= self._room.end:
             why = f"manifest of {num_blocks} blocks contradicts what was reserved or announced"
             return self._lose(ContractBroken(why), now_s)
         self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)
         if end > self._announced.end:  # the last chunk's announcement comes behind the first token
-            self.times.announced(parts_of(self._announced.end, end - self._announced.end, self._num_groups), now_s)
+            self.times.announced(parts_of(self._announced.end, end - self._announced.end, self.num_groups), now_s)
         self.deadline_s = min(self.deadline_s, now_s + self._landing_s)
         return self._ask_bind(end) + self._land()
 
@@ -313,17 +301,10 @@ class IncomingShipment:
         return (AskBind(num_blocks=end),)
 
     def _corrupt(self, index: int, now_s: float) -> Effects:
-        block, group = divmod(index, self._num_groups)
-        if index in self._resent:
+        block, group = divmod(index, self.num_groups)
+        if not self._arrivals.asks_again(index):
             return self._lose(BlockCorrupt(f"block {block} arrived corrupt twice"), now_s)
-        self._resent.add(index)
-        return (AskResend(first_block=block, num_blocks=1, group=group if self._num_groups > 1 else None),)
-
-    def _block_of(self, part: int) -> int:
-        return part // self._num_groups
-
-    def _is_verified(self, block: int) -> bool:
-        return self._verified.issuperset(parts_of(block, 1, self._num_groups))
+        return (AskResend(first_block=block, num_blocks=1, group=group if self.num_groups > 1 else None),)
 
     def _land(self) -> Effects:
         if self.manifest is None or not self.is_landed:
@@ -352,10 +333,10 @@ class IncomingShipment:
     def _end(self, outcome: Outcome, and_first: Effects = ()) -> Effects:
         """The one transition that hands over without landing; fencing has detached already."""
         detach: Effects = () if self.state is IncomingState.FENCING else (Detach(),)
-        if self._claimed:
+        if self._arrivals.has_claims:
             self.state = IncomingState.FENCING
             self._outcome = outcome
-            self._is_fenced = True
+            self._awaits_claims = True
             return *detach, *and_first
         may_resume = outcome is Outcome.LOST and self.state is not IncomingState.RESERVED
         self.state = IncomingState.RESUMABLE if may_resume else IncomingState.CLOSED

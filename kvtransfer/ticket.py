@@ -1,4 +1,4 @@
-"""The permission to have a prompt's blocks shipped: what it says, who signed it, and that it is used once.
+"""The permission to have a prompt's blocks shipped: what it says and who signed it; `TicketLedger` sees it used once.
 
     ticket = version u8 | expiry u64 (wall-clock seconds) | HMAC-SHA256 over both and the length-prefixed claims
 
@@ -70,24 +70,3 @@ class TicketKey:
 
     def _mac(self, head: bytes, claims: TicketClaims) -> bytes:
         return hmac.digest(self._secret, b"pagewire ticket" + head + claims.signed_bytes(), "sha256")
-
-
-class TicketLedger:
-    """Remembers tickets that were used, until they expire; bounded, and closed when full."""
-
-    def __init__(self, *, max_tickets: int = 65536) -> None:
-        self._max_tickets = max_tickets
-        self._used: dict[bytes, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._used)
-
-    def spend(self, ticket: bytes, forget_at_s: float, wall_now_s: float) -> None:
-        """Use a verified ticket up; raises Unauthenticated when it was used, or nothing can be remembered."""
-        if ticket in self._used:
-            raise Unauthenticated("the ticket was used before")
-        if len(self._used) >= self._max_tickets:
-            self._used = {used: until_s for used, until_s in self._used.items() if until_s >= wall_now_s}
-        if len(self._used) >= self._max_tickets:
-            raise Unauthenticated(f"{self._max_tickets} tickets are in use: no more are taken")
-        self._used[ticket] = forget_at_s

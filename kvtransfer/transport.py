@@ -45,11 +45,13 @@ class TransferCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportTimes:
-    """Seconds: the bounds of greeting, one write, one placement and of credit for what is fenced, and the delays
-    between attempts to connect."""
+    """Seconds: the bounds of greeting, of one message's write, its carrying and its placement, and of credit for what
+    is fenced; and the delays between attempts to connect. A carrier with bounds of its own, as for building a
+    communicator, has them within these."""
 
     connect_s: float = 5.0
     write_s: float = 10.0
+    carry_s: float = 25.0
     place_s: float = 10.0
     credit_s: float = 15.0
     reconnect_min_s: float = 0.05

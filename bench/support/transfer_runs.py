@@ -1,4 +1,4 @@
-"""One transport between two processes, and the raw limits beside it: each measured in turn, repeat by repeat.
+"""One transport between two processes, or within one, and the raw limits beside it: measured in turn, repeat by repeat.
 
 Payload is counted once. A time runs from the moment at which the source began to the moment at which the last block was
 verified, on the monotonic clock that both processes share. Raw limits have no checksums.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import json
 import socket
@@ -15,21 +16,29 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
-from transfer_source import BARE_METHOD, HOST, SECRET, make_pool
+from transfer_source import BARE_METHOD, HOST, SECRET, carriers_of, make_pool, pool_for, serving
 
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, spans
 from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.transports.offered import offered
+from pagewire.kvtransfer.transport import BlockMemory
+from pagewire.kvtransfer.transports.local import LocalPools
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.wire import Ready
 
 GB = 1e9
+COALESCING = ("nixl", "cuda_ipc")  # runs of adjacent blocks are one descriptor
+
+Ask = Callable[..., Awaitable[dict[str, float]]]
+Reached = tuple[Ask, dict[str, int], Sequence[Carrier]]
+"""A source: how it is asked, its ports, what it ships by."""
 
 
 class PlacingSink:
@@ -54,6 +63,13 @@ class PlacingSink:
 
 
 @dataclass(slots=True)
+class Tally:
+    """What a taker has had copied since somebody last looked."""
+
+    descriptors: int = 0
+
+
+@dataclass(slots=True)
 class Figures:
     """What repeats of one size gave."""
 
@@ -62,6 +78,7 @@ class Figures:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     cpu_s: list[float] = field(default_factory=list)
     messages: int = 0
+    descriptors: int = 0
 
     def rate(self, way: str, *, best: bool = False) -> float:
         """GB/s of the median repeat, or the best."""
@@ -74,28 +91,29 @@ class Bench:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
-        memory: PoolMemory,
+        ask: Ask,
+        memory: BlockMemory,
         receiver: StreamReceiver,
         channel: grpc.aio.Channel,
         connection: socket.socket,
+        tally: Tally,
     ) -> None:
-        self._process = process
-        self.memory = memory
+        self.ask = ask  # has the source do something
+        self._memory = memory
+        self._tally = tally
         self.receiver = receiver
         self.channel = channel
         self.connection = connection
         self._shipments = 0
         self._gloo: Any = None
+        self._device: Any = None
         self._copied = memoryview(b"")
 
-    async def ask(self, *what: object) -> dict[str, float]:
-        """Have the source do something."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write((" ".join(map(str, what)) + "\n").encode())
-        answer: dict[str, float] = json.loads(await self._process.stdout.readline())
-        return answer
+    @property
+    def memory(self) -> PoolMemory:
+        """The taker's pool, on the host."""
+        assert isinstance(self._memory, PoolMemory)
+        return self._memory
 
     async def ship(self, num_blocks: int) -> float:
         """Seconds of one shipment."""
@@ -139,6 +157,13 @@ class Bench:
         self.memory.view[:num_bytes] = self._copied[:num_bytes]
         return time.perf_counter() - start_s
 
+    async def device(self, num_blocks: int) -> float:
+        """Seconds of one copy of the same bytes within the device."""
+        if self._device is None:
+            self._device = importlib.import_module("device").DeviceCopy(self._memory)
+        seconds: float = self._device.seconds(num_blocks)
+        return seconds
+
     async def gloo(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a communicator, in pieces of 4 MiB."""
         if self._gloo is None:
@@ -154,15 +179,16 @@ class Bench:
 
     async def measure(self, num_blocks: int, ways: tuple[str, ...], repeats: int) -> Figures:
         """Repeat everything, one after another; the first repeat warms up."""
-        figures = Figures(num_blocks * self.memory.block_bytes, num_blocks)
+        figures = Figures(num_blocks * self._memory.block_bytes, num_blocks)
         for repeat in range(repeats + 1):
             before, cpu_s = await self.ask("cpu"), time.process_time()
-            messages = self.receiver.counters.messages
+            messages, self._tally.descriptors = self.receiver.counters.messages, 0
             seconds = await self.ship(num_blocks)
             if repeat:
                 after = await self.ask("cpu")
                 figures.cpu_s.append(after["cpu"] - before["cpu"] + time.process_time() - cpu_s)
                 figures.messages = self.receiver.counters.messages - messages
+                figures.descriptors = self._tally.descriptors
                 figures.seconds.setdefault("ship", []).append(seconds)
             for way in ways:
                 run: Callable[[int], Awaitable[float]] = getattr(self, way)
@@ -175,32 +201,77 @@ class Bench:
 @contextlib.asynccontextmanager
 async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterator[Bench]:
     """Both ends, with the stream up by that very transport."""
-    here = Path(__file__).parent
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", str(here / "transfer_source.py"), transport, str(block_kib), str(num_blocks),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        memory = make_pool(block_kib << 10, num_blocks)
-        ports = json.loads(await process.stdout.readline())
+    tally = Tally()
+    memory = pool_for(transport, block_kib << 10, num_blocks)
+    async with (_source_here if transport == "local" else _source_process)(transport, block_kib, num_blocks) as source:
+        ask, ports, carriers = source
         with socket.create_connection((HOST, ports["tcp"])) as connection:
             async with grpc.aio.insecure_channel(f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
                 receiver = StreamReceiver(
                     channel, pod_id="D", source_id="P", secret=SECRET, memory=memory,
-                    carriers=offered(transport).carriers, on_lost=lambda _peer, _keys: None,
+                    carriers=[counting(carrier, tally) for carrier in carriers], on_lost=lambda _peer, _keys: None,
                 )  # fmt: skip
                 keeper = asyncio.create_task(receiver.run())
                 try:
                     await receiver.connected(30)
-                    yield Bench(process, memory, receiver, channel, connection)
+                    yield Bench(ask, memory, receiver, channel, connection, tally)
                 finally:
                     keeper.cancel()
                     await asyncio.gather(keeper, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _source_process(transport: str, block_kib: int, num_blocks: int) -> AsyncIterator[Reached]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", str(Path(__file__).parent / "transfer_source.py"), transport, str(block_kib),
+        str(num_blocks), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+
+    async def ask(what: str, *numbers: int) -> dict[str, float]:
+        stdin.write((" ".join(map(str, (what, *numbers))) + "\n").encode())
+        answer: dict[str, float] = json.loads(await stdout.readline())
+        return answer
+
+    try:
+        yield ask, json.loads(await stdout.readline()), carriers_of(transport)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _source_here(_transport: str, block_kib: int, num_blocks: int) -> AsyncIterator[Reached]:
+    carriers = (LocalPools().offer().carrier,)
+    async with serving(carriers, make_pool(block_kib << 10, num_blocks)) as source:
+
+        async def ask(what: str, *numbers: int) -> dict[str, float]:
+            return {**await source.do(what, *numbers), "cpu": 0.0}  # ours counts all of it
+
+        yield ask, source.ports, carriers
+
+
+def counting(carrier: Carrier, tally: Tally) -> Carrier:
+    """The same carrier; what its takers have copied is counted, descriptor by descriptor, as each carrier has it."""
+
+    def inlet(memory: BlockMemory, source_id: str) -> Inlet:
+        end = carrier.inlet(memory, source_id)
+        place = end.place
+
+        async def counted(ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
+            if carrier.name in COALESCING:
+                tally.descriptors += len(spans(ready, moves, memory, num_source_blocks=1 << 63))
+            else:
+                tally.descriptors += len(moves)
+            return await place(ready, moves)
+
+        end.place = counted  # type: ignore[method-assign]
+        return end
+
+    return dataclasses.replace(carrier, inlet=inlet)
 
 
 def _receive(connection: socket.socket, target: memoryview) -> None:

@@ -1,4 +1,6 @@
-"""The source's process of bench/transfer.py: a pool of random bytes, shipped by a carrier, over a socket, or by gloo.
+"""The source of bench/transfer.py: a pool of random bytes, shipped by a carrier, over a socket, or by gloo.
+
+A process of its own, or for `local` in the taker's (`serving`). As a process:
 
     argv    transports, KiB of a block, blocks in the pool
     stdout  a JSON line first: the ports; then one for each line of stdin
@@ -10,6 +12,7 @@ Every answer carries the moment at which it began (the monotonic clock, which bo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -17,12 +20,15 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transport import BlockMemory
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -68,12 +74,13 @@ def bare_handler(memory: PoolMemory) -> grpc.GenericRpcHandler:
 
 
 class Source:
-    """What the lines ask for."""
+    """What the lines ask for. The first who connects to `raw` is whom bytes are sent to without a transport."""
 
-    def __init__(self, sender: StreamSender, memory: PoolMemory, connection: socket.socket) -> None:
+    def __init__(self, sender: StreamSender, memory: BlockMemory, raw: socket.socket, ports: dict[str, int]) -> None:
+        self.ports = ports
         self._sender = sender
         self._memory = memory
-        self._connection = connection
+        self._accepting = asyncio.create_task(asyncio.to_thread(raw.accept))
         self._gloo: Any = None
 
     async def do(self, what: str, *numbers: int) -> dict[str, float]:
@@ -82,40 +89,69 @@ class Source:
         match what:
             case "ship":
                 self._sender.send("D", numbers[0], 1, [(index, index) for index in range(numbers[1])])
+                await asyncio.sleep(0)  # it begins before we answer: the pipe that we are asked by is not measured
             case "tcp":
-                await asyncio.to_thread(send_raw, self._connection, self._memory, *numbers)
+                assert isinstance(self._memory, PoolMemory)
+                connection, _ = await self._accepting
+                began_s = time.perf_counter()
+                await asyncio.to_thread(send_raw, connection, self._memory, *numbers)
             case "gloo":
                 gloo = importlib.import_module("gloo")  # torch, only where it is measured
                 self._gloo = await asyncio.to_thread(gloo.GlooPair, numbers[0], 0)
             case "send":
+                assert isinstance(self._memory, PoolMemory)
                 whole = self._memory.view[: numbers[0] * self._memory.block_bytes]
                 await asyncio.to_thread(self._gloo.send, whole, numbers[1])
         return {"began": began_s, "cpu": time.process_time()}
 
+    async def aclose(self) -> None:
+        """Hang up."""
+        connection, _ = await self._accepting
+        connection.close()
 
-async def main() -> None:
-    """Serve until stdin ends."""
-    block_kib, num_blocks = int(sys.argv[2]), int(sys.argv[3])
-    memory = make_pool(block_kib << 10, num_blocks)
-    sender = StreamSender(
-        pod_id="P", secret=SECRET, memory=memory, on_lost=lambda _peer, _keys: None,
-        carriers=offered(sys.argv[1]).carriers,
-    )  # fmt: skip
+
+@contextlib.asynccontextmanager
+async def serving(carriers: Sequence[Carrier], memory: BlockMemory) -> AsyncIterator[Source]:
+    """The source's end, with its streams up for whoever dials. Somebody has to connect to its raw port."""
+    sender = StreamSender(pod_id="P", secret=SECRET, memory=memory, carriers=carriers)
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
-    server.add_generic_rpc_handlers((sender.handler(), bare_handler(memory)))
+    server.add_generic_rpc_handlers((sender.handler(),))
+    if isinstance(memory, PoolMemory):
+        server.add_generic_rpc_handlers((bare_handler(memory),))
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     with socket.create_server((HOST, 0)) as raw:
-        sys.stdout.write(json.dumps({"grpc": port, "tcp": raw.getsockname()[1]}) + "\n")
+        source = Source(sender, memory, raw, {"grpc": port, "tcp": raw.getsockname()[1]})
+        try:
+            yield source
+        finally:
+            await source.aclose()
+            sender.close("done")
+            await server.stop(0)
+
+
+def pool_for(transport: str, block_bytes: int, num_blocks: int) -> BlockMemory:
+    """A pool where that transport wants it."""
+    if transport != "cuda_ipc":
+        return make_pool(block_bytes, num_blocks)
+    pool: BlockMemory = importlib.import_module("device").make_pool(block_bytes, num_blocks)
+    return pool
+
+
+def carriers_of(transport: str) -> Sequence[Carrier]:
+    """That transport alone, between processes."""
+    return offered(transport, device="cuda" if transport == "cuda_ipc" else "cpu").carriers
+
+
+async def main() -> None:
+    """Serve until stdin ends."""
+    memory = pool_for(sys.argv[1], int(sys.argv[2]) << 10, int(sys.argv[3]))
+    async with serving(carriers_of(sys.argv[1]), memory) as source:
+        sys.stdout.write(json.dumps(source.ports) + "\n")
         sys.stdout.flush()
-        connection, _ = await asyncio.to_thread(raw.accept)
-        with connection:
-            source = Source(sender, memory, connection)
-            while line := (await asyncio.to_thread(sys.stdin.readline)).split():
-                sys.stdout.write(json.dumps(await source.do(line[0], *map(int, line[1:]))) + "\n")
-                sys.stdout.flush()
-    sender.close("done")
-    await server.stop(0)
+        while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+            sys.stdout.write(json.dumps(await source.do(line[0], *map(int, line[1:]))) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

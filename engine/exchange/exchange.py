@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -36,7 +37,6 @@ from pagewire.engine.exchange.peers import BulkChannel, Peers, open_bulk_channel
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.exchange.taking import Taker, Taking
 from pagewire.engine.front import Front
-from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.serving.link import Link, LinkEvents, LinkServer
 from pagewire.serving.sample import Sample
@@ -44,6 +44,7 @@ from pagewire.serving.sample import Sample
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
+LINK_FALLBACK = "1 where blocks come by another transport than the best that both pods have, 0 where by that one"
 
 
 class Job(Protocol):
@@ -103,7 +104,7 @@ class Exchange:
             lease_s=front.config.lease_s,
             transfer_timeout_s=front.config.transfer_timeout_s,
         )
-        self._newest_link: dict[str, Link] = {}
+        self._links_of: defaultdict[str, set[Link]] = defaultdict(set)  # that are up, by pod
         self._links = LinkServer(
             lambda: front.identity,
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
@@ -167,6 +168,9 @@ class Exchange:
         for pod_id, peer in self.peers.all().items():
             yield Sample("link_seconds_per_byte", {"peer": pod_id}, peer.meter.cost.s_per_byte)
             yield Sample("link_rtt_seconds", {"peer": pod_id}, peer.meter.cost.rtt_s)
+            if transport := peer.receiver.transport:
+                labels = {"peer": pod_id, "transport": transport}
+                yield Sample("link_fallback", labels, peer.receiver.is_fallback, LINK_FALLBACK)
         quarantined, exports = self.peers.num_quarantined, self.exports
         yield Sample("kv_blocks_quarantined", {}, quarantined, "Blocks that nobody may touch until a write is over")
         yield Sample("leases_held", {}, len(exports), "Shipments whose blocks are held for a pod that takes them")
@@ -192,11 +196,14 @@ class Exchange:
 
     def _on_up(self, link: Link) -> None:
         log.info("%s linked", link.peer.peer_id)
-        self._newest_link[link.peer.peer_id] = link
+        self._links_of[link.peer.peer_id].add(link)
 
     def _on_down(self, link: Link) -> None:
-        if self._newest_link.get(link.peer.peer_id) is link:  # a pod that dialled again has a new stream as well
-            del self._newest_link[link.peer.peer_id]
+        links = self._links_of[link.peer.peer_id]
+        links.discard(link)
+        # A pod may have several: it dialled again, or still dials one in whose place we came. With any up, it is there.
+        if not links:
+            del self._links_of[link.peer.peer_id]
             self._sender.drop(link.peer.peer_id, "the link is down")
         self.exports.link_lost(link)
         self._front.cache_feed.on_down(link)
@@ -238,17 +245,16 @@ class Exchange:
 
 
 def block_sender(front: Front) -> StreamSender:
-    """Return the sender of a pod's bulk streams."""
+    """Return the sender of a pod's bulk streams.
+
+    Nobody here has to hear of a lost one: the taker hears of the same loss and fences; if it cannot, its link or its
+    lease ends the shipment.
+    """
     return StreamSender(
         pod_id=front.identity.peer_id,
         secret=front.identity.secret,
         memory=front.engine.pool,
         carriers=front.offers.carriers,
         layout=front.engine.ready.layout,
-        on_lost=_stream_lost,
         num_groups=front.engine.ready.layer_groups,
     )
-
-
-def _stream_lost(peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
-    """The taker hears of the same loss and fences; if it cannot, its link or its lease ends the shipment."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from pagewire.core.messages import Fetch, Run
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.kvtransfer.ticket import TicketClaims, TicketKey, TicketLedger
+from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
+from pagewire.kvtransfer.ticket_ledger import TicketLedger
 
 GRACE_S = 60.0
 

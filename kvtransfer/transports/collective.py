@@ -7,33 +7,24 @@ A pair's first message builds its communicator, and the first one after an idle 
 so. A receive is posted only when its message was read, so it always has a partner; a message whose shipment is fenced
 or gone meanwhile still sends and is received, into staging alone. One thread an end sends or receives, in order.
 
-Knows messages and staging; how two ranks meet is `Communicator`'s. Invariants: a communicator touches staging
-alone, however it hangs; the pool is written within `place` by us; what is staged is bounded.
+Knows messages and staging; when two ranks meet is `CommunicatorPair`'s, how is `Communicator`'s. Invariants: a
+communicator touches staging alone, however it hangs; the pool is written within `place` by us; what is staged is
+bounded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch._C import _distributed_c10d as c10d
-
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.errors import ContractBroken, TransferFailed
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
-from pagewire.kvtransfer.transports.communicator import (
-    SOURCE,
-    TAKER,
-    Communicator,
-    Rendezvous,
-    host_store,
-    join_store,
-)
-from pagewire.kvtransfer.transports.staging import Staging, device_of, gather, scatter
+from pagewire.kvtransfer.transports.communicator import SOURCE, TAKER, Rendezvous, host_store, join_store
+from pagewire.kvtransfer.transports.communicator_pair import CommunicatorPair
+from pagewire.kvtransfer.transports.staging import Staging, device_of, gather, scatter, scatter_summed
 from pagewire.kvtransfer.transports.worker import Worker
 from pagewire.kvtransfer.wire import Ready
 
@@ -76,7 +67,7 @@ class CollectiveOutlet:
         self._options = options
         self._device = device_of(memory)
         self.checksums = self._device.type == "cpu"
-        self._pair = _Pair(SOURCE, self._device, options)
+        self._pair = CommunicatorPair(SOURCE, self._device, host=options.host, timeout_s=options.timeout_s)
         self._staging = Staging(self._device)
         self._count = 0  # of messages
 
@@ -123,7 +114,7 @@ class CollectiveInlet:
         self._options = options
         self._device = device_of(memory)
         self.card = self._device.type.encode()
-        self._pair = _Pair(TAKER, self._device, options)
+        self._pair = CommunicatorPair(TAKER, self._device, host=options.host, timeout_s=options.timeout_s)
         self._placing = Worker("collective-place") if self._device.type == "cuda" else None
         self._idle_s = 0.0
         self._count = 0
@@ -162,9 +153,8 @@ class CollectiveInlet:
         if staging is None:
             raise TransferFailed("nothing came for this message")
         if self._placing is None:
-            scatter(staging, self._memory, moves)
-        else:
-            await self._placing.finish(lambda: None, scatter, staging, self._memory, moves)
+            return scatter_summed(staging, self._memory, moves, ready.seed)
+        await self._placing.finish(lambda: None, scatter, staging, self._memory, moves)
         return ()
 
     def done(self, ready: Ready) -> None:
@@ -187,72 +177,3 @@ class CollectiveInlet:
         if self._staged_bytes > max(self._options.staged_bytes, self._memory.block_bytes):
             raise ContractBroken(f"more than {self._options.staged_bytes} bytes to be staged")
         return staging.sized(num_bytes)
-
-
-class _Pair:
-    """One end's communicator, built from `store` as often as it is needed, and the thread that it is used in."""
-
-    def __init__(self, rank: int, device: torch.device, options: CollectiveOptions) -> None:
-        self.store: c10d.Store | None = None
-        self.worker = Worker(f"collective-{rank}")
-        self._rank = rank
-        self._device = device
-        self._options = options
-        self._number = 0
-        self._communicator: Communicator | None = None
-        self._is_closed = False
-        self._idle: asyncio.TimerHandle | None = None
-
-    @property
-    def is_up(self) -> bool:
-        """True between `build` and `hang_up`."""
-        return self._communicator is not None
-
-    def communicator(self) -> Communicator:
-        """Return what was built. Raises ContractBroken where nothing was."""
-        if self._communicator is None:
-            raise ContractBroken("there is no communicator")
-        return self._communicator
-
-    async def build(self) -> None:
-        """Wait for the peer; both count the communicators that they build."""
-        self._number += 1
-        await self.worker.run(self._build)
-
-    def stay(self) -> None:
-        """It is used: it does not close for being idle."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-
-    def hang_up_after(self, idle_s: float) -> None:
-        """Close it unless it is used within that time."""
-        self._idle = asyncio.get_running_loop().call_later(idle_s, self.hang_up)
-
-    def hang_up(self) -> None:
-        """Let go of it; a next one can be built. The loop and the worker may both come here."""
-        gone, self._communicator = self._communicator, None
-        if gone is not None:
-            gone.abort()
-
-    def close(self) -> None:
-        """Let go of everything, for good."""
-        self._is_closed = True
-        self.stay()
-        self.worker.close()
-        self.hang_up()
-        self.store = None
-
-    def _build(self) -> None:
-        if self.store is None:
-            raise StreamLost("the pair is not open")
-        self._communicator = Communicator(
-            self.store,
-            number=self._number,
-            rank=self._rank,
-            device=self._device,
-            host=self._options.host,
-            timeout_s=self._options.timeout_s,
-        )
-        if self._is_closed:  # nobody waits for it any more
-            self.hang_up()

@@ -17,7 +17,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,11 +26,11 @@ import torch
 from torch._C import _distributed_c10d as c10d  # what torch.distributed shows, with types; NCCL only where it is built
 
 from pagewire.core.errors import PagewireError, StreamLost, TransferFailed, TransferTimeout
+from pagewire.kvtransfer.transports.polling import until
 
 SOURCE, TAKER = 0, 1
 _CARD = struct.Struct("<4sH16sdB")  # magic, port, name, seconds until an idle one closes, length of the host's name
 _MAGIC = b"PWC1"
-_POLL_S = 0.0001
 # The watchdog of ProcessGroupNCCL ends the whole process by default. Here a pod only loses a stream.
 _NCCL_ENVIRONMENT = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -165,14 +164,11 @@ class Communicator:
         work.wait()  # on CUDA our stream waits, not we
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        ends_s = time.monotonic() + self._timeout_s
-        while not event.query():  # type: ignore[no-untyped-call]
-            if time.monotonic() > ends_s:
-                raise RuntimeError("timed out")
-            if self._aborted.wait(_POLL_S):
-                break
+        is_over = until(event.query, self._timeout_s, self._aborted)
         if self._aborted.is_set():
             raise RuntimeError("aborted")
+        if not is_over:
+            raise RuntimeError("timed out")
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:

@@ -1,10 +1,11 @@
 """Blocks between CUDA devices of one host: the taker maps the source's pool once and copies block to block.
 
     source  exports its pool and its events; a message's tag is the event that its blocks were written before
-    taker   its copy stream waits for that event on the device, copies, and a thread waits for the copies
+    taker   a thread waits for that event, within a deadline, has the copy stream copy, and waits for that
 
 No byte passes a CPU and no checksum is told. That what was copied was still the source's to lend is seen afterwards, by
-its lifeline: it breaks before the source lets its blocks go. A copy cannot be called back, and ends by itself.
+its lifeline: it breaks before the source lets its blocks go. A copy cannot be called back: so it is posted only when
+what it depends on, which is another process's to do, has happened, and then ends by itself.
 
 Knows cards and blocks; CUDA is `CudaDriver`'s and torch's. Invariant: the source's pool stays mapped until our last
 copy has ended.
@@ -13,11 +14,12 @@ copy has ended.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
 
 import torch
 
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Carrier, Move, spans
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.plan import Span
@@ -25,6 +27,7 @@ from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.cuda_driver import HANDLE_BYTES, CudaDriver
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
+from pagewire.kvtransfer.transports.polling import until
 from pagewire.kvtransfer.transports.worker import Worker
 from pagewire.kvtransfer.wire import Ready
 
@@ -34,14 +37,18 @@ FLOW = Flow(window_bytes=256 << 20, message_bytes=32 << 20)
 _CARD = struct.Struct(f"<4s{HANDLE_BYTES}sQQ16sI")  # magic, pool, its offset there, blocks, lifeline, events behind
 _MAGIC = b"PWD1"
 _NO_EVENT = NUM_EVENTS  # a tag: nothing was recorded, what is there is there
+TIMEOUT_S = 10.0
 
 
-def carrier() -> Carrier:
-    """Return the carrier of a pod. Takers and sources have to be on one host, and one network namespace there."""
+def carrier(timeout_s: float = TIMEOUT_S) -> Carrier:
+    """Return the carrier of a pod; a source's device may take `timeout_s` seconds to write what was announced.
+
+    Takers and sources have to be on one host, and one network namespace there.
+    """
     return Carrier(
         name=NAME,
         outlet=lambda memory, _: CudaIpcOutlet(_on_device(memory)),
-        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory)),
+        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory), timeout_s),
         flow=FLOW,
     )
 
@@ -94,9 +101,11 @@ class CudaIpcInlet:
     card = b""
     place_bytes = FLOW.message_bytes
 
-    def __init__(self, pool: DevicePool) -> None:
+    def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S) -> None:
         self._pool = pool
+        self._timeout_s = timeout_s
         self._worker = Worker("cuda-ipc-taker")
+        self._given_up = threading.Event()
         self._hold: Hold | None = None
         self._source_blocks = 0
         self._driver: CudaDriver | None = None
@@ -123,7 +132,7 @@ class CudaIpcInlet:
         if not 0 <= ready.tag <= NUM_EVENTS:
             raise ContractBroken(f"event {ready.tag} of {NUM_EVENTS}")
         copies = spans(ready, moves, self._pool, self._source_blocks)
-        await self._worker.finish(lambda: None, self._copy, ready.tag, copies)
+        await self._worker.finish(self._given_up.set, self._copy, ready.tag, copies)
         if self._hold is None or not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
@@ -133,6 +142,7 @@ class CudaIpcInlet:
 
     def close(self) -> None:
         """Unmap, after the copy that runs; see `Inlet`."""
+        self._given_up.set()
         if self._hold is not None:
             self._hold.close()
         self._worker.close(self._unmap)
@@ -154,8 +164,7 @@ class CudaIpcInlet:
         stream = self._pool.copies
         source, target = self._mapped + self._offset, self._pool.address
         try:
-            if event != _NO_EVENT:
-                stream.wait_event(self._events[event])
+            self._wait_for(event)
             try:
                 for span in spans:
                     self._driver.copy(target + span.destination, source + span.source, span.length, stream)
@@ -165,6 +174,15 @@ class CudaIpcInlet:
                 ended.synchronize()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise StreamLost(f"a copy between devices failed: {error}") from None
+
+    def _wait_for(self, event: int) -> None:
+        """Return when what was announced behind that event of the source's is written."""
+        if event == _NO_EVENT:
+            return
+        if not until(self._events[event].query, self._timeout_s, self._given_up):
+            if self._given_up.is_set():
+                raise StreamLost("the stream is closed")
+            raise TransferTimeout(f"the source's device did not write its blocks within {self._timeout_s} s")
 
     def _unmap(self) -> None:
         self._events = []

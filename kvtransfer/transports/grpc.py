@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagewire.core.errors import TransferFailed
+from pagewire.core.heap import keep_heap
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
-from pagewire.kvtransfer.transports.heap import keep_heap
 from pagewire.kvtransfer.transports.stream import check_block_bytes
 from pagewire.kvtransfer.wire import Ready
 

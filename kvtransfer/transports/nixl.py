@@ -20,12 +20,13 @@ from typing import Protocol, runtime_checkable
 
 from pagewire.core.errors import StreamLost, TransferFailed
 from pagewire.kvtransfer.carrier import Carrier, Move, spans
+from pagewire.kvtransfer.greeting_wire import MAX_CARD_BYTES
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.nixl_agent import STAMP_BYTES, NixlAgent, Region, Remote
 from pagewire.kvtransfer.transports.worker import Worker
-from pagewire.kvtransfer.wire import MAX_CARD_BYTES, Ready
+from pagewire.kvtransfer.wire import Ready
 
 NAME = "nixl"
 FLOW = Flow(window_bytes=32 << 20, message_bytes=4 << 20)

@@ -16,7 +16,6 @@ import importlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,13 +23,14 @@ from typing import Any
 
 from pagewire.core.errors import StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.plan import Span
+from pagewire.kvtransfer.transports.polling import until
 
 STAMP_BYTES = 16
 _PACKAGES = ("nixl", "nixl_cu12")  # "nixl" chooses between its builds for CUDA 12 and 13; one of them does alone
 # Microseconds between two turns of UCX's progress thread. It wakes up for what arrives; the Python API's own setting
 # is 0, with which the thread takes a whole core, idle or not.
 _PROGRESS_US = 10_000
-_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
+_LONGEST_PAUSE_S = 0.001
 # Set before the library is loaded, unless somebody did: no lines for the ordinary, no handlers for our signals, and
 # segments for TCP that are not 8 KiB.
 _ENVIRONMENT = {
@@ -186,15 +186,17 @@ class NixlAgent:
             raise StreamLost(f"NIXL could not read: {error}") from None
 
     def _finish(self, handle: int, timeout_s: float) -> None:
-        ends_s = time.monotonic() + timeout_s
         state = self._agent.postXferReq(handle, b"")
-        pause_s = _POLL_MIN_S
-        while state == self._nixl.NIXL_IN_PROG:
-            if self._given_up.wait(pause_s) or time.monotonic() > ends_s:
-                self.destroy()  # the fence, before anybody else gets the blocks
-                raise TransferTimeout(f"a read by NIXL was given up, or took longer than {timeout_s} s")
-            pause_s = min(2 * pause_s, _POLL_MAX_S)
-            state = self._agent.getXferStatus(handle)
+
+        def is_over() -> bool:
+            nonlocal state
+            if state == self._nixl.NIXL_IN_PROG:
+                state = self._agent.getXferStatus(handle)
+            return bool(state != self._nixl.NIXL_IN_PROG)
+
+        if not until(is_over, timeout_s, self._given_up, longest_pause_s=_LONGEST_PAUSE_S):
+            self.destroy()  # the fence, before anybody else gets the blocks
+            raise TransferTimeout(f"a read by NIXL was given up, or took longer than {timeout_s} s")
         if state != self._nixl.NIXL_SUCCESS:
             raise StreamLost(f"NIXL could not read: {state}")
 

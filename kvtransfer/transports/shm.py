@@ -1,10 +1,10 @@
 """The carrier between CPU pods of one host: the taker maps the source's pool and copies blocks out of it.
 
-The pool is a memfd. Its descriptor goes over a Unix socket, read-only, to whoever shows the one-time token that came
-with the proven welcome; seals keep everybody but the source's own processes from writing or resizing it: a pod's memory
-is written by that pod alone, and a taker's reads never fault. Nothing has a name that could outlive a pod, except the
-socket file under `shm_dir` while a stream opens. Knows nothing of shipments. Invariant: no source block outside the
-mapped pool is touched.
+The pool is a memfd. Its descriptor goes, read-only, to whoever shows the one-time token that came with the proven
+welcome (`DescriptorPost`); seals keep everybody but the source's own processes from writing or resizing it: a pod's
+memory is written by that pod alone, and a taker's reads never fault. Nothing has a name that could outlive a pod,
+except the socket file under `shm_dir` while a stream opens. Knows nothing of shipments. Invariant: no source block
+outside the mapped pool is touched.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import fcntl
 import functools
-import hmac
 import mmap
 import os
 import secrets
-import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +27,10 @@ from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.transports.descriptor_post import TOKEN_BYTES, DescriptorPost, fetch_descriptor
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "shm"
-TOKEN_BYTES = 32
-CONNECT_S = 4.0
 # Messages are tiny: their size sets how often one is written and credited, and how long the first is checksummed.
 FLOW = Flow(window_bytes=128 << 20, message_bytes=16 << 20)
 
@@ -52,23 +49,19 @@ class ShmOutlet:
             raise TransferFailed("this pool has no descriptor that another process could map")
         if fcntl.fcntl(memory.fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise TransferFailed("this pool is not sealed: whoever maps it could write into it")
-        self._memory = memory
-        self._address = _new_address(shm_dir)
-        self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._shm_dir = shm_dir
+        self._fd = memory.fd
+        self._num_blocks = memory.num_blocks
+        self._post: DescriptorPost | None = None
 
     async def open(self, card: bytes) -> bytes:
         """Listen for the one that holds our card. Raises TransferFailed."""
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
         try:
-            self._socket.bind(self._address)
-            self._socket.listen(4)
+            self._post = DescriptorPost(self._shm_dir, self._fd, token)
         except OSError as error:
-            raise TransferFailed(f"no socket at {self._address!r}: {error}") from error
-        self._serving = asyncio.create_task(self._serve(self._socket, token))
-        return _CARD.pack(token, self._memory.num_blocks) + self._address
+            raise TransferFailed(f"no socket in {self._shm_dir or 'this network namespace'}: {error}") from error
+        return _CARD.pack(token, self._num_blocks) + self._post.address
 
     def tag(self, batch: Batch) -> int:
         """There is nothing to know."""
@@ -79,27 +72,8 @@ class ShmOutlet:
 
     def close(self) -> None:
         """Stop listening. What was mapped stays mapped: the taker's stream ends with ours."""
-        if self._serving is not None:
-            self._serving.cancel()
-        self._unlisten()
-
-    async def _serve(self, listening: socket.socket, token: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(listening)
-            with connection:
-                connection.setblocking(False)
-                with contextlib.suppress(OSError, TimeoutError):
-                    if await _show(connection, token, self._memory):
-                        self._unlisten()
-                        return
-
-    def _unlisten(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-            if not self._address.startswith(b"\0"):
-                Path(os.fsdecode(self._address)).unlink(missing_ok=True)
+        if self._post is not None:
+            self._post.close()
 
 
 class ShmInlet:
@@ -124,7 +98,7 @@ class ShmInlet:
         token, num_blocks = _CARD.unpack_from(card)
         num_bytes = num_blocks * self._block_bytes
         try:
-            fd = await asyncio.to_thread(_fetch, card[_CARD.size :], token)
+            fd = await fetch_descriptor(card[_CARD.size :], token)
             try:
                 # A file that could shrink under us would end this process at the next read.
                 if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0 or os.fstat(fd).st_size < num_bytes:
@@ -184,37 +158,3 @@ def host_token(shm_dir: str = "") -> str:
     except OSError:
         return ""
     return f"{boot}.{place.st_dev:x}.{place.st_ino:x}"
-
-
-def _new_address(shm_dir: str) -> bytes:
-    name = f"pagewire-{secrets.token_hex(8)}"
-    return os.fsencode(Path(shm_dir) / name) if shm_dir else b"\0" + name.encode()
-
-
-async def _show(connection: socket.socket, token: bytes, memory: PoolMemory) -> bool:
-    """Hand the descriptor to a connection that shows the token; False when it does not."""
-    loop = asyncio.get_running_loop()
-    shown = b""
-    async with asyncio.timeout(CONNECT_S):
-        while len(shown) < TOKEN_BYTES and (more := await loop.sock_recv(connection, TOKEN_BYTES - len(shown))):
-            shown += more
-    if not hmac.compare_digest(shown, token) or memory.fd is None:
-        return False
-    fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
-    try:
-        socket.send_fds(connection, [b"k"], [fd])
-    finally:
-        os.close(fd)
-    return True
-
-
-def _fetch(address: bytes, token: bytes) -> int:
-    """Return a descriptor of the pool of whoever listens there. Raises OSError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(CONNECT_S)
-        connection.connect(address)
-        connection.sendall(token)
-        _, fds, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not fds:
-            raise OSError("no descriptor came")
-        return fds[0]

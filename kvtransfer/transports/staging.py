@@ -6,7 +6,7 @@ a device too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -52,10 +52,22 @@ def gather(memory: BlockMemory, block_ids: Sequence[int], staging: Staging) -> N
 
 
 def scatter(staging: Staging, memory: BlockMemory, moves: Sequence[Move]) -> None:
-    """Copy blocks from staging into the pool. Raises IndexError outside the pool."""
+    """Copy blocks from staging on a device into the pool there. Raises IndexError outside the pool."""
+    if not isinstance(memory, DevicePool):
+        raise TypeError("a pool on a host")
     size = memory.block_bytes
-    if isinstance(memory, DevicePool):
-        memory.copy_in(staging.tensor[: staging.num_bytes // size * size].view(-1, size), moves)
-        return
-    for position, block_id in moves:
-        memory.write(block_id, staging.view[position * size : (position + 1) * size])
+    memory.copy_in(staging.tensor[: staging.num_bytes // size * size].view(-1, size), moves)
+
+
+def scatter_summed(
+    staging: Staging, memory: BlockMemory, moves: Sequence[Move], seed: Callable[[int], int]
+) -> list[int]:
+    """Copy blocks from staging into a pool on the host; return the checksum of each, with the seed of its position.
+
+    Raises IndexError outside the pool.
+    """
+    size = memory.block_bytes
+    return [
+        memory.write_summed(block_id, staging.view[position * size : (position + 1) * size], seed(position))
+        for position, block_id in moves
+    ]

@@ -1,6 +1,6 @@
-"""The taker's end of a bulk stream: dials, reads messages, has them placed, gives credit, dials again.
+"""The taker's end towards one source: dials, greets, and keeps a bulk stream, by the best carrier that opens.
 
-Knows streams, greetings and delays; what is asked about a block is `Inbox`'s decision, how it gets here the carrier's.
+Knows greetings, carriers and delays; what goes on while a stream is up is `IncomingStream`'s.
 
     offered carriers -> dialling, the next carrier when one cannot be opened -> up -> lost (told once) -> dialling
 
@@ -21,11 +21,9 @@ import grpc
 from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.tasks import check_cancelled
-from pagewire.kvtransfer import wire
+from pagewire.kvtransfer import greeting_wire
 from pagewire.kvtransfer.carrier import Carrier, Inlet
 from pagewire.kvtransfer.greeting import Greeter
-from pagewire.kvtransfer.inbox import Inbox
-from pagewire.kvtransfer.placer import Placer
 from pagewire.kvtransfer.translation import Translation
 from pagewire.kvtransfer.transport import (
     BlockMemory,
@@ -36,14 +34,10 @@ from pagewire.kvtransfer.transport import (
     TransferCounters,
     TransportTimes,
 )
-from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, ended, order_of, why
-from pagewire.kvtransfer.wire import Credit, MalformedMessage
+from pagewire.kvtransfer.transports.incoming_stream import Call, IncomingStream, is_of_the_carrier, read
+from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, order_of, why
 
 log = logging.getLogger(__name__)
-
-CREDIT_DELAY_S = 0.005
-
-Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class _Otherwise(Exception):
@@ -87,7 +81,7 @@ class StreamReceiver:
         self._times = times or TransportTimes()
         self._carriers = tuple(carriers)
         self._offered = asyncio.Event()
-        self._stream: _Stream | None = None  # the one that is up
+        self._stream: IncomingStream | None = None  # the one that is up
         self._up = asyncio.Event()
         self._reason = "not dialled yet"
         self.offer(carriers)
@@ -105,7 +99,14 @@ class StreamReceiver:
     @property
     def transport(self) -> str:
         """The carrier of the stream that is up; empty without one."""
-        return self._stream.carrier.name if self._stream is not None else ""
+        stream = self._stream  # another thread may ask
+        return stream.carrier.name if stream is not None else ""
+
+    @property
+    def is_fallback(self) -> bool:
+        """True while blocks come by another carrier than the best that was offered, which has failed."""
+        stream, best = self._stream, self._carriers[:1]
+        return stream is not None and bool(best) and stream.carrier.name != best[0].name
 
     @property
     def reason(self) -> str:
@@ -152,7 +153,8 @@ class StreamReceiver:
 
     async def run(self) -> None:
         """Keep a stream until cancelled."""
-        delay_s, turn = self._times.reconnect_min_s, 0
+        times = self._times
+        delay_s, turn, has_learned = times.reconnect_min_s, 0, False
         while True:
             check_cancelled()
             await self._offered.wait()
@@ -160,29 +162,32 @@ class StreamReceiver:
             call: Call = self._channel.stream_stream(METHOD)()
             inlet: Inlet | None = None
             try:
-                translation = self._translation
-                inlet = carrier.inlet(translation.staging if translation else self._parts, self.source_id)
-                async with asyncio.timeout(self._times.connect_s):
+                inlet = carrier.inlet(self._landing, self.source_id)
+                async with asyncio.timeout(times.connect_s):
                     window_bytes = await self._greet(call, carrier, inlet)
                 check_cancelled()
-                delay_s = self._times.reconnect_min_s
+                delay_s, has_learned = times.reconnect_min_s, False
                 level = logging.WARNING if turn else logging.INFO  # what was preferred has failed
                 log.log(level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes)
-                turn = turn + 1 if await self._carry(_Stream(self, call, carrier, inlet, window_bytes)) else 0
-            except _Otherwise:
-                continue
+                turn = turn + 1 if await self._carry(self._begun(call, carrier, inlet, window_bytes)) else 0
+            except _Otherwise as error:
+                if not has_learned:  # now we are ready for it
+                    has_learned = True
+                    continue
+                self._reason = f"the source says of its blocks, each time anew, {error}"
+                turn, delay_s, has_learned = 0, min(delay_s * 2, times.reconnect_max_s), False
             except (*BROKEN, PagewireError) as error:
                 if self._reason != why(error):
                     self._reason = why(error)
                     log.warning("no stream for blocks to %s by %s: %s", self.source_id, carrier.name, self._reason)
-                if _is_of_the_carrier(error) and (turn + 1) % len(self._carriers):
+                if is_of_the_carrier(error) and (turn + 1) % len(self._carriers):
                     turn += 1
                     continue
-                turn, delay_s = 0, min(delay_s * 2, self._times.reconnect_max_s)
+                turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)
             except Exception as error:  # our own bug: it costs this stream, not every one after it
                 self._reason = f"internal error: {error}"
                 log.exception("the stream for blocks from %s broke", self.source_id)
-                turn, delay_s = 0, min(delay_s * 2, self._times.reconnect_max_s)
+                turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)
             finally:
                 call.cancel()
                 if inlet is not None:
@@ -190,18 +195,23 @@ class StreamReceiver:
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
 
+    @property
+    def _landing(self) -> BlockMemory:
+        """What an inlet writes into."""
+        return self._parts if self._translation is None else self._translation.staging
+
     def _not_connected(self) -> TransferFailed:
         return TransferFailed(f"no stream for blocks to {self.source_id}: {self._reason}")
 
     async def _greet(self, call: Call, carrier: Carrier, inlet: Inlet) -> int:
-        challenge = wire.decode_challenge(await _read(call))
-        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        challenge = greeting_wire.decode_challenge(await read(call))
+        nonce = secrets.token_bytes(greeting_wire.NONCE_BYTES)
         window_bytes = (self._flow or carrier.flow).window_bytes
         hello = self._greeter.hello(
             self.source_id, challenge, nonce, window_bytes, carrier=carrier.name, card=inlet.card
         )
-        await call.write(wire.encode_hello(hello))
-        welcome = wire.decode_welcome(await _read(call))
+        await call.write(greeting_wire.encode_hello(hello))
+        welcome = greeting_wire.decode_welcome(await read(call))
         self._greeter.check(self.source_id, hello, challenge, welcome)
         self._learn(welcome.order, welcome.num_groups)
         await inlet.open(welcome.card)
@@ -220,15 +230,27 @@ class StreamReceiver:
             raise PeerMismatch(str(error)) from None
         self._translation = None if is_ours else Translation(self._memory, self._layout, order)
         self._parts, self._num_groups, self._source_order = parts, num_groups, order
-        raise _Otherwise
+        raise _Otherwise(f"{order!r} in {num_groups} parts")
 
-    async def _carry(self, stream: _Stream) -> bool:
+    def _begun(self, call: Call, carrier: Carrier, inlet: Inlet, window_bytes: int) -> IncomingStream:
+        return IncomingStream(
+            call,
+            carrier,
+            inlet,
+            memory=self._parts,
+            translation=self._translation,
+            counters=self.counters,
+            window_bytes=window_bytes,
+            place_s=self._times.place_s,
+        )
+
+    async def _carry(self, stream: IncomingStream) -> bool:
         """Read and place until the stream ends; True when its carrier failed. Raises our own cancellation alone."""
         self._reason = ""
         self._stream = stream
         self._up.set()
         try:
-            await stream.run(self._times.place_s)
+            await stream.run()
         finally:
             self._stream = None
             self._up.clear()
@@ -237,117 +259,3 @@ class StreamReceiver:
             self._on_lost(self.source_id, stream.inbox.clear())
             await stream.settled()
         return stream.carrier_failed
-
-    def new_placer(self, inbox: Inbox, inlet: Inlet) -> Placer:
-        """Return what places for one stream."""
-        return Placer(inbox, inlet, self._parts, self._times.place_s, self._translation)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of what travels: a block, or a part of one."""
-        return self._parts.block_bytes
-
-
-class _Stream:
-    """One stream that is up: who reads, places and gives credit on it."""
-
-    def __init__(self, receiver: StreamReceiver, call: Call, carrier: Carrier, inlet: Inlet, window_bytes: int) -> None:
-        self.carrier = carrier
-        self.inbox = Inbox(receiver.block_bytes, receiver.counters, self._credit, inlet.done)
-        self.placer = receiver.new_placer(self.inbox, inlet)
-        self.reason = ""
-        self.carrier_failed = False
-        self._call = call
-        self._inlet = inlet
-        self._block_bytes = receiver.block_bytes
-        self._window_bytes = window_bytes
-        self._credits: dict[ShipmentKey, int] = {}
-        self._credit_bytes = 0
-        self._credit_timer: asyncio.TimerHandle | None = None
-        self._credited = asyncio.Event()
-        self._placing = asyncio.create_task(self._place())
-        self._crediting = asyncio.create_task(self._write_credit())
-
-    def end(self, reason: str) -> None:
-        """End it; the first reason stands."""
-        self.reason = self.reason or reason
-        self._call.cancel()
-
-    async def run(self, arrival_s: float) -> None:
-        """Read until it ends; raises nothing but the caller's cancellation."""
-        try:
-            while True:
-                ready = wire.decode_ready(await _read(self._call), self._block_bytes)
-                async with asyncio.timeout(arrival_s):
-                    await self._inlet.arrived(ready)
-                self.inbox.accept(ready)
-                self.placer.wake()
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            # grpc.aio raises this too when the call alone was cancelled, by `end` or for a credit that failed.
-            if task is None or task.cancelling():
-                raise
-        except (*BROKEN, TransferFailed) as error:
-            self.carrier_failed = _is_of_the_carrier(error)
-            self.reason = self.reason or why(error)
-        finally:
-            self._inlet.close()
-            self._placing.cancel()
-            self._crediting.cancel()
-
-    async def settled(self) -> None:
-        """Return when nothing is written for it any more and every claim is settled."""
-        try:
-            await ended(self._placing, self._crediting)
-        finally:
-            self.placer.give_up()
-
-    async def _place(self) -> None:
-        try:
-            await self.placer.run()
-        except TransferFailed as error:
-            self.carrier_failed = True
-            self.end(f"the carrier {self.carrier.name} failed: {error.message}")
-        except Exception as error:
-            # A sink that raises is our own bug: end the stream loudly, so that its shipments are settled.
-            log.exception("blocks could not be placed")
-            self.end(f"internal error: {error}")
-
-    def _credit(self, credit: Credit) -> None:
-        """Give credit, by the quarter of a window or soon: a message of its own costs as much as half a payload's."""
-        self._credits[credit.key] = self._credits.get(credit.key, 0) + credit.num_bytes
-        self._credit_bytes += credit.num_bytes
-        if self._credit_bytes >= self._window_bytes // 4:
-            self._credited.set()
-        elif self._credit_timer is None:
-            self._credit_timer = asyncio.get_running_loop().call_later(CREDIT_DELAY_S, self._credited.set)
-
-    async def _write_credit(self) -> None:
-        try:
-            while True:
-                await self._credited.wait()
-                self._credited.clear()
-                self._credit_bytes = 0
-                if self._credit_timer is not None:
-                    self._credit_timer.cancel()
-                    self._credit_timer = None
-                while self._credits:
-                    key = next(iter(self._credits))
-                    await self._call.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
-        except BROKEN as error:
-            self.end(why(error))
-
-
-def _is_of_the_carrier(error: BaseException) -> bool:
-    """Return whether another carrier may fare better."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.code() is grpc.StatusCode.FAILED_PRECONDITION
-    return isinstance(error, TransferFailed | TimeoutError) and not isinstance(error, MalformedMessage)
-
-
-async def _read(call: Call) -> bytes:
-    """Return the next message; raises MalformedMessage at the end of the stream."""
-    data = await call.read()
-    if not isinstance(data, bytes):
-        raise MalformedMessage(f"the source closed it: {await call.details()}")
-    return data

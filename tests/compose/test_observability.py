@@ -25,6 +25,7 @@ ALERTS = {
     "PagewireZeroHitIndex": "alert-zero-hit-index",
     "PagewireSloBurnRate": "alert-slo-burn-rate",
     "PagewireExposedTransfer": "alert-exposed-transfer",
+    "PagewireLinkFallback": "alert-link-fallback",
     "PagewireOrphanLeases": "alert-orphan-leases",
 }
 # What the dashboard asks for that comes with vLLM, examples/online_serving/prometheus_grafana/grafana.json.

@@ -31,6 +31,7 @@ ALERTS = (
     "alert-zero-hit-index",
     "alert-slo-burn-rate",
     "alert-exposed-transfer",
+    "alert-link-fallback",
     "alert-orphan-leases",
 )
 

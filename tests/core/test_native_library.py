@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -62,6 +63,16 @@ def test_a_build_has_its_name_at_once_and_keeps_it(source: Path, tmp_path: Path)
     fresh, kept = (subprocess.run(command, capture_output=True, text=True, check=True, env=environ) for _ in range(2))
     assert fresh.stdout == kept.stdout
     assert len(fresh.stdout.split()[1]) == 16
+
+
+@NEEDS_COMPILER
+def test_what_is_kept_waits_for_no_builder(source: Path, tmp_path: Path) -> None:
+    """As one that was stopped while it had the lock."""
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
+    folder = os.open(tmp_path / "pagewire" / "native", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
+    os.close(folder)
 
 
 @NEEDS_COMPILER

@@ -74,6 +74,7 @@ async def test_predictions_are_made_and_learned_from_in_either_mode(model: Path)
         assert samples["prefill_correction", "local"] == 1.0
         assert samples["prefill_correction", "remote"] > 1.0
         assert samples["link_seconds_per_byte", "p0"] > 0
+        assert samples["link_fallback", "p0", asked.report.transport] == 0
         assert samples["kv_blocks_quarantined",] == 0
 
 

@@ -43,7 +43,7 @@ def num_groups(taker: Pod) -> int:
 
 def parts_here(cluster: Pods) -> int:
     """How many parts of the one shipment are in their places at the decode pod."""
-    return sum(len(shipment._verified) for shipment in cluster.d.open_shipments)
+    return sum(shipment._arrivals.num_parts for shipment in cluster.d.open_shipments)
 
 
 async def warm(cluster: Pods) -> int:

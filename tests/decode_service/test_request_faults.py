@@ -10,7 +10,7 @@ from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until, wire_to
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Candidate
-from pagewire.engine.exchange.peers import FORGET_S
+from pagewire.engine.exchange.peer import FORGET_S
 
 LONG = prompt(1, 100)
 NOBODY = Candidate(pod_id="p9", address="127.0.0.1:1")
@@ -52,6 +52,26 @@ async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated:
         await until(lambda: gone._alone_since_s is not None)
         cluster.d.advance(FORGET_S + 1)
         await until(lambda: peers.known(moved.pod_id, moved.address) is None)
+
+
+async def test_a_link_to_whom_a_pod_replaced_costs_its_own_stream_nothing(model: Path, colocated: Colocated) -> None:
+    """A taker that still dials a pod in whose place this one came has two links to it: one ends, the other one
+    stays."""
+    async with pods(model) as cluster:
+        await cluster.ask("a", LONG)
+        peers = cluster.d.service._exchange.peers
+        stream = peers.at(cluster.p.pod_id, cluster.p.candidate.address).receiver._stream
+        assert stream is not None
+        replaced = Candidate(pod_id="p7", address=cluster.p.candidate.address)
+        await cluster.ask("b", prompt(2, 50), candidates=[replaced])
+        links = cluster.p.service._exchange._links_of["d0"]
+        assert len(links) == 2
+        await until(lambda: peers.at(replaced.pod_id, replaced.address)._alone_since_s is not None)
+        cluster.d.advance(FORGET_S + 1)
+        await until(lambda: len(links) == 1)
+        again = await cluster.ask("c", prompt(3, 50))
+        assert (again.tokens, again.report.placement) == (colocated.answer(prompt(3, 50)), "remote")
+        assert peers.at(cluster.p.pod_id, cluster.p.candidate.address).receiver._stream is stream
 
 
 @pytest.mark.parametrize("why", ["draining", "full", "ticket"])

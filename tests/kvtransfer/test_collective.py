@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import torch
-from cuda_source import device_pool
+from device_pools import device_pool
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed

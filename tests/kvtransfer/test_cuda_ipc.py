@@ -12,19 +12,20 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
-from cuda_source import device_pool
+from device_pools import device_pool
 from transport_rigs import NUM_BLOCKS, pool
 
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_driver import CudaDriver
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
 from pagewire.kvtransfer.wire import Ready
 
@@ -79,6 +80,25 @@ def test_pools_on_a_host_are_refused() -> None:
 def test_a_missing_driver_is_a_named_error() -> None:
     with pytest.raises(TransferFailed, match="no CUDA driver"):
         CudaDriver(0)
+
+
+class Unwritten:
+    """An event that never happens, as of a source whose device stands still."""
+
+    def query(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_source_that_never_writes_what_it_announced_costs_the_deadline_and_no_copy(is_closed: bool) -> None:
+    """Needs no device: what waits for one comes first, and whatever is copied would fail."""
+    inlet = CudaIpcInlet(cast("DevicePool", object()), timeout_s=60.0 if is_closed else 0.05)
+    inlet._events = [cast("torch.cuda.Event", Unwritten())]
+    if is_closed:
+        inlet._given_up.set()
+    with pytest.raises(StreamLost if is_closed else TransferTimeout):
+        inlet._wait_for(0)
+    inlet._wait_for(NUM_EVENTS)  # nothing was written: there is nothing to wait for
 
 
 class Source:

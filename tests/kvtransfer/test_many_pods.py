@@ -12,11 +12,10 @@ import contextlib
 import pytest
 from shipping import Shipping
 from sources import SourceProcess
-from transport_rigs import BETWEEN_PROCESSES, CARRIERS, NUM_BLOCKS, SMALL, Recorder, pool, taking
+from transport_rigs import BETWEEN_PROCESSES, CARRIERS, NUM_BLOCKS, SMALL, Recorder, each_of, pool, taking, target_pool
 
 from pagewire.kvtransfer.effects import Outcome
-from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.transport import ShipmentKey
+from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 
 PART = NUM_BLOCKS // 2
@@ -28,14 +27,16 @@ class Taker:
     def __init__(self, pod_id: str, recorder: Recorder) -> None:
         self.pod_id = pod_id
         self.recorder = recorder
-        self.streams: list[tuple[StreamReceiver, PoolMemory]] = []
+        self.streams: list[tuple[StreamReceiver, BlockMemory]] = []
         self.shippings: list[list[Shipping]] = []
 
     async def dial(self, source: SourceProcess, carrier: str, stack: contextlib.AsyncExitStack) -> None:
         shippings: list[Shipping] = []
         heard = _Losses(self.recorder, shippings)
         stream = await stack.enter_async_context(
-            taking(source.port, (CARRIERS[carrier](),), heard, pod_id=self.pod_id, flow=SMALL)
+            taking(
+                source.port, (CARRIERS[carrier](),), heard, pod_id=self.pod_id, flow=SMALL, memory=target_pool(carrier)
+            )
         )
         self.streams.append(stream)
         self.shippings.append(shippings)
@@ -64,7 +65,7 @@ class _Losses(Recorder):
         self._recorder.note()
 
 
-@pytest.mark.parametrize("carrier", BETWEEN_PROCESSES)
+@pytest.mark.parametrize("carrier", each_of(BETWEEN_PROCESSES))
 async def test_pods_join_and_are_killed_while_others_ship(carrier: str) -> None:
     original, recorder = pool(filled=True), Recorder()
     async with contextlib.AsyncExitStack() as stack:

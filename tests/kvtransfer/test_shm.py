@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,16 @@ from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
+from pagewire.kvtransfer.transports.descriptor_post import CONNECT_S, TOKEN_BYTES, fetch_descriptor
 from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)
 
 
-def a_descriptor(card: bytes, token: bytes) -> int:
+async def a_descriptor(card: bytes, token: bytes) -> int:
     """Fetch the pool's descriptor as an inlet does."""
-    return shm._fetch(card[shm._CARD.size :], token)
+    return await fetch_descriptor(card[shm._CARD.size :], token)
 
 
 @pytest.mark.parametrize("where", ["abstract", "directory"])
@@ -46,7 +49,7 @@ async def test_a_taker_maps_the_pool_and_copies_out_of_it(where: str, tmp_path: 
 async def test_the_descriptor_is_good_for_reading_alone() -> None:
     outlet = ShmOutlet("", pool(filled=True), "D")
     card = await outlet.open(b"")
-    fd = await asyncio.to_thread(a_descriptor, card, card[: shm.TOKEN_BYTES])
+    fd = await a_descriptor(card, card[:TOKEN_BYTES])
     outlet.close()
     again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)  # the kernel opens a memfd anew for whoever asks ...
     for mine in (fd, again):
@@ -64,13 +67,47 @@ async def test_a_wrong_token_gets_nothing_and_spoils_nothing() -> None:
     outlet, inlet = ShmOutlet("", source, "D"), ShmInlet(pool(filled=False), "P")
     card = await outlet.open(b"")
     with pytest.raises(OSError, match=r"no descriptor|reset"):
-        await asyncio.to_thread(a_descriptor, card, bytes(shm.TOKEN_BYTES))
+        await a_descriptor(card, bytes(TOKEN_BYTES))
     await inlet.open(card)
     late = ShmInlet(pool(filled=False), "P")
     with pytest.raises(TransferFailed, match="cannot be mapped"):
         await late.open(card)  # the token is good once
     outlet.close()
     inlet.close()
+
+
+async def test_who_connects_and_says_nothing_holds_up_nobody() -> None:
+    outlet, inlet = ShmOutlet("", pool(filled=True), "D"), ShmInlet(pool(filled=False), "P")
+    card = await outlet.open(b"")
+    with contextlib.ExitStack() as silent:
+        for _ in range(3):
+            silent.enter_context(socket.socket(socket.AF_UNIX)).connect(card[shm._CARD.size :])
+        async with asyncio.timeout(CONNECT_S / 2):  # far less than one of them may take
+            await inlet.open(card)
+    outlet.close()
+    inlet.close()
+
+
+async def test_a_taker_that_is_cancelled_keeps_no_descriptor() -> None:
+    """Cancelled at each step of the exchange in turn: what came is given back."""
+    source, target = pool(filled=True), pool(filled=False)
+    await a_round(source, target, 0)
+    before = len(os.listdir("/proc/self/fd"))
+    for steps in range(12):
+        await a_round(source, target, steps)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def a_round(source: PoolMemory, target: PoolMemory, steps: int) -> None:
+    outlet, inlet = ShmOutlet("", source, "D"), ShmInlet(target, "P")
+    opening = asyncio.create_task(inlet.open(await outlet.open(b"")))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    outlet.close()
+    inlet.close()
+    await asyncio.sleep(0.01)  # what was cancelled closes its sockets in turns of the loop
 
 
 async def test_a_card_that_lies_is_refused() -> None:
@@ -80,7 +117,7 @@ async def test_a_card_that_lies_is_refused() -> None:
             await inlet.open(card)
     outlet = ShmOutlet("", pool(filled=True), "D")
     card = await outlet.open(b"")
-    larger = shm._CARD.pack(card[: shm.TOKEN_BYTES], NUM_BLOCKS + 1) + card[shm._CARD.size :]
+    larger = shm._CARD.pack(card[:TOKEN_BYTES], NUM_BLOCKS + 1) + card[shm._CARD.size :]
     with pytest.raises(TransferFailed, match="not what its card says"):
         await inlet.open(larger)
     outlet.close()

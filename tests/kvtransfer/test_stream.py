@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import platform
+import itertools
 from collections.abc import AsyncIterator
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import grpc
 import pytest
@@ -27,13 +28,12 @@ from transport_rigs import (
 )
 
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer import wire
+from pagewire.kvtransfer import greeting_wire, wire
 from pagewire.kvtransfer.carrier import Carrier, Inlet
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransportTimes
 from pagewire.kvtransfer.transports.grpc import GRPC
-from pagewire.kvtransfer.transports.heap import keep_heap
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS, METHOD
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -75,8 +75,8 @@ async def open_call(sender: StreamSender) -> AsyncIterator[grpc.aio.StreamStream
         data = await call.read()
         assert isinstance(data, bytes)
         greeter = Greeter(peer_id="D", block_bytes=BLOCK_BYTES, secret=SECRET)
-        hello = greeter.hello("P", wire.decode_challenge(data), bytes(16), SMALL.window_bytes, carrier="grpc")
-        await call.write(wire.encode_hello(hello))
+        hello = greeter.hello("P", greeting_wire.decode_challenge(data), bytes(16), SMALL.window_bytes, carrier="grpc")
+        await call.write(greeting_wire.encode_hello(hello))
         await call.read()
         yield call
 
@@ -125,8 +125,10 @@ async def test_an_overheard_hello_is_worth_nothing() -> None:
     async with raw_call(sender) as call:
         data = await call.read()
         assert isinstance(data, bytes)
-        challenge = wire.decode_challenge(data)
-        overheard = wire.encode_hello(greeter.hello("P", challenge, bytes(16), SMALL.window_bytes, carrier="grpc"))
+        challenge = greeting_wire.decode_challenge(data)
+        overheard = greeting_wire.encode_hello(
+            greeter.hello("P", challenge, bytes(16), SMALL.window_bytes, carrier="grpc")
+        )
         await call.write(overheard)
         assert isinstance(await call.read(), bytes)
         assert sender.is_connected("D")
@@ -234,7 +236,7 @@ async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest
         receiver = a_receiver(channel, carriers=(broken, unknown, GRPC))
         async with running(receiver):
             await receiver.connected(10)
-            assert receiver.transport == "grpc"
+            assert (receiver.transport, receiver.is_fallback) == ("grpc", True)
     assert "by broken: TransferFailed: no such memory" in caplog.text
     assert "by unknown: FAILED_PRECONDITION" in caplog.text
 
@@ -248,10 +250,7 @@ async def test_nothing_is_dialled_before_a_carrier_is_offered() -> None:
                 await receiver.connected(0.01)
             receiver.offer((GRPC,))
             await receiver.connected(10)
-
-
-def test_the_heap_is_kept_where_the_c_library_can_be_told() -> None:
-    assert keep_heap() is (platform.libc_ver()[0] == "glibc")
+            assert (receiver.transport, receiver.is_fallback) == ("grpc", False)
 
 
 async def test_a_carrier_that_breaks_in_no_foreseen_way_costs_a_stream_and_not_the_next() -> None:
@@ -281,3 +280,41 @@ async def test_who_offers_nothing_any_more_is_not_dialled() -> None:
                 await receiver.connected(0.3)
             receiver.offer((GRPC,))
             await receiver.connected(10)
+
+
+async def test_a_source_that_changes_its_mind_at_each_greeting_is_dialled_at_leisure() -> None:
+    """What it says of its blocks is believed once; who says another thing each time is not dialled without a pause."""
+    sender = a_sender()
+    answered = itertools.count(1)
+    welcome = sender._greeter.welcome
+
+    def otherwise(hello: greeting_wire.Hello, challenge: bytes, card: bytes, _num_groups: int) -> greeting_wire.Welcome:
+        return welcome(hello, challenge, card, 2 ** (next(answered) % 2 + 1))
+
+    sender._greeter = cast("Greeter", SimpleNamespace(admit=sender._greeter.admit, welcome=otherwise, order=""))
+    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel)
+        async with running(receiver), asyncio.timeout(10):
+            while "each time anew" not in receiver.reason:
+                with contextlib.suppress(TransferFailed):
+                    await receiver.connected(0.01)
+
+
+async def test_a_message_that_its_carrier_does_not_carry_in_time_ends_the_stream_and_not_the_next() -> None:
+    at_p, recorder, faults = Recorder(), Recorder(), Faults()
+    faults.carry_hangs_at = 0
+    sender = StreamSender(
+        pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(faults.around(GRPC),), on_lost=at_p.on_lost,
+        times=dataclasses.replace(FAST, carry_s=0.2),
+    )  # fmt: skip
+    async with serving(sender) as address, taking(int(address.rpartition(":")[2]), (GRPC,), recorder) as (receiver, _):
+        receiver.register(1, 1, RecordingSink(recorder))
+        sender.send("D", 1, 1, [(0, 0)])
+        await at_p.until(lambda: len(at_p.lost) == 1)
+        await recorder.until(lambda: len(recorder.lost) == 1)
+        assert "TransferTimeout: a message was not carried within 0.2 s" in receiver.reason
+        await receiver.connected(10)
+        again = RecordingSink(recorder)
+        receiver.register(1, 2, again)
+        sender.send("D", 1, 2, [(3, 3)])
+        await recorder.until(lambda: again.placed == [3])

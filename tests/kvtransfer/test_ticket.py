@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.errors import Unauthenticated
-from pagewire.kvtransfer.ticket import TICKET_BYTES, TicketClaims, TicketKey, TicketLedger
+from pagewire.kvtransfer.ticket import TICKET_BYTES, TicketClaims, TicketKey
+from pagewire.kvtransfer.ticket_ledger import TicketLedger
 
 KEY = TicketKey(b"cluster secret", skew_s=30)
 CLAIMS = TicketClaims(request_id="r-1", source="P", target="D", shipment_id=7, first_block=3, generation=1)

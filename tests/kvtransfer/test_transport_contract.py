@@ -1,4 +1,4 @@
-"""The contract of `kvtransfer/transport.py`, run against every transport that a plain machine has.
+"""The contract of `kvtransfer/transport.py`, run against every transport; those of devices where there are some.
 
 Proves placement, isolation of shipments, bounded flight, fencing and loss over the real code of both ends (loopback
 gRPC). Cannot prove speed, or behaviour under a real network's losses.
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sources import Rig, make_rig
-from transport_rigs import BLOCK_BYTES, CARRIERS, SMALL
+from transport_rigs import BLOCK_BYTES, CARRIERS, SMALL, each_of
 
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
@@ -19,7 +19,7 @@ from pagewire.kvtransfer.transport import ShipmentKey
 WINDOW_BLOCKS = SMALL.window_bytes // BLOCK_BYTES
 
 
-@pytest.fixture(params=sorted(CARRIERS))
+@pytest.fixture(params=each_of(CARRIERS))
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     async with make_rig(request.param) as rig:
         yield rig
@@ -172,7 +172,7 @@ async def test_a_pod_without_a_stream_is_sent_nothing(rig: Rig) -> None:
         await rig.source.send("E", 1, 1, blocks([1]))
 
 
-@pytest.mark.parametrize("name", sorted(CARRIERS))
+@pytest.mark.parametrize("name", each_of(CARRIERS))
 async def test_a_block_larger_than_the_window_share_travels_alone(name: str) -> None:
     tight = type(SMALL)(window_bytes=BLOCK_BYTES, message_bytes=BLOCK_BYTES // 2)
     async with make_rig(name, tight) as rig:

@@ -2,6 +2,9 @@
 
 Whatever goes wrong: the taker has exactly the source's bytes, or a loss with a named cause and a right prefix; no claim
 stays open, and the next shipment on the stream, or on the one after it, arrives: no credit is owed for ever.
+
+Bytes that change on their way are tried where a CPU touches them. Between devices none does, and there is no checksum:
+what travels there rests on the hardware's own, and what a source may have changed on its lifeline.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from faulty_carrier import Faults
 from faulty_channel import FaultyChannel, Plan, corrupt, duplicate, reorder, swallow
 from shipping import Shipping
 from sources import Source, started
-from transport_rigs import CARRIERS, FAST, SECRET, SMALL, Recorder, pool, running
+from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, each_of, pool, running, target_pool
 
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
@@ -23,6 +26,7 @@ from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 
 NUM = 20
 LOST = {"stream_lost", "transfer_timeout", "block_corrupt"}
+where_a_cpu_touches_the_payload = pytest.mark.parametrize("setting", each_of(ON_HOSTS), indirect=True)
 
 
 class Setting:
@@ -67,9 +71,9 @@ class Setting:
             assert shipping.shipment.num_quarantined == 0
 
 
-@pytest.fixture(params=sorted(CARRIERS))
+@pytest.fixture(params=each_of(CARRIERS))
 async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
-    faults, target = Faults(), pool(filled=False)
+    faults, target = Faults(), target_pool(request.param)
     async with (
         started(request.param, Recorder(), SMALL.message_bytes) as source,
         grpc.aio.insecure_channel(f"127.0.0.1:{source.port}", options=CHANNEL_OPTIONS) as plain,
@@ -129,6 +133,7 @@ async def test_late_messages_of_a_shipment_that_ended(setting: Setting) -> None:
     assert all(setting.target.read(index) == zeros for index in range(NUM))
 
 
+@where_a_cpu_touches_the_payload
 async def test_a_block_that_lands_spoilt_is_asked_for_again(setting: Setting) -> None:
     setting.faults.spoil = {3: 1, 4: 1, 11: 1}
     shipping = await setting.begin()
@@ -138,6 +143,7 @@ async def test_a_block_that_lands_spoilt_is_asked_for_again(setting: Setting) ->
     await setting.still_serves()
 
 
+@where_a_cpu_touches_the_payload
 async def test_a_block_that_lands_spoilt_twice_is_as_a_dead_peer(setting: Setting) -> None:
     setting.faults.spoil = {5: 2}
     shipping = await setting.begin()
@@ -194,6 +200,7 @@ async def test_a_placement_that_hangs_quarantines_its_blocks_until_it_has_ended(
     await setting.still_serves()
 
 
+@where_a_cpu_touches_the_payload
 async def test_a_source_block_that_changes_under_a_copy_is_noticed(setting: Setting) -> None:
     """As when a source gave it away too early: what lies there is not what was announced, and is asked for again."""
 

@@ -12,27 +12,18 @@ import asyncio
 import sys
 
 import torch
-from transport_rigs import NUM_BLOCKS, pool
+from device_pools import device_pool
 
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcOutlet
-from pagewire.kvtransfer.transports.device_pool import DevicePool
 
 WAIT_CYCLES = 500_000_000  # of the device's clock: some hundred milliseconds
-
-
-def device_pool(*, filled: bool, device: int = 0) -> DevicePool:
-    """`transport_rigs.pool` on a device."""
-    host = pool(filled=filled)
-    blocks = torch.stack([torch.frombuffer(bytearray(host.read(i)), dtype=torch.uint8) for i in range(NUM_BLOCKS)])
-    return DevicePool(blocks.to(f"cuda:{device}"))
 
 
 async def main() -> None:
     """Serve until stdin ends."""
     memory = device_pool(filled=True)
-    torch.cuda.synchronize()
     outlet = CudaIpcOutlet(memory)
     print((await outlet.open(b"")).hex(), flush=True)
     writing = torch.cuda.Stream()  # type: ignore[no-untyped-call]

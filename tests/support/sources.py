@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from faulty_carrier import Faults
-from transport_rigs import CARRIERS, FAST, SECRET, SMALL, Recorder, RecordingSink, pool, serving, taking
+from transport_rigs import (
+    CARRIERS,
+    FAST,
+    SECRET,
+    SMALL,
+    Recorder,
+    RecordingSink,
+    pool,
+    serving,
+    source_pool,
+    taking,
+    target_pool,
+)  # fmt: skip
 
 from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.transport import BlockMemory, Flow, LostCallback, Receiver, ShipmentKey
@@ -28,7 +40,7 @@ class SourceEnd:
     """The source's end itself: a filled pool, its streams, and the faults of its carrier."""
 
     def __init__(self, carrier: str, message_bytes: int, on_lost: LostCallback) -> None:
-        self.memory, self.faults = pool(filled=True), Faults()
+        self.memory, self.faults = source_pool(carrier), Faults()
         self.sender = StreamSender(
             pod_id="P", secret=SECRET, memory=self.memory, carriers=(self.faults.around(CARRIERS[carrier]()),),
             on_lost=on_lost, message_bytes=message_bytes, times=FAST,
@@ -203,7 +215,7 @@ async def make_rig(name: str, flow: Flow = SMALL) -> AsyncIterator[Rig]:
     p, d = Recorder(), Recorder()
     async with (
         started(name, p, flow.message_bytes) as source,
-        taking(source.port, (CARRIERS[name](),), d, flow=flow) as (receiver, target),
+        taking(source.port, (CARRIERS[name](),), d, flow=flow, memory=target_pool(name)) as (receiver, target),
     ):
         rig = Rig(source, receiver, target, (p, d))
         rig.disconnect = lambda: receiver.drop("the test says so")

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import grpc
+import pytest
 
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransportTimes
+from pagewire.kvtransfer.transport import BlockMemory, Flow, ShipmentKey, TransportTimes
 from pagewire.kvtransfer.transports import nixl
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.local import LocalPools
@@ -22,6 +24,9 @@ from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
+
+if TYPE_CHECKING:  # torch, only where it is used
+    from pagewire.kvtransfer.transports.device_pool import DevicePool
 
 BLOCK_BYTES = 1024
 NUM_BLOCKS = 64
@@ -38,6 +43,11 @@ def _collective() -> Carrier:
     return carrier
 
 
+def _cuda_ipc() -> Carrier:
+    carrier: Carrier = importlib.import_module("pagewire.kvtransfer.transports.cuda_ipc").carrier()
+    return carrier
+
+
 LOCAL_POOLS = LocalPools()
 CARRIERS: dict[str, Callable[[], Carrier]] = {
     "local": lambda: LOCAL_POOLS.offer().carrier,
@@ -45,9 +55,46 @@ CARRIERS: dict[str, Callable[[], Carrier]] = {
     "shm": shm_carrier,
     "collective": _collective,
     "nixl": nixl.carrier,
+    "cuda_ipc": _cuda_ipc,
+    "nccl": _collective,
 }
-"""Every carrier that the contract suite runs on this machine."""
+"""Every carrier that the contract suite runs, `collective` under the name of each of its backends' devices."""
+ON_DEVICES = {"cuda_ipc": (0, 0), "nccl": (0, 1)}  # two ranks of NCCL do not share a device
+"""Those whose pools lie on CUDA devices, and on which: the source's, the taker's. No CPU touches their payload."""
+ON_HOSTS = tuple(sorted(CARRIERS.keys() - ON_DEVICES))
 BETWEEN_PROCESSES = tuple(sorted(CARRIERS.keys() - {"local"}))
+
+
+def each_of(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test: those that need devices are marked, and skipped by name where there are too few."""
+    return [pytest.param(name, marks=_marks(name)) for name in sorted(names)]
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    if name not in ON_DEVICES:
+        return []
+    needed = max(ON_DEVICES[name]) + 1
+    found: int = importlib.import_module("device_pools").num_devices()
+    reason = f"CUDA devices for {name}: {needed} needed, {found} here"
+    return [pytest.mark.gpu, pytest.mark.skipif(found < needed, reason=reason)]
+
+
+def source_pool(carrier: str) -> PoolMemory | DevicePool:
+    """A source's pool, filled, where that carrier wants it."""
+    return _pool_of(carrier, 0)
+
+
+def target_pool(carrier: str) -> PoolMemory | DevicePool:
+    """A taker's pool, of zeros, where that carrier wants it."""
+    return _pool_of(carrier, 1)
+
+
+def _pool_of(carrier: str, end: int) -> PoolMemory | DevicePool:
+    if carrier not in ON_DEVICES:
+        return pool(filled=end == 0)
+    pools = importlib.import_module("device_pools")
+    made: DevicePool = pools.device_pool(filled=end == 0, device=ON_DEVICES[carrier][end])
+    return made
 
 
 def pool(num_blocks: int = NUM_BLOCKS, *, filled: bool) -> PoolMemory:
@@ -148,10 +195,11 @@ async def running(receiver: StreamReceiver) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def taking(
-    port: int, carriers: tuple[Carrier, ...], recorder: Recorder, *, pod_id: str = "D", flow: Flow = SMALL
-) -> AsyncIterator[tuple[StreamReceiver, PoolMemory]]:
-    """A taker whose stream is up, and its pool."""
-    target = pool(filled=False)
+    port: int, carriers: tuple[Carrier, ...], recorder: Recorder, *, pod_id: str = "D", flow: Flow = SMALL,
+    memory: BlockMemory | None = None,
+) -> AsyncIterator[tuple[StreamReceiver, BlockMemory]]:  # fmt: skip
+    """A taker whose stream is up, and its pool: `memory`, or a new one on the host."""
+    target = memory or pool(filled=False)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
         receiver = StreamReceiver(
             channel, pod_id=pod_id, source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,

@@ -1,0 +1,30 @@
+"""Sees that a ticket is used once.
+
+Knows bytes and moments of the wall clock, which are passed in; knows nothing of what a ticket says. Invariant: what was
+spent is never taken again before the moment at which no key would verify it any more.
+"""
+
+from __future__ import annotations
+
+from pagewire.core.errors import Unauthenticated
+
+
+class TicketLedger:
+    """Remembers tickets that were used, until they expire; bounded, and closed when full."""
+
+    def __init__(self, *, max_tickets: int = 65536) -> None:
+        self._max_tickets = max_tickets
+        self._used: dict[bytes, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def spend(self, ticket: bytes, forget_at_s: float, wall_now_s: float) -> None:
+        """Use a verified ticket up; raises Unauthenticated when it was used, or nothing can be remembered."""
+        if ticket in self._used:
+            raise Unauthenticated("the ticket was used before")
+        if len(self._used) >= self._max_tickets:
+            self._used = {used: until_s for used, until_s in self._used.items() if until_s >= wall_now_s}
+        if len(self._used) >= self._max_tickets:
+            raise Unauthenticated(f"{self._max_tickets} tickets are in use: no more are taken")
+        self._used[ticket] = forget_at_s

@@ -1,0 +1,148 @@
+"""One bulk stream that is up, at its taker: reads messages, has them placed, gives credit.
+
+Knows messages, windows and delays; what is asked about a block is `Inbox`'s decision, how it gets here the carrier's,
+and when to dial `StreamReceiver`'s. Invariant: what was being written for it is settled when `settled` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer import wire
+from pagewire.kvtransfer.carrier import Carrier, Inlet
+from pagewire.kvtransfer.inbox import Inbox
+from pagewire.kvtransfer.placer import Placer
+from pagewire.kvtransfer.translation import Translation
+from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransferCounters
+from pagewire.kvtransfer.transports.stream import BROKEN, ended, why
+from pagewire.kvtransfer.wire import Credit, MalformedMessage
+
+log = logging.getLogger(__name__)
+
+CREDIT_DELAY_S = 0.005
+
+Call = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+class IncomingStream:
+    """The stream of `call`, once it was greeted and its inlet is open. `memory` is our pool in the parts that travel.
+
+    The source may have `window_bytes` in flight. A message may take `place_s` seconds to arrive, and as long to place.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        carrier: Carrier,
+        inlet: Inlet,
+        *,
+        memory: BlockMemory,
+        translation: Translation | None,
+        counters: TransferCounters,
+        window_bytes: int,
+        place_s: float,
+    ) -> None:
+        self.carrier = carrier
+        self.inbox = Inbox(memory.block_bytes, counters, self._credit, inlet.done)
+        self.placer = Placer(self.inbox, inlet, memory, place_s, translation)
+        self.reason = ""
+        self.carrier_failed = False
+        self._call = call
+        self._inlet = inlet
+        self._block_bytes = memory.block_bytes
+        self._window_bytes = window_bytes
+        self._place_s = place_s
+        self._credits: dict[ShipmentKey, int] = {}
+        self._credit_bytes = 0
+        self._credit_timer: asyncio.TimerHandle | None = None
+        self._credited = asyncio.Event()
+        self._placing = asyncio.create_task(self._place())
+        self._crediting = asyncio.create_task(self._write_credit())
+
+    def end(self, reason: str) -> None:
+        """End it; the first reason stands."""
+        self.reason = self.reason or reason
+        self._call.cancel()
+
+    async def run(self) -> None:
+        """Read until it ends; raises nothing but the caller's cancellation."""
+        try:
+            while True:
+                ready = wire.decode_ready(await read(self._call), self._block_bytes)
+                async with asyncio.timeout(self._place_s):
+                    await self._inlet.arrived(ready)
+                self.inbox.accept(ready)
+                self.placer.wake()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # grpc.aio raises this too when the call alone was cancelled, by `end` or for a credit that failed.
+            if task is None or task.cancelling():
+                raise
+        except (*BROKEN, TransferFailed) as error:
+            self.carrier_failed = is_of_the_carrier(error)
+            self.reason = self.reason or why(error)
+        finally:
+            self._inlet.close()
+            self._placing.cancel()
+            self._crediting.cancel()
+
+    async def settled(self) -> None:
+        """Return when nothing is written for it any more and every claim is settled."""
+        try:
+            await ended(self._placing, self._crediting)
+        finally:
+            self.placer.give_up()
+
+    async def _place(self) -> None:
+        try:
+            await self.placer.run()
+        except TransferFailed as error:
+            self.carrier_failed = True
+            self.end(f"the carrier {self.carrier.name} failed: {error.message}")
+        except Exception as error:
+            # A sink that raises is our own bug: end the stream loudly, so that its shipments are settled.
+            log.exception("blocks could not be placed")
+            self.end(f"internal error: {error}")
+
+    def _credit(self, credit: Credit) -> None:
+        """Give credit, by the quarter of a window or soon: a message of its own costs as much as half a payload's."""
+        self._credits[credit.key] = self._credits.get(credit.key, 0) + credit.num_bytes
+        self._credit_bytes += credit.num_bytes
+        if self._credit_bytes >= self._window_bytes // 4:
+            self._credited.set()
+        elif self._credit_timer is None:
+            self._credit_timer = asyncio.get_running_loop().call_later(CREDIT_DELAY_S, self._credited.set)
+
+    async def _write_credit(self) -> None:
+        try:
+            while True:
+                await self._credited.wait()
+                self._credited.clear()
+                self._credit_bytes = 0
+                if self._credit_timer is not None:
+                    self._credit_timer.cancel()
+                    self._credit_timer = None
+                while self._credits:
+                    key = next(iter(self._credits))
+                    await self._call.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
+        except BROKEN as error:
+            self.end(why(error))
+
+
+async def read(call: Call) -> bytes:
+    """Return the next message; raises MalformedMessage at the end of the stream."""
+    data = await call.read()
+    if not isinstance(data, bytes):
+        raise MalformedMessage(f"the source closed it: {await call.details()}")
+    return data
+
+
+def is_of_the_carrier(error: BaseException) -> bool:
+    """Return whether another carrier may fare better than the one that ended so."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    return isinstance(error, TransferFailed | TimeoutError) and not isinstance(error, MalformedMessage)

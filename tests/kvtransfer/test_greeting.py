@@ -1,0 +1,112 @@
+"""Greetings: what goes in comes out, what is not ours is refused, and two pods prove themselves to each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagewire.core.errors import PeerMismatch, Unauthenticated
+from pagewire.kvtransfer import greeting_wire
+from pagewire.kvtransfer.greeting import Greeter
+from pagewire.kvtransfer.greeting_wire import Hello, Welcome
+from pagewire.kvtransfer.wire import MAGIC, WIRE_VERSION, Kind, MalformedMessage
+
+
+@given(message=st.binary(max_size=200), kind=st.sampled_from(list(Kind)))
+def test_anything_is_either_understood_or_malformed(message: bytes, kind: Kind) -> None:
+    decoders = {
+        Kind.HELLO: greeting_wire.decode_hello,
+        Kind.WELCOME: greeting_wire.decode_welcome,
+        Kind.CHALLENGE: greeting_wire.decode_challenge,
+    }
+    for own, decode in decoders.items():
+        data = MAGIC + bytes([WIRE_VERSION, kind]) + message
+        if not kind is own is Kind.CHALLENGE or len(message) != greeting_wire.NONCE_BYTES:
+            with pytest.raises(MalformedMessage):
+                decode(data)
+        with pytest.raises(MalformedMessage):
+            decode(message)
+
+
+def a_hello(peer_id: str, window: int = 1, carrier: str = "grpc", card: bytes = b"") -> Hello:
+    return Hello(
+        peer_id=peer_id, block_bytes=5, window_bytes=window, carrier=carrier, order="layer_outer", card=card,
+        nonce=b"n" * 16, proof=b"p" * 32,
+    )  # fmt: skip
+
+
+@given(
+    peer_id=st.text(min_size=1, max_size=60),
+    window=st.integers(0, 2**64 - 1),
+    carrier=st.text(max_size=60),
+    card=st.binary(max_size=300),
+)
+def test_greetings(peer_id: str, window: int, carrier: str, card: bytes) -> None:
+    hello = a_hello(peer_id, window, carrier, card)
+    assert greeting_wire.decode_hello(greeting_wire.encode_hello(hello)) == hello
+    welcome = Welcome(order=carrier, num_groups=1 + window % 2**31, card=card, proof=b"p" * 32)
+    assert greeting_wire.decode_welcome(greeting_wire.encode_welcome(welcome)) == welcome
+    for data in (greeting_wire.encode_hello(hello), greeting_wire.encode_welcome(welcome)):
+        decode = greeting_wire.decode_hello if data[5] == Kind.HELLO else greeting_wire.decode_welcome
+        for spoilt in (data[:-1], data + b"x"):
+            with pytest.raises(MalformedMessage):
+                decode(spoilt)
+
+
+def test_names_and_cards_are_bounded() -> None:
+    with pytest.raises(ValueError, match="empty peer id"):
+        greeting_wire.encode_hello(a_hello(""))
+    for hello in (a_hello("x" * 257), a_hello("x", carrier="y" * 257), a_hello("x", card=bytes(16385))):
+        with pytest.raises(ValueError, match="are the most"):
+            greeting_wire.encode_hello(hello)
+
+
+# ------------------------------------------------------------------------------------------------------- proofs
+
+
+def greeter(peer_id: str, *, secret: bytes = b"s", block_bytes: int = 8, order: str = "layer_outer") -> Greeter:
+    return Greeter(peer_id=peer_id, block_bytes=block_bytes, order=order, secret=secret)
+
+
+def test_two_pods_prove_themselves_to_each_other() -> None:
+    hello = greeter("D").hello("P", b"challenge", b"nonce", 100, carrier="shm", card=b"card")
+    greeter("P").admit(hello, b"challenge")
+    welcome = greeter("P").welcome(hello, b"challenge", b"answer")
+    greeter("D").check("P", hello, b"challenge", welcome)
+    for source_id, challenge, said in (
+        ("P2", b"challenge", welcome),
+        ("P", b"other", welcome),
+        ("P", b"challenge", dataclasses.replace(welcome, proof=hello.proof)),
+        ("P", b"challenge", dataclasses.replace(welcome, card=b"another")),
+        ("P", b"challenge", dataclasses.replace(welcome, order="another")),
+    ):
+        with pytest.raises(Unauthenticated):
+            greeter("D").check(source_id, hello, challenge, said)
+
+
+def test_a_hello_is_good_for_one_pod_one_challenge_and_as_it_was_said() -> None:
+    hello = greeter("D").hello("P", b"challenge", b"nonce", 100, carrier="grpc", card=b"card")
+    edits: list[dict[str, Any]] = [
+        {"window_bytes": 10**9}, {"peer_id": "E"}, {"carrier": "shm"}, {"card": b"c"}, {"order": "head_outer"},
+    ]  # fmt: skip
+    edited = [(greeter("P"), dataclasses.replace(hello, **edit), b"challenge") for edit in edits]
+    for pod, said, challenge in (
+        *edited,
+        (greeter("P2"), hello, b"challenge"),
+        (greeter("P"), hello, b"another"),
+        (greeter("P", secret=b"t"), hello, b"challenge"),
+    ):
+        with pytest.raises(Unauthenticated):
+            pod.admit(said, challenge)
+    with pytest.raises(PeerMismatch, match="block bytes 9 / 8"):
+        greeter("P", block_bytes=9).admit(hello, b"challenge")
+
+
+def test_an_empty_secret_is_refused_and_a_secret_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        greeter("D", secret=b"")
+    assert "hidden" not in repr(greeter("D", secret=b"hidden"))
