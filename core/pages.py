@@ -36,7 +36,7 @@ def map_file(fd: int, num_bytes: int, *, writable: bool) -> mmap.mmap:
                 memory = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
             if num_bytes < HUGE_BYTES or _address(memory) % HUGE_BYTES == 0:
                 return memory
-            # It fills a gap that was larger than the file and smaller than the room; the next one falls below it.
+            # It fills a gap that was larger than the file and smaller than the room; the next one falls beyond it.
             misplaced.callback(memory.close)
         return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, protection)
 
@@ -75,10 +75,10 @@ def _collapse(memory: mmap.mmap, start: int, size: int) -> None:
 def _room_below(num_bytes: int) -> Iterator[None]:
     """Arrange that the next mapping of that size comes to lie at a multiple of a huge page.
 
-    Addresses are given out downwards, from the top of the highest gap that is large enough. So such a gap is taken, a
-    huge page larger than needed, and all of it but what is above the mapping's end is given back. It fails where a
-    higher gap fits the mapping and not the room, where another thread maps at the same moment, or where the kernel goes
-    about it otherwise.
+    Addresses are given out from one end, of the first gap that is large enough; downwards on most machines, upwards
+    where the stack is unlimited. So such a gap is taken, a huge page larger than needed, and of it the very place is
+    given back. It fails where a gap before it fits the mapping and not the room, where another thread maps at the same
+    moment, or where the kernel goes about it otherwise.
     """
     if num_bytes < HUGE_BYTES:
         yield
@@ -89,12 +89,14 @@ def _room_below(num_bytes: int) -> Iterator[None]:
     if start == _FAILED:
         yield
         return
-    end = _rounded(start, HUGE_BYTES) + size
-    libc.munmap(start, end - start)
+    place = _rounded(start, HUGE_BYTES)
+    libc.munmap(place, size)
     try:
         yield
     finally:
-        libc.munmap(end, start + size + HUGE_BYTES - end)
+        for first, end in ((start, place), (place + size, start + size + HUGE_BYTES)):
+            if first < end:
+                libc.munmap(first, end - first)
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -372,7 +372,7 @@ class EngineLoop:
 
     def _stop(self, command: Stop) -> None:
         group = self._scheduler.groups.get(command.request_id)
-        sequence = group.member(command.index) if group is not None else None
+        sequence = group.stop(command.index) if group is not None else None
         if group is None or sequence is None:
             return
         self._scheduler.remove(sequence)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pagewire.core.sequence_spec import Branch
 from pagewire.engine.beam_search import BeamSearch
 
 if TYPE_CHECKING:
@@ -36,3 +37,15 @@ class Group:
     def member(self, index: int) -> Sequence | None:
         """Return the member with that index, None when it has ended."""
         return next((each for each in self.members if each.index == index), None)
+
+    def stop(self, index: int) -> Sequence | None:
+        """Have nothing more of an index; return the member that is to be removed for it, None where none is.
+
+        Until the fork a member is all that fork off it: without one of them it goes on as the others.
+        """
+        for each in self.members:
+            left = [branch for branch in (Branch(index=each.index), *each.unforked) if branch.index != index]
+            if self.search is None and 0 < len(left) < each.num_seats:
+                each.index, each.unforked = left[0].index, tuple(left[1:])
+                return None
+        return self.member(index)

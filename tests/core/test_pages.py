@@ -6,6 +6,8 @@ import collections
 import mmap
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,12 +18,29 @@ from pagewire.core.buffer_address import BufferAddress
 from pagewire.core.pages import HUGE_BYTES, STEP_BYTES, prefault
 
 NUM_BYTES = 2 * STEP_BYTES + 12288
+ADDR_COMPAT_LAYOUT = 0x0200000  # of <linux/personality.h>
+PLACED = """
+import ctypes, os, sys
+if sys.argv[2:]:  # the layout is that of what this process becomes
+    ctypes.CDLL(None).personality(int(sys.argv[2]))
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1]])
+from pagewire.core import pages
+from pagewire.core.buffer_address import BufferAddress
+size, fd, kept = int(sys.argv[1]), os.memfd_create("pool"), []
+os.ftruncate(fd, size)
+for _ in range(4):
+    kept.append(pages.map_file(fd, size, writable=True))
+    with BufferAddress(kept[-1]) as address:
+        print(address)
+"""
 
 
-def resident_bytes() -> int:
-    """Return how much shared memory this process has in its page tables."""
-    found = re.search(r"^RssShmem:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
+def resident_bytes(memory: mmap.mmap) -> int:
+    """Return how much of a mapping is in this process's page tables: counted page by page, as no sum of them all is."""
+    with BufferAddress(memory) as address:
+        place = f"{address:x}-{address + len(memory):x}"
+    found = re.search(rf"^{place} .*?^Rss:\s+(\d+) kB", Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, place
     return int(found[1]) * 1024
 
 
@@ -30,9 +49,9 @@ def test_all_pages_are_there_afterwards(writable: bool) -> None:
     fd = os.memfd_create("pool")
     os.ftruncate(fd, NUM_BYTES)
     memory = pages.map_file(fd, NUM_BYTES, writable=writable)
-    before = resident_bytes()
+    assert resident_bytes(memory) == 0
     assert list(prefault(memory, writable=writable)) == [STEP_BYTES, 2 * STEP_BYTES, NUM_BYTES]
-    assert resident_bytes() - before == NUM_BYTES
+    assert resident_bytes(memory) == NUM_BYTES
     memory.close()
     os.close(fd)
 
@@ -82,6 +101,13 @@ def test_a_gap_in_which_the_file_just_fits_does_not_matter() -> None:
     for left in (memory, *walls[1::2]):
         left.close()
     os.close(fd)
+
+
+def test_which_way_addresses_are_given_out_does_not_matter() -> None:
+    """Upwards, in a process that asks for the old layout; where nobody may ask, downwards once more."""
+    command = [sys.executable, "-P", "-c", PLACED, str(NUM_BYTES), str(ADDR_COMPAT_LAYOUT)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert [int(address) % HUGE_BYTES for address in run.stdout.split()] == [0] * 4
 
 
 def test_what_is_short_is_refused() -> None:

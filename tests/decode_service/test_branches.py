@@ -179,6 +179,26 @@ async def test_first_tokens_that_do_not_fit_the_question_are_not_used(model: Pat
 # --------------------------------------------------------------------------------------------------- stops and cancels
 
 
+@pytest.mark.parametrize("max_tokens", [1, MAX_TOKENS])
+@pytest.mark.parametrize("prefill", ["local", "remote"])
+async def test_the_first_is_stopped_before_it_said_anything_and_the_others_answer(
+    model: Path, prefill: str, max_tokens: int
+) -> None:
+    async with pods(model) as cluster:
+        pod = cluster.d if prefill == "local" else cluster.p
+        pod.engine.allow(0)
+        asked = await submit(cluster, max_tokens=max_tokens, prefill=prefill)
+        await until(lambda: pod.engine.loop.load().num_waiting == 1)  # the engine has it, and nothing is computed
+        await cluster.stop(asked)
+        await cluster.stop(asked, 2)
+        await until(lambda: len(cluster.d.service._requests["a"]._streams._running) == N - 2)
+        pod.engine.let_go()
+        await cluster.end(asked)
+        assert asked.cause == ""
+        right = {index: said[:max_tokens] for index, said in expected(model).items()}
+        assert asked.streams == right | {0: [], 2: []}
+
+
 async def reach(cluster: Pods, phase: str) -> Asked:
     """Submit a request and stop it in this phase."""
     await cluster.ask("warm-up", prompt(8, 20))

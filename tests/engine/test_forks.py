@@ -246,6 +246,23 @@ def test_one_sequence_is_stopped_and_the_others_go_on() -> None:
     assert_at_rest(rig.loop)
 
 
+@pytest.mark.parametrize("stopped", [(0,), (1,), (0, 1), (2, 0), (0, 1, 2)])
+@pytest.mark.parametrize("num_steps", [0, 1])
+def test_those_that_are_stopped_before_the_fork_leave_the_others(stopped: tuple[int, ...], num_steps: int) -> None:
+    rig = Rig()
+    rig.loop.add(Add(spec=spec("a", [1] * 70, greedy(10), branches=branches(3))))
+    heard = ByIndex()
+    grow(rig, heard, num_steps)  # a chunk is half of the prompt
+    assert heard.said == {}
+    for index in stopped:
+        rig.loop.stop(Stop(request_id="a", index=index))
+    grow(rig, heard, 20)
+    left = {("a", index): 10 for index in range(3) if index not in stopped}
+    assert {key: len(tokens) for key, tokens in heard.said.items()} == left
+    assert heard.ends["a"].error is None
+    assert_at_rest(rig.loop)
+
+
 def test_the_last_one_that_is_stopped_ends_the_request() -> None:
     rig = Rig()
     rig.loop.add(Add(spec=spec("a", [1] * 20, greedy(10), branches=branches(2))))
