@@ -191,7 +191,8 @@ async def test_the_first_is_stopped_before_it_said_anything_and_the_others_answe
         await until(lambda: pod.engine.loop.load().num_waiting == 1)  # the engine has it, and nothing is computed
         await cluster.stop(asked)
         await cluster.stop(asked, 2)
-        await until(lambda: len(cluster.d.service._requests["a"]._streams._running) == N - 2)
+        streams = cluster.d.service._requests["a"]._streams  # type: ignore[union-attr]
+        await until(lambda: len(streams._running) == N - 2)
         pod.engine.let_go()
         await cluster.end(asked)
         assert asked.cause == ""
