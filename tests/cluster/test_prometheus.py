@@ -22,8 +22,8 @@ import pytest
 import tiny_model
 import yaml
 from dashboards import DASHBOARDS, PROMETHEUS, asked
+from free_ports import free_port
 from live_cluster import LiveCluster
-from redis_rig import free_port
 
 pytestmark = pytest.mark.cluster
 

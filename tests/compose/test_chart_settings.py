@@ -13,8 +13,9 @@ import chart_schema
 import pytest
 import redis
 from chart_rig import Manifest, Rendered, render
+from free_ports import free_port
 from metric_names import listed, names_in
-from redis_rig import KINDS, free_port, program
+from redis_rig import KINDS, program
 
 from pagewire.cli.commands import OTHER_VARIABLES
 from pagewire.core.config import load

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-from redis_rig import VALKEY, free_port, program
+from free_ports import free_port
+from redis_rig import VALKEY, program
 
 SCRIPT = Path(__file__).parents[2] / "compose" / "shared_secrets.py"
 

@@ -10,7 +10,6 @@ import platform
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from container_engine import CERTIFICATES, Engine, Project, find, told
+from free_ports import free_port
 
 NO_ENGINE = 77
 ROOT = Path(__file__).parents[2]
@@ -140,8 +140,8 @@ def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Proj
     override.write_text(OVERRIDE.format(certificates=CERTIFICATES))
     variables = {
         **images,
-        "HTTP_PORT": str(_free_port()),
-        "GRPC_PORT": str(_free_port()),
+        "HTTP_PORT": str(free_port()),
+        "GRPC_PORT": str(free_port()),
         "THREADS": "1",
         "POLICY": "round_robin",  # every pod gets its share, however few requests there are
         "KV_MEMORY": "256MiB",
@@ -161,10 +161,3 @@ def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Proj
     finally:
         project.compose("down", "--volumes")
         assert project.containers(ended=True) == []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

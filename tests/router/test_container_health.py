@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from certificates import Certificates
 from fake_pod import FakePod
-from redis_rig import free_port
+from free_ports import free_port
 from router_rig import StartRouter
 
 SCRIPT = Path(__file__).parents[2] / "compose" / "health.py"

