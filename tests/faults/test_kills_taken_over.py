@@ -47,8 +47,9 @@ async def test_the_next_prefill_pod_computes_only_the_rest(model: Path, question
         try:
             (next_one,) = [pod for pod in prefill if pod is not scene.p]
             before = {pod["id"]: cluster.metrics(pod) for pod in (next_one, d)}
+            lost = scene.num_lost
             cluster.kill(scene.p)
-            await until(lambda: cluster.metrics(next_one)["leases_held"] > 0, "the next prefill pod with the prompt")
+            await until(lambda: scene.num_lost > lost, "the loss")
         finally:
             scene.resume()
         await scene.stream.end()

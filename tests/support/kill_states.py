@@ -167,7 +167,7 @@ async def shipping(scene: Scene) -> None:
 async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaitable[None]], num_others: int) -> None:
     """Some blocks are here, one of two prefill pods has the rest to compute; here, others are in the midst of decoding.
 
-    The decode pod's engine stands still: they are that also when somebody asks how long a prompt would take here.
+    The decode pod's engine stands still, so they are that also when the shipment is lost and times are compared.
     """
     await begin_others()
     (pod,) = scene.decode
