@@ -69,6 +69,7 @@ class Taking:
         self._watch = watch
         self._on_first_token = on_first_token
         self._trace = trace
+        self._is_settled = False
 
     @property
     def remaining_s(self) -> float:
@@ -102,7 +103,8 @@ class Taking:
         return delivery.kept_blocks if delivery is not None else 0
 
     async def settle(self) -> None:
-        """End what is on its way; returns when nobody writes into the sequence's blocks any more."""
+        """End what is on its way and begin nothing more; returns when nobody writes into the sequence's blocks."""
+        self._is_settled = True
         for delivery in (*self.fetches, *self.runs):
             delivery.cancel()
             await delivery.handed_over
@@ -119,6 +121,8 @@ class Taking:
         peer = self._taker.peers.at(pod_id, address)
         try:
             link = await peer.link()
+            if self._is_settled:
+                return None  # it took a while, and nobody wants it any more: there are no blocks to write into
             shipment = self._shipment(first_block, max_blocks, peer.receiver.num_groups)
             trace = self._trace.below(new_span_id()) if self._trace is not None else None
             delivery = Delivery(

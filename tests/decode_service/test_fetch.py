@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from faulty_channel import corrupt
-from pods import BLOCK, DEAR, Colocated, pods, prompt, until
+from pods import BLOCK, DEAR, Colocated, pods, prompt, until, wire_to
 
 from pagewire.core.messages import Source
 
@@ -166,6 +166,24 @@ async def test_what_is_held_nearly_whole_is_not_built_elsewhere(model: Path, col
         assert asked.tokens == colocated.answer(LONG)
         assert (asked.report.placement, asked.report.decode_fetched_tokens) == ("local", 96)
         assert cluster.p.counter("prompts_accepted") == 1
+
+
+async def test_a_source_that_is_reached_too_late_is_asked_for_nothing(model: Path) -> None:
+    """The prompt was given up while the link to the source came up: nobody would take what it ships."""
+    async with pods(model, 2) as cluster:
+        holder, asker = cluster.prefill
+        await cluster.ask("a", LONG, 1, candidates=[holder.candidate])
+        async with wire_to(holder) as (wire, there):
+            wire.freeze()
+            source = Source(pod_id=there.pod_id, address=there.address, num_tokens=60)
+            asked = await cluster.submit("b", LONG, candidates=[asker.candidate], sources=[source])
+            await until(lambda: bool(wire._connections))  # it dials, and is not answered
+            await cluster.cancel(asked)
+            await until(lambda: asker.counter("prompts_accepted") == 1 and len(asker.service._exchange.exports) == 0)
+            wire.thaw()
+            await until(lambda: not asker.service._tasks)  # it is linked, or has given up: no more is to come
+            assert (holder.counter("exports_fetches"), asker.open_shipments) == (0, [])
+            assert asker.engine.loop.load().blocks_held == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- resume
