@@ -462,6 +462,7 @@ def decode_refuses(case: Case) -> None:
     pod = case.asked.on
     assert pod is not None
     most, pod.service._admission._max_waiting = pod.service._admission._max_waiting, 0  # type: ignore[union-attr]
+    case.fleet.refusing.add(pod.pod_id)
     case.asked.may_retry = False
     case.may_end = frozenset({"overloaded", *_LOST})
     case.has_struck = True

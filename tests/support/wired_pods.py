@@ -147,6 +147,7 @@ class Fleet:
     def __init__(self, model: Path, transports: Callable[[], str]) -> None:
         self.spoilers: dict[str, Spoiler] = {}  # by the request's name
         self.pods: list[WiredPod] = []
+        self.refusing: set[str] = set()  # pods that refused what would have waited, for a while
         self.router = RouterEnd()
         self._model = model
         self._transports = transports
