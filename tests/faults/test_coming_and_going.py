@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,25 @@ MAX_TOKENS = 40
 AT_ONCE = 4
 
 
-@pytest.mark.parametrize("transport", ["grpc", "shm", "collective", "nixl"])
-async def test_pods_come_and_go_under_steady_requests(model: Path, transport: str) -> None:
+@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Return what KV travels by."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
+    """Start 2P2D; a pod that drains gives up what it has after a second."""
+    cluster = LiveCluster(model, *FLAGS, "--prefill-mode", "remote", "--drain-s", "1", PAGEWIRE_TRANSPORTS=transport)
+    yield cluster
+    assert cluster.stop() == 0
+
+
+async def test_pods_come_and_go_under_steady_requests(model: Path, cluster: LiveCluster, transport: str) -> None:
     prompts = [[(seed * 37 + i * i * 7 + i * (seed + 3)) % 256 for i in range(40 + 23 * seed)] for seed in range(12)]
     expected = Reference(model).greedy(prompts, MAX_TOKENS)
     right = {tuple(p): list(e.tokens) for p, e in zip(prompts, expected, strict=True) if min(e.margins) > NEAR_TIE}
     assert len(right) > len(prompts) // 2
-    cluster = LiveCluster(model, *FLAGS, "--prefill-mode", "remote", "--drain-s", "1", PAGEWIRE_TRANSPORTS=transport)
     answers: list[Stream] = []
     is_over = False
 
@@ -70,4 +83,3 @@ async def test_pods_come_and_go_under_steady_requests(model: Path, transport: st
     remote = [answer.report for answer in answers if answer.report["placement"] == "remote"]
     assert {report["transport"] for report in remote if report["blocks_shipped"]} == {transport}
     cluster.assert_at_rest()
-    assert cluster.stop() == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +24,24 @@ NUM_OTHERS = 8
 OTHERS_TOKENS = 480
 
 
-@pytest.mark.parametrize("transport", ["grpc", "shm", "collective", "nixl"])
-async def test_the_next_prefill_pod_computes_only_the_rest(model: Path, question: Question, transport: str) -> None:
-    tokens, right = question
+@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Return what KV travels by."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
+    """Start 2P1D."""
     cluster = LiveCluster(model, *FLAGS, "--prefill", "2", PAGEWIRE_TRANSPORTS=transport)
+    yield cluster
+    assert cluster.stop() == 0
+
+
+async def test_the_next_prefill_pod_computes_only_the_rest(
+    cluster: LiveCluster, question: Question, transport: str
+) -> None:
+    tokens, right = question
     (d,) = cluster.said["decode"]
     others: list[Stream] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -74,4 +89,3 @@ async def test_the_next_prefill_pod_computes_only_the_rest(model: Path, question
     assert counted(d, "exports_fetches_total") == 1
     assert counted(d, "exports_fetched_blocks_total") == landed // BLOCK
     cluster.assert_at_rest()
-    assert cluster.stop() == 0
