@@ -102,7 +102,7 @@ def _hidden(report: dict[str, Any]) -> str:
     if report["blocks_shipped"] == 0:
         return "nothing moved"
     waited = f"decoding waited {exposed_s * 1e3:.1f} ms for bytes"
-    if report["chunks"] == 1:
+    if report["chunks"] == 1 and exposed_s >= transfer_s:  # nor did layer groups hide anything
         waited += "; a single chunk has no next one to hide behind"
     if transfer_s == 0:
         return f"the bytes were as fast as their announcement; {waited}"

@@ -46,8 +46,8 @@ class TransferCounters:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportTimes:
     """Seconds: the bounds of greeting, of one message's write, its carrying and its placement, and of credit for what
-    is fenced; and the delays between attempts to connect. A carrier with bounds of its own, as for building a
-    communicator, has them within these."""
+    is fenced; and the delays between attempts to connect. A carrier may have bounds of its own, as for building a
+    communicator: whichever is over first ends the stream."""
 
     connect_s: float = 5.0
     write_s: float = 10.0

@@ -59,6 +59,12 @@ class CudaDriver:
         offset = address - base.value
         return bytes(handle.reserved), offset, size.value - offset
 
+    def size(self, base: int) -> int:
+        """Return the bytes of the allocation that begins there, mapped or our own."""
+        size = ctypes.c_size_t()
+        self._call("cuMemGetAddressRange_v2", ctypes.byref(ctypes.c_uint64()), ctypes.byref(size), base)
+        return size.value
+
     def map(self, handle: bytes) -> int:
         """Return where another process's allocation begins here."""
         base = ctypes.c_uint64()

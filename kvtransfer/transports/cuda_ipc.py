@@ -67,9 +67,8 @@ class CudaIpcOutlet:
 
     async def open(self, card: bytes) -> bytes:
         """Export the pool; see `Outlet`."""
-        exported = await self._worker.run(self._export)
+        handle, offset, events = await self._worker.run(self._export)
         self._lifeline = lifeline = Lifeline()
-        handle, offset, events = exported
         head = _CARD.pack(_MAGIC, handle, offset, self._pool.num_blocks, lifeline.name, len(events))
         return head + b"".join(events)
 
@@ -152,6 +151,9 @@ class CudaIpcInlet:
         driver.use()
         self._mapped = driver.map(handle)
         self._driver = driver
+        end = self._offset + self._source_blocks * self._pool.block_bytes
+        if end > driver.size(self._mapped):  # what lies behind it on this device is others'
+            raise TransferFailed(f"a pool that ends at {end} of {driver.size(self._mapped)} bytes")
         try:
             device = torch.device("cuda", self._pool.device_index)
             self._events = [_event(device, handle) for handle in events]

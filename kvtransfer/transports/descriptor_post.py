@@ -1,7 +1,8 @@
 """Hands a file's descriptor to the one process of this host that shows a one-time token, over a Unix socket.
 
 The socket is abstract, or a file of a directory where processes in other network namespaces find it; it is gone as soon
-as the descriptor was handed over. Who connects and says nothing holds up nobody. Knows nothing of what is in the file.
+as the descriptor was handed over. Who connects and says nothing holds up nobody, while such are fewer than are served
+at a time. Knows nothing of what is in the file.
 Invariants: the descriptor is handed out once, for reading alone; whoever asked for one has it, or it is closed.
 """
 

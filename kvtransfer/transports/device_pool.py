@@ -1,7 +1,7 @@
 """A pool of blocks in the memory of a CUDA device: one tensor `[N, block_bytes]` of bytes.
 
 Whoever writes blocks records it (`wrote`) on the stream that writes, before it hands them on; the events are
-interprocess ones, so that a reader's stream waits on the device for what its blocks need, and no host does.
+interprocess ones, so that whoever reads in another process knows when its blocks are there.
 
 Knows no transports and no requests. Invariants: no id outside the pool is ever touched; what comes from or goes to the
 host is synchronous.
@@ -69,8 +69,13 @@ class DevicePool:
         return (self._writes[0] - 1) % NUM_EVENTS
 
     def wrote(self, stream: torch.cuda.Stream) -> None:
-        """Record what `stream` was given to write until now. An event is used again after `NUM_EVENTS` records: whoever
-        waits for an old one then waits for a later one, longer than it had to and never too short."""
+        """Record what `stream` was given to write until now, behind all that was recorded before, by whatever stream.
+
+        An event is used again after `NUM_EVENTS` records: whoever waits for an old one then waits for a later one,
+        longer than it had to and never too short.
+        """
+        if self.has_writes:
+            stream.wait_event(self.events[self.last_write])
         self.events[self._writes[0] % NUM_EVENTS].record(stream)
         self._writes[0] += 1
 

@@ -16,13 +16,17 @@ NAME_BYTES = 16
 
 
 class Lifeline:
-    """The source's end, under a random name."""
+    """The source's end, under a random name. Raises TransferFailed where this host gives none."""
 
     def __init__(self) -> None:
         self.name = secrets.token_bytes(NAME_BYTES)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(_address(self.name))
-        self._listener.listen(1)
+        try:
+            self._listener.bind(_address(self.name))
+            self._listener.listen(1)
+        except OSError as error:
+            self._listener.close()
+            raise TransferFailed(f"no lifeline: {error}") from None
 
     def close(self) -> None:
         """Let go; any number of times."""

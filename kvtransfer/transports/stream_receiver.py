@@ -158,7 +158,10 @@ class StreamReceiver:
         while True:
             check_cancelled()
             await self._offered.wait()
-            carrier = self._carriers[turn % len(self._carriers)]
+            carriers = self._carriers  # of this turn: others may be offered meanwhile, or none
+            if not carriers:
+                continue
+            carrier = carriers[turn % len(carriers)]
             call: Call = self._channel.stream_stream(METHOD)()
             inlet: Inlet | None = None
             try:
@@ -180,7 +183,7 @@ class StreamReceiver:
                 if self._reason != why(error):
                     self._reason = why(error)
                     log.warning("no stream for blocks to %s by %s: %s", self.source_id, carrier.name, self._reason)
-                if is_of_the_carrier(error) and (turn + 1) % len(self._carriers):
+                if is_of_the_carrier(error) and (turn + 1) % len(carriers):
                     turn += 1
                     continue
                 turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)

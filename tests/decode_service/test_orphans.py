@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import orphans
@@ -53,3 +54,11 @@ def test_a_block_that_no_table_has_is_found() -> None:
         orphans.assert_none()
     rig.scheduler.pool.release(table)
     rig.loop.check()
+
+
+def test_a_block_of_a_pool_that_nobody_keeps_is_found() -> None:
+    Rig().scheduler.pool.allocate(2)
+    gc.collect()
+    with pytest.raises(AssertionError, match="'kv_blocks_orphaned': 2"):
+        orphans.end_of_test()
+    orphans.end_of_test()  # it was said once

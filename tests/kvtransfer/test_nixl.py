@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from source_tree import ROOT
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
@@ -50,7 +51,7 @@ async def a_source(num_blocks: int = NUM_BLOCKS, **environment: str) -> AsyncIte
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", str(support / "nixl_source.py"), str(num_blocks),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(support), **environment},
+        env={**os.environ, "PYTHONPATH": f"{support}{os.pathsep}{ROOT / 'src'}", **environment},
     )  # fmt: skip
     assert process.stdout is not None
     try:

@@ -282,6 +282,45 @@ async def test_who_offers_nothing_any_more_is_not_dialled() -> None:
             await receiver.connected(10)
 
 
+async def test_an_offer_that_is_taken_back_at_once_ends_nothing() -> None:
+    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=())
+        async with running(receiver):
+            await asyncio.sleep(0.01)
+            receiver.offer((GRPC,))
+            receiver.offer(())
+            await asyncio.sleep(0.01)
+            receiver.offer((GRPC,))
+            await receiver.connected(10)
+
+
+async def test_an_offer_that_is_taken_back_during_a_greeting_that_fails_ends_nothing() -> None:
+    """As when another pod answers at the address."""
+    greets, is_first = asyncio.Event(), iter([True])
+
+    async def hang(_card: bytes) -> None:
+        greets.set()
+        await asyncio.Event().wait()
+
+    def inlet(memory: BlockMemory, source_id: str) -> Inlet:
+        made = GRPC.inlet(memory, source_id)
+        if next(is_first, False):
+            setattr(made, "open", hang)  # noqa: B010 - its own is a method
+        return made
+
+    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
+        async with running(receiver):
+            await greets.wait()
+            receiver.offer(())
+            async with asyncio.timeout(30):
+                while "Timeout" not in receiver.reason:
+                    with contextlib.suppress(TransferFailed):
+                        await receiver.connected(0.01)
+            receiver.offer((GRPC,))
+            await receiver.connected(10)
+
+
 async def test_a_source_that_changes_its_mind_at_each_greeting_is_dialled_at_leisure() -> None:
     """What it says of its blocks is believed once; who says another thing each time is not dialled without a pause."""
     sender = a_sender()

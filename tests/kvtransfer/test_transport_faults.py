@@ -93,7 +93,7 @@ async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
 
 @pytest.mark.parametrize(
     "plan",
-    [duplicate, reorder(0, 3), corrupt(2), corrupt(1, at=0), corrupt(2, at=30), corrupt(0, at=45)],
+    [duplicate, reorder(0, 3), corrupt(2), corrupt(1, at=0), corrupt(2, at=30), corrupt(0, at=50)],
     ids=["duplicate", "reorder", "corrupt end", "corrupt start", "corrupt head", "corrupt checksum"],
 )
 async def test_a_message_that_is_not_as_it_was_sent(setting: Setting, plan: Plan) -> None:

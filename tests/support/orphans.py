@@ -1,7 +1,8 @@
 """What is held for nobody: asked, at the end of every test, of all that grants leases or gives blocks out.
 
 Whatever a test makes is noted by itself: pods' exports and engines' schedulers in this process, by their constructors,
-and clusters of real processes, which are asked over HTTP. Nobody has to remember to ask.
+and clusters of real processes, which are asked over HTTP. Nobody has to remember to ask, nor to keep what it made: that
+is kept here to the test's end, and what lives longer is asked for as long as it is there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Keeper(Protocol):
 
 
 _keepers: weakref.WeakSet[Any] = weakref.WeakSet()
+_made: list[Any] = []  # by the test that runs
 
 
 def note(keeper: Keeper) -> None:
@@ -48,8 +50,17 @@ def _note_when_made(kind: type[Any]) -> None:
     def init(self: Any, *args: Any, **options: Any) -> None:
         plain(self, *args, **options)
         _keepers.add(self)
+        _made.append(self)
 
     kind.__init__ = init
+
+
+def end_of_test() -> None:
+    """Fail where anything is held for nobody, and keep what was made no longer."""
+    try:
+        assert_none()
+    finally:
+        _made.clear()
 
 
 def assert_none() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from faulty_carrier import Faults
+from source_tree import ROOT
 from transport_rigs import (
     CARRIERS,
     FAST,
@@ -140,7 +141,7 @@ class SourceProcess(Source):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", str(support / "source_process.py"), carrier, str(message_bytes),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(support)},
+            env={**os.environ, "PYTHONPATH": f"{support}{os.pathsep}{ROOT / 'src'}"},
         )  # fmt: skip
         source = cls(process, recorder)
         assert process.stdout is not None
