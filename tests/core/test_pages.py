@@ -73,24 +73,15 @@ def test_a_file_is_mapped_where_huge_pages_fit(writable: bool) -> None:
             memory.close()
 
 
-def test_small_holes_in_the_address_space_do_not_matter() -> None:
-    """Holes of less than a huge page, higher up than any gap that the file fits into, as every real process has."""
-    walls = [mmap.mmap(-1, size) for size in (HUGE_BYTES // 2, 8 * mmap.PAGESIZE) * 8]
-    for wall in walls[::2]:
-        wall.close()
-    fd = os.memfd_create("pool")
-    os.ftruncate(fd, NUM_BYTES)
-    memory = pages.map_file(fd, NUM_BYTES, writable=True)
-    with BufferAddress(memory) as address:
-        assert address % HUGE_BYTES == 0
-    for left in (memory, *walls[1::2]):
-        left.close()
-    os.close(fd)
+# Holes that are smaller than a huge page, as every process has, and such that the file just fits, as mappings leave.
+SMALL_HOLES = (HUGE_BYTES // 2, 8 * mmap.PAGESIZE) * 8
+TIGHT_HOLES = (NUM_BYTES + HUGE_BYTES // 2 + mmap.PAGESIZE,) * 8
 
 
-def test_a_gap_in_which_the_file_just_fits_does_not_matter() -> None:
-    """Higher up than any in which it fits at a multiple of a huge page, as large mappings that went leave them."""
-    walls = [mmap.mmap(-1, NUM_BYTES + HUGE_BYTES // 2 + mmap.PAGESIZE) for _ in range(8)]
+@pytest.mark.parametrize("sizes", [SMALL_HOLES, TIGHT_HOLES], ids=["small", "tight"])
+def test_holes_in_the_address_space_do_not_matter(sizes: tuple[int, ...]) -> None:
+    """Every second mapping of these sizes goes again: holes higher up than the place that the file is to get."""
+    walls = [mmap.mmap(-1, size) for size in sizes]
     for wall in walls[::2]:
         wall.close()
     fd = os.memfd_create("pool")
