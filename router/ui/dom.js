@@ -41,7 +41,8 @@ export function keep(parent, known, wanted, make) {
 export function ms(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
-  return value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`;
+  const told = Math.round(value * 100) / 100; // as the feed does: one time is the same wherever it is read
+  return told >= 100 ? `${Math.round(told)} ms` : `${told.toFixed(1)} ms`;
 }
 
 export function bytes(value) {
