@@ -44,3 +44,9 @@ def question(model: Path) -> Question:
         if min(expected.margins) > NEAR_TIE:
             return tokens, list(expected.tokens)
     raise AssertionError("no prompt without a near-tie")
+
+
+@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Return what KV travels by between processes."""
+    return str(request.param)

@@ -25,12 +25,6 @@ MAX_TOKENS = 40
 AT_ONCE = 4
 
 
-@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
-def transport(request: pytest.FixtureRequest) -> str:
-    """Return what KV travels by."""
-    return str(request.param)
-
-
 @pytest.fixture
 def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
     """Start 2P2D; a pod that drains gives up what it has after a second."""

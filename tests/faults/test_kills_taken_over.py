@@ -24,12 +24,6 @@ NUM_OTHERS = 8
 OTHERS_TOKENS = 480
 
 
-@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
-def transport(request: pytest.FixtureRequest) -> str:
-    """Return what KV travels by."""
-    return str(request.param)
-
-
 @pytest.fixture
 def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
     """Start 2P1D."""
