@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -45,6 +46,7 @@ from pagewire.engine.threads import set_threads
 log = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
+NICENESS = 5  # below its front, which has what others wait for; where they share a core, a step kept it for a time slice
 
 
 class FrontConnection:
@@ -206,6 +208,7 @@ def main(argv: list[str]) -> None:
     # Both may reach the whole process group, while the front still drains: it decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(NICENESS)
     run(socket.socket(fileno=int(socket_fd)), int(pool_fd), EngineConfig.from_json(config_json))
 
 
