@@ -46,7 +46,8 @@ from pagewire.engine.threads import set_threads
 log = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
-NICENESS = 5  # below its front, which has what others wait for; where they share a core, a step kept it for a time slice
+# Behind its front, which has what others wait for: where they share a core, a step kept that for a time slice.
+NICENESS = 5
 
 
 class FrontConnection:
