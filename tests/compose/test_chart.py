@@ -10,7 +10,7 @@ import kubernetes_validate
 import pydantic
 import pytest
 import yaml
-from chart_rig import CHART, HELM_VERSION, VOLUME, Rendered, check, helm, refusal, render
+from chart_rig import CHART, HELM_VERSION, REDIS, VOLUME, Rendered, check, helm, refusal, render
 
 SECURED: dict[str, Any] = {
     "existingSecret": "mine",
@@ -18,7 +18,8 @@ SECURED: dict[str, Any] = {
     "tls": {"existingSecret": "cluster-tls", "name": "pagewire.internal"},
     "edge": {"existingSecret": "edge-tls"},
     "monitors": {"enabled": True, "apiKeySecret": "scraper"},
-    "redis": {"enabled": False, "external": {"existingSecret": "redis", "caSecret": "redis-ca", "port": 6380}},
+    "redis": {"enabled": False},
+    "externalRedis": {"existingSecret": "redis", "caSecret": "redis-ca", "port": 6380},
 }
 GPUS: dict[str, Any] = {
     "models": ["/models/chat", "/models/code"],
@@ -49,6 +50,16 @@ USES: dict[str, dict[str, Any]] = {
     "secured": SECURED,
     "gpus and two models": GPUS,
     "callers show certificates": {"edge": {"existingSecret": "edge-tls", "clientCa": "callers"}},
+    "its own redis, in its own way": {
+        "image": {"pullSecrets": [{"name": "pull"}]},
+        "redis": {
+            "existingSecret": "password",
+            "user": "cluster",
+            "pullSecrets": [{"name": "pull"}],
+            "nodeSelector": {"disk": "none"},
+            "tolerations": [{"key": "redis", "operator": "Exists"}],
+        },
+    },
     "bare": {
         "networkPolicy": {"enabled": False},
         "fastLink": {"topologyKey": ""},
@@ -66,8 +77,9 @@ def rendered(request: pytest.FixtureRequest) -> Rendered:
 
 def test_helm_is_the_pinned_one_and_finds_nothing_to_complain_of() -> None:
     assert helm("version", "--short").stdout.split("+")[0] == HELM_VERSION
-    done = helm("lint", str(CHART), "--strict", values=VOLUME)
-    assert done.returncode == 0, done.stdout
+    for chart, values in ((CHART, VOLUME), (REDIS, {})):
+        done = helm("lint", str(chart), "--strict", values=values)
+        assert done.returncode == 0, done.stdout
 
 
 def test_manifests_fit_their_schemas(rendered: Rendered) -> None:
@@ -150,9 +162,9 @@ def test_every_container_is_confined(rendered: Rendered) -> None:
 
 def test_what_is_referred_to_is_there(rendered: Rendered) -> None:
     made = {(each["kind"], each["metadata"]["name"]) for each in rendered.manifests}
-    theirs = {"mine", "keys", "cluster-tls", "edge-tls", "redis", "redis-ca", "callers"}
+    theirs = {"mine", "keys", "cluster-tls", "edge-tls", "redis", "redis-ca", "callers", "password"}
     for spec in rendered.templates().values():
-        assert ("ServiceAccount", spec["serviceAccountName"]) in made
+        assert "serviceAccountName" not in spec or ("ServiceAccount", spec["serviceAccountName"]) in made
         if "priorityClassName" in spec:
             assert ("PriorityClass", spec["priorityClassName"]) in made
         for volume in spec["volumes"]:
@@ -232,10 +244,24 @@ def test_nobody_else_gets_through() -> None:
 
 
 def test_a_secret_is_made_once_and_never_where_there_is_one() -> None:
-    first, second = (render().one("Secret", "pagewire")["data"] for _ in range(2))
-    assert first.keys() == {"cluster-secret", "redis-password", "operator-key"}
-    assert all(first[key] != second[key] for key in first)
+    for name, keys in (("pagewire", {"cluster-secret", "operator-key"}), ("redis", {"redis-password"})):
+        first, second = (render().one("Secret", name)["data"] for _ in range(2))
+        assert first.keys() == keys
+        assert all(first[key] != second[key] for key in first)
     assert render(SECURED).of("Secret") == []
+
+
+def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None:
+    """Nothing is fetched, by whatever of the two a release is made: folder or package."""
+    (needs,) = yaml.safe_load((CHART / "Chart.yaml").read_text())["dependencies"]
+    comes = yaml.safe_load((REDIS / "Chart.yaml").read_text())
+    assert (needs["name"], needs["version"]) == (comes["name"], comes["version"])
+    assert "repository" not in needs
+    assert helm("package", str(CHART), "--destination", str(tmp_path)).returncode == 0
+    for chart in (CHART, *tmp_path.iterdir()):
+        check(render(chart=chart).one("StatefulSet", "rel-redis"))
+        without = render({"redis": {"enabled": False}, "externalRedis": {"existingSecret": "mine"}}, chart=chart)
+        assert not any("redis" in each["metadata"]["name"] for each in without.manifests)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +275,9 @@ def test_a_secret_is_made_once_and_never_where_there_is_one() -> None:
         ({"pools": {"router": {}}}, "router"),
         ({"keda": {"enabled": True}}, "/monitors/enabled"),
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
-        ({"redis": {"enabled": False}}, "redis.external.existingSecret"),
+        ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
+        ({"redis": {"maxMemory": "much"}}, "/maxMemory"),
+        ({"redis": {"maxmemory": "1gb"}}, "'maxmemory' not allowed"),
         ({"rooter": {}}, "'rooter' not allowed"),
     ],
 )

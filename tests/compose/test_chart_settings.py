@@ -37,7 +37,8 @@ FULL: dict[str, Any] = {
     "apiKeys": {"existingSecret": "keys"},
     "tls": {"existingSecret": "tls", "name": "pagewire.internal"},
     "edge": {"existingSecret": "edge", "clientCa": "callers"},
-    "redis": {"enabled": False, "external": {"existingSecret": "redis", "caSecret": "ca"}},
+    "redis": {"enabled": False},
+    "externalRedis": {"existingSecret": "redis", "caSecret": "ca"},
     "socketHostPath": "/run/sockets",
     "router": {"settings": {"slo_ttft_s": 2, "policy": "slo", "kv_limit": False, "max_body_bytes": "4MiB"}},
     "poolDefaults": {
@@ -102,7 +103,7 @@ def test_processes_take_what_they_are_told(tmp_path: Path) -> None:
     router = router_config(rendered, tmp_path)
     assert (router.model, router.cluster, router.cluster_secret) == (("/models/smollm2",), "pagewire", "s3cret")
     assert (router.host, router.name, router.operator_key) == ("0.0.0.0", "rel-pagewire-0", "op")
-    assert router.redis_url == "redis://pagewire:pw0rd@rel-pagewire-redis:6379/0"
+    assert router.redis_url == "redis://pagewire:pw0rd@rel-redis:6379/0"
     for role in (Role.PREFILL, Role.DECODE):
         pod = pod_config(rendered, f"rel-pagewire-{role.value}", tmp_path)
         assert (pod.role, pod.model, pod.host, pod.pod_id) == (role, "/models/smollm2", "10.0.0.7", "rel-pagewire-0")
@@ -189,7 +190,7 @@ def test_scaling_asks_for_metrics_that_there_are() -> None:
 @pytest.fixture(params=KINDS)
 def redis_port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """The Redis container's own script, run elsewhere with a real server."""
-    one = container(render(), "rel-pagewire-redis")
+    one = container(render(), "rel-redis")
     number = free_port()
     (script,) = one["args"]
     script = script.replace("/run/redis", str(tmp_path)).replace("exec redis-server", f"exec {program(request.param)}")
@@ -216,22 +217,23 @@ async def test_redis_lets_the_cluster_in_and_nobody_else(redis_port: int) -> Non
         nobody.ping()
     with redis.Redis(port=redis_port, username="pagewire", password="pw0rd") as user:
         assert user.set("pw:pagewire:pod:x", "1", ex=10)
-        for refused in (user.flushall, user.config_get, lambda: user.set("pw:other:pod:x", "1")):
+        for refused in (user.flushall, user.config_get, lambda: user.set("other:pod:x", "1")):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 refused()
 
 
 def test_redis_is_the_image_that_compose_pins() -> None:
     compose = (chart_schema.PATH.parents[1] / "compose.yaml").read_text()
-    assert f"${{REDIS_IMAGE:-{container(render(), 'rel-pagewire-redis')['image']}}}" in compose
+    assert f"${{REDIS_IMAGE:-{container(render(), 'rel-redis')['image']}}}" in compose
 
 
 def test_the_redis_user_is_the_documented_one() -> None:
-    (script,) = container(render(), "rel-pagewire-redis")["args"]
+    """Whatever the cluster's name: the release's Redis is for no other cluster unless it is told so."""
+    env = {each["name"]: each.get("value") for each in container(render(), "rel-redis")["env"]}
     documented = (chart_schema.PATH.parents[2] / "docs" / "prefix-index.md").read_text()
     rules = re.search(r"ACL SETUSER pagewire on >PASSWORD (.*)", documented)
     assert rules is not None
-    assert rules[1].replace("pw:pagewire:", "pw:$CLUSTER:") in script
+    assert (env["REDIS_USER"], env["RIGHTS"]) == ("pagewire", rules[1].replace("pw:pagewire:", "pw:"))
 
 
 def _templates() -> str:

@@ -164,6 +164,9 @@ def test_images_of_others_are_pinned_by_digest() -> None:
     ours = {image for image in images if image.startswith("pagewire-")}
     assert ours == {"pagewire-router:0.1.0", "pagewire-pod-cpu:0.1.0", "pagewire-pod-cuda:0.1.0"}
     assert all(DIGEST.search(image) for image in images - ours)
+    for where, service in services():
+        if "build" in service and where.startswith("compose.yaml:"):  # the other files add to these
+            assert service["pull_policy"] == "never", f"{where} would be fetched from whoever has that name"
     base = re.search(r"^ARG BASE_IMAGE=(\S+)$", text(COMPOSE / "Dockerfile"), re.MULTILINE)
     assert base is not None
     assert DIGEST.search(base[1])

@@ -1,6 +1,7 @@
 """What the parts of compose.observe.yaml are told of each other: who is asked where, what the collector passes on.
 
-Their configuration is read as they would read it, and none of them runs here.
+Their configuration is read as they would read it. A Prometheus runs in tests/cluster and in tests/containers; the
+others run nowhere.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from chart_rig import CHART
+from chart_rig import CHART, REDIS
 from metric_names import family_of, listed
 from source_tree import ROOT
 
@@ -93,6 +93,7 @@ def test_words_that_look_like_settings_are_some() -> None:
 
 def test_values_of_the_chart_are_some() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values["redis"] |= yaml.safe_load((REDIS / "values.yaml").read_text())
     pool = values["poolDefaults"]
     told = {each for each in SPANS if re.fullmatch(r"[a-zA-Z]+(\.[a-zA-Z]+)+", each)}
     told = {each for each in told if each.split(".")[0] in values}

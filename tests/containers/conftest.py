@@ -1,4 +1,4 @@
-"""The stack of compose/compose.yaml, built from this tree and running, once for all tests here.
+"""The stack of compose/compose.yaml and the Prometheus beside it, built from this tree and running, once for all tests.
 
 Without a container engine the run ends with exit code 77 and says so: nothing was tested, and nothing has passed.
 """
@@ -28,19 +28,22 @@ TAG = "compose-test"
 REVISION = secrets.token_hex(20)  # as long as a commit's, and another each time
 IMAGES = ("router", "pod-cpu")
 BASE = "localhost/pagewire-base:bookworm"
-REDIS = "localhost/pagewire-redis:bookworm"
+# What stands in for the images of others, each built by a Dockerfile of that name here, where no registry has them.
+STAND_INS = {name: f"localhost/pagewire-{name}:bookworm" for name in ("redis", "prometheus")}
+SERVICES = ("router", "prefill", "decode", "prometheus")  # and what they depend on
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-# What a test needs beyond what users get: answers that do not depend on what else runs, and the machine's authorities.
+# What a test needs beyond what users get: answers that do not depend on what else runs, the authorities of the machine;
+# and no traces, for there is no collector.
 OVERRIDE = """\
 services:
   model:
     volumes: ["{certificates}:{certificates}:ro"]
+  router:
+    environment: {{OTEL_SDK_DISABLED: "true"}}
   prefill:
-    scale: ${{PREFILL_PODS:-1}}
-    environment: {{PAGEWIRE_DETERMINISTIC: "true"}}
+    environment: {{PAGEWIRE_DETERMINISTIC: "true", OTEL_SDK_DISABLED: "true"}}
   decode:
-    scale: ${{DECODE_PODS:-1}}
-    environment: {{PAGEWIRE_DETERMINISTIC: "true"}}
+    environment: {{PAGEWIRE_DETERMINISTIC: "true", OTEL_SDK_DISABLED: "true"}}
 """
 
 
@@ -64,7 +67,7 @@ def engine(folder: Path) -> Iterator[Engine]:
     told(f"containers by {found.name}")
     yield found
     if not os.environ.get("COMPOSE_TEST_FOLDER"):
-        for image in (*(f"pagewire-{name}:{TAG}" for name in IMAGES), REDIS, BASE):
+        for image in (*(f"pagewire-{name}:{TAG}" for name in IMAGES), *STAND_INS.values(), BASE):
             found.run("rmi", "--force", image, timeout_s=600.0, check=False)
         if found.name == "podman":
             found.run("system", "reset", "--force", timeout_s=600.0, check=False)
@@ -73,14 +76,18 @@ def engine(folder: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def images(engine: Engine, folder: Path) -> dict[str, str]:
     """Build what the stack runs, and return the variables that name it."""
-    default = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", (COMPOSE / "compose.yaml").read_text(encoding="utf-8")))
-    variables = {name: default[name] for name in ("BASE_IMAGE", "REDIS_IMAGE")}
-    variables |= {"TAG": TAG, "REVISION": REVISION}
-    if not (engine.pull(default["BASE_IMAGE"]) and engine.pull(default["REDIS_IMAGE"])):
-        told("no registry can be reached: the base and Redis are made of Debian's packages")
+    text = "".join(file.read_text(encoding="utf-8") for file in COMPOSE.glob("compose*.yaml"))
+    default = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", text))
+    stand_ins = {f"{name.upper()}_IMAGE": image for name, image in STAND_INS.items()}
+    variables = {name: default[name] for name in ("BASE_IMAGE", *stand_ins)}
+    if not all(engine.pull(image) for image in variables.values()):
+        told(f"no registry can be reached: the base, {' and '.join(STAND_INS)} are made of Debian's packages")
         _bootstrap(engine, folder)
-        engine.build(ROOT / "tests" / "containers", ROOT / "tests/containers/redis.Dockerfile", REDIS, BASE_IMAGE=BASE)
-        variables |= {"BASE_IMAGE": BASE, "REDIS_IMAGE": REDIS}
+        here = Path(__file__).parent
+        for name, image in STAND_INS.items():
+            engine.build(here, here / f"{name}.Dockerfile", image, BASE_IMAGE=BASE)
+        variables = {"BASE_IMAGE": BASE, **stand_ins}
+    variables |= {"TAG": TAG, "REVISION": REVISION}
     arguments = {"BASE_IMAGE": variables["BASE_IMAGE"], "REVISION": REVISION}
     arguments |= {
         name: os.environ[name] for name in ("DEBIAN_MIRROR", "PIP_INDEX_URL", "TORCH_INDEX") if name in os.environ
@@ -142,16 +149,18 @@ def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Proj
         **images,
         "HTTP_PORT": str(free_port()),
         "GRPC_PORT": str(free_port()),
+        "PROMETHEUS_PORT": str(free_port()),
         "THREADS": "1",
         "POLICY": "round_robin",  # every pod gets its share, however few requests there are
         "KV_MEMORY": "256MiB",
     }
     name = f"pagewire-test-{secrets.token_hex(3)}"
-    project = Project(engine, name, (COMPOSE / "compose.yaml", override), variables)
+    files = (COMPOSE / "compose.yaml", COMPOSE / "compose.observe.yaml", override)
+    project = Project(engine, name, files, variables)
     began_s = time.monotonic()
     try:
-        project.compose("up", "--detach", "--no-build")
-        project.wait_healthy("redis", "prefill", "decode", "router")
+        project.compose("up", "--detach", "--no-build", *SERVICES)
+        project.wait_healthy("redis", *SERVICES)
         told(f"up and healthy after {time.monotonic() - began_s:.0f} s")
         yield project
     except BaseException:

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from container_engine import Engine, Project, told, until
+from source_tree import ROOT
 
 KNOWN = "What is the capital of France?"
 PROMPTS = [
@@ -20,7 +21,7 @@ PROMPTS = [
     "List the planets of the solar system, each with one remark.",
 ]
 ASK = Path(__file__).parent / "ask.py"
-LONG_RUNNING = ("redis", "router", "prefill", "decode")
+LONG_RUNNING = ("redis", "router", "prefill", "decode", "prometheus")
 
 
 class Asking:
@@ -67,6 +68,19 @@ def pods(stack: Project) -> dict[str, int]:
     return linked
 
 
+def test_the_clone_s_own_file_is_the_same_stack(engine: Engine, images: dict[str, str]) -> None:
+    """What `docker compose up` finds, as it is understood; it includes the other file."""
+    if engine.name != "docker":
+        pytest.skip("podman-compose takes an included file's paths for ones of its includer")
+
+    own, included = (
+        json.loads(Project(engine, "clone", (path,), images).compose("config", "--format", "json"))
+        for path in (ROOT / "compose.yaml", ROOT / "compose" / "compose.yaml")
+    )
+    assert own.keys() == {"name", "services", "networks", "volumes"}
+    assert {part: included[part] for part in own} == own
+
+
 def test_the_router_s_image_says_what_it_runs(engine: Engine, images: dict[str, str]) -> None:
     began_s = time.monotonic()
     said = engine.run("run", "--rm", "--network", "none", f"pagewire-router:{images['TAG']}", "--help")
@@ -96,7 +110,8 @@ def test_a_third_container_is_answered_by_http_and_by_the_sdk(answers: dict[str,
 def test_no_container_is_root_or_can_write_to_its_image(stack: Project, answers: dict[str, str]) -> None:
     for service in LONG_RUNNING:
         for container in stack.containers(service):
-            assert stack.engine.run("exec", container, "id", "-u").strip() == "10001"
+            user = stack.engine.run("exec", container, "id", "-u").strip()
+            assert user == ("65534" if service == "prometheus" else "10001")
             refused = stack.engine.run("exec", container, "sh", "-c", "touch /usr/x 2>&1 || echo refused", check=False)
             assert "Read-only file system" in refused, (container, refused)
 
@@ -131,6 +146,21 @@ def test_more_pods_join_and_answer_alike(stack: Project, answers: dict[str, str]
     said = list(Asking(stack, rounds=3, at_once=4))
     assert [each for each in said if each["text"] != answers[each["prompt"]]] == []
     assert len({each["decode_pod"] for each in said if each["door"] == "sdk"}) == 3
+
+
+def test_prometheus_sees_each_of_several_pods_of_one_service(stack: Project, answers: dict[str, str]) -> None:
+    """It finds them by their service's name alone; it has read the rules, and computes them."""
+    url = f"http://127.0.0.1:{stack.variables['PROMETHEUS_PORT']}/api/v1"
+
+    def seen(query: str, label: str) -> dict[str, float]:
+        answer = httpx.get(f"{url}/query", params={"query": query}, timeout=10, trust_env=False).json()
+        return {each["metric"][label]: float(each["value"][1]) for each in answer["data"]["result"]}
+
+    wanted = {"pagewire-router": 1.0, "pagewire-pods": 5.0}
+    up = 'sum by (job) (up{job=~"pagewire-.*"})'
+    until(lambda: seen(up, "job") == wanted, f"Prometheus does not see {wanted}", 120.0)
+    by_role, pods_by_role = "count by (role) (pod:kv_blocks_available:ratio)", {"prefill": 2.0, "decode": 3.0}
+    until(lambda: seen(by_role, "role") == pods_by_role, f"no rule is computed over {pods_by_role}", 120.0)
 
 
 def test_pods_that_are_killed_cost_no_answer(stack: Project, answers: dict[str, str]) -> None:

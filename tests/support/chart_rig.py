@@ -16,6 +16,7 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule, ServiceMonitor
 
 CHART = Path(__file__).parents[2] / "compose" / "chart"
+REDIS = CHART / "charts" / "redis"
 HELM = Path(sys.executable).parent / "helm"
 HELM_VERSION = "v4.3.1"
 KUBERNETES = ("1.30", "1.37")  # the oldest that the chart takes, and the newest whose schemas there are

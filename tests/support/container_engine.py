@@ -92,10 +92,12 @@ class Project:
     variables: dict[str, str]
 
     def scale(self, **replicas: int) -> None:
-        """Have so many containers of these services; podman-compose's --scale hears one, so it is told by variables."""
-        self.variables.update({f"{name.upper()}_PODS": str(number) for name, number in replicas.items()})
-        is_docker = self.engine.name == "docker"
-        flags = [f"--scale={name}={number}" for name, number in replicas.items()] if is_docker else []
+        """Have so many containers of these services, as README says: by flags, and by variables with podman-compose."""
+        flags = []
+        if self.engine.name == "docker":
+            flags = [f"--scale={name}={number}" for name, number in replicas.items()]
+        else:
+            self.variables.update({f"{name.upper()}_PODS": str(number) for name, number in replicas.items()})
         self.compose("up", "--detach", "--no-build", "--no-recreate", *flags, *replicas)
 
     def compose(self, *arguments: str, timeout_s: float = 900.0) -> str:
@@ -159,7 +161,7 @@ def find(folder: Path) -> tuple[Engine | None, str]:
 
 def _docker() -> tuple[Engine | None, str]:
     environ = dict(os.environ)
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
+    for command in (["docker", "info"], ["docker", "buildx", "version"], ["docker", "compose", "version"]):
         if lacks := _fails(command, environ):
             return None, lacks
     return Engine(name="docker", program="docker", compose=["docker", "compose"], environ=environ, build_flags=()), ""

@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- $_ := set $settings "tls_ca" "/etc/pagewire/tls/ca.crt" -}}
 {{- $_ := set $settings "tls_name" (required "tls.name has to stand in the certificate" .Values.tls.name) -}}
 {{- end -}}
-{{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret -}}
+{{- if and (not .Values.redis.enabled) .Values.externalRedis.caSecret -}}
 {{- $_ := set $settings "redis_ca" "/etc/pagewire/redis-ca/ca.crt" -}}
 {{- end -}}
 {{- toJson $settings -}}
@@ -64,14 +64,14 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
   valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . }}, key: cluster-secret}}
 {{- if .Values.redis.enabled }}
 - name: REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ include "pagewire.secret" . }}, key: redis-password}}
+  valueFrom: {secretKeyRef: {name: {{ include "redis.secret" .Subcharts.redis }}, key: redis-password}}
 - name: PAGEWIRE_REDIS_URL
-  value: redis://pagewire:$(REDIS_PASSWORD)@{{ include "pagewire.fullname" . }}-redis:6379/0
+  value: redis://{{ .Subcharts.redis.Values.user }}:$(REDIS_PASSWORD)@{{ include "redis.fullname" .Subcharts.redis }}:6379/0
 {{- else }}
 - name: PAGEWIRE_REDIS_URL
   valueFrom:
     secretKeyRef:
-      name: {{ required "redis.enabled, or redis.external.existingSecret" .Values.redis.external.existingSecret }}
+      name: {{ required "redis.enabled, or externalRedis.existingSecret" .Values.externalRedis.existingSecret }}
       key: redis-url
 {{- end }}
 {{- end -}}
@@ -89,9 +89,9 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 - name: tls
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
-{{- if and (not $root.Values.redis.enabled) $root.Values.redis.external.caSecret }}
+{{- if and (not $root.Values.redis.enabled) $root.Values.externalRedis.caSecret }}
 - name: redis-ca
-  secret: {secretName: {{ $root.Values.redis.external.caSecret }}}
+  secret: {secretName: {{ $root.Values.externalRedis.caSecret }}}
 {{- end }}
 {{- end -}}
 
@@ -102,7 +102,7 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- if .Values.tls.existingSecret }}
 - {name: tls, mountPath: /etc/pagewire/tls, readOnly: true}
 {{- end }}
-{{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret }}
+{{- if and (not .Values.redis.enabled) .Values.externalRedis.caSecret }}
 - {name: redis-ca, mountPath: /etc/pagewire/redis-ca, readOnly: true}
 {{- end }}
 {{- end -}}
@@ -178,10 +178,10 @@ pagewire.io/holds-kv: "true"
     - {port: 6379}
   to:
     - podSelector:
-        matchLabels: {{- include "pagewire.selector" (list . "redis") | nindent 10 }}
+        matchLabels: {{- include "redis.selector" .Subcharts.redis | nindent 10 }}
 {{- else }}
 - ports:
-    - {port: {{ .Values.redis.external.port }}}
+    - {port: {{ .Values.externalRedis.port }}}
 {{- end }}
 {{- with .Values.networkPolicy.egress }}
 {{ toYaml . }}
