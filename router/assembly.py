@@ -74,7 +74,7 @@ class Router:
 
         self.config = config
         self.lifecycle = lifecycle
-        redis = RedisAddress.parse(config.redis_url, config.redis_ca)
+        redis = RedisAddress.parse(config.redis_url, config.redis_ca, cert=config.redis_cert, key=config.redis_key)
         self.registry = Registry(redis, config.cluster)
         self.leases = Leases(redis, config.cluster)
         self.index = BlockIndex(redis, config.cluster, timeout_s=config.index_timeout_s)

@@ -56,6 +56,8 @@ class RouterConfig:
         is_secret=True,
     )
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
+    redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
+    redis_key: str = setting("", help="PEM file of that certificate's key")
     name: str = setting("router", help="name of this router on its links")
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, help="HTTP port, 0 for any")

@@ -147,9 +147,11 @@ async def test_an_index_that_never_helps_raises_an_alarm_that_ends_with_the_firs
         assert len(lines()) == 2
 
 
-async def test_over_tls(model: Path, tmp_path: Path) -> None:
-    with redis_rig.server(redis_rig.REDIS, tmp_path, tls=True) as server:
-        async with running_router(server.url, model, FakePod("d0"), redis_ca=str(server.ca)) as router:
+async def test_over_mutual_tls(model: Path, tmp_path: Path) -> None:
+    shown = redis_rig.certificates(tmp_path)
+    settings: dict[str, Any] = dict(zip(("redis_ca", "redis_cert", "redis_key"), map(str, shown), strict=True))
+    with redis_rig.server(redis_rig.REDIS, tmp_path / "server", mutual=shown) as server:
+        async with running_router(server.url, model, FakePod("d0"), **settings) as router:
             await router.index.write(router.pods[0].index_id, indexed())
             await eventually(lambda: is_found(router))
 
