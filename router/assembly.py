@@ -133,7 +133,7 @@ class Router:
         open_paths = OPEN_PATHS | live.OPEN_PATHS | ({"/metrics"} if config.open_metrics else set())
         self.http = HttpServer(HttpGuard(app, self.authenticator, refused, open_paths=open_paths), edge)
         guard = GrpcGuard(self.authenticator, refused)
-        inference = Inference(self.dispatcher, self.models, self.cache_watch)
+        inference = Inference(self.dispatcher, self.models, self.cache_watch, stall_s=config.stall_s)
         self.grpc = GrpcServer(
             config.host,
             config.grpc_port,

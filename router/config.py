@@ -178,8 +178,9 @@ class RouterConfig:
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        if not self.silence_s > 0:
-            raise ValueError(f"silence_s must be positive, is {self.silence_s}")
+        for name in ("silence_s", "stall_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         for name in ("max_ejected_share", "panic_share", "trace_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, is {getattr(self, name)}")
