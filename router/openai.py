@@ -236,16 +236,10 @@ def tokenize_ask(body: TokenizeBody, raw: Mapping[str, Any]) -> Ask:
 
 
 def _chat_options(body: ChatBody | TokenizeBody, *, documents: object = None, effort: str | None = None) -> ChatOptions:
-    # Unless told otherwise, the prompt ends with the assistant's turn, begun anew or left open.
-    begins = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
-    if begins and body.continue_final_message:
-        raise InvalidRequest(
-            "continue_final_message does not go with add_generation_prompt", field="continue_final_message"
-        )
     options = long_fields.template_options(body.chat_template_kwargs)
-    return ChatOptions(
-        add_generation_prompt=begins,
+    return long_fields.chat_options(
+        add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
         documents=long_fields.documents(documents),
-        options=tuple((options if effort is None else {"reasoning_effort": effort, **options}).items()),
+        options=options if effort is None else {"reasoning_effort": effort, **options},
     )

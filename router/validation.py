@@ -76,6 +76,10 @@ def check(ask: Ask, limits: Limits) -> None:
             f"truncate_prompt_tokens must be -1 or between 1 and {limits.max_model_len}, is {most}",
             field="truncate_prompt_tokens",
         )
+    if ask.truncation_side not in ("left", "right"):
+        raise InvalidRequest(
+            f"truncation_side is left or right, not {ask.truncation_side[:50]!r}", field="truncation_side"
+        )
     bad_words = tuple(word for word in ask.bad_words if isinstance(word, str))
     known = tuple(word for word in ask.bad_words if not isinstance(word, str))
     longest = limits.max_model_len if ask.max_tokens is None else ask.max_tokens
