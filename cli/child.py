@@ -100,7 +100,7 @@ class Child:
 
     async def stop(self, grace_s: float) -> None:
         """End it: SIGTERM, `grace_s` seconds to finish, then SIGKILL for its whole group."""
-        self._signal(signal.SIGTERM)
+        self.tell(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._process.wait()
@@ -121,7 +121,8 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return "\n".join(f"    {line}" for line in lines)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 

@@ -28,6 +28,8 @@ class ClusterConfig:
         "", help="URL of a Redis or Valkey server; an embedded one is started when unset", is_secret=True
     )
     redis_ca: str | None = setting(None, help="file of certificates to trust with rediss:")
+    redis_cert: str | None = setting(None, help="PEM file of the certificate to show to a Redis that asks for one")
+    redis_key: str | None = setting(None, help="PEM file of that certificate's key")
     tls: bool = setting(
         False, help="TLS for callers and between all processes, with certificates that are made for it, or of tls_dir"
     )

@@ -38,6 +38,10 @@ ApiKey = Annotated[str, typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", hel
 TlsCa = Annotated[
     Path | None, typer.Option("--tls-ca", help="PEM file of the authority of the router's certificate", metavar="FILE")
 ]
+TlsCert = Annotated[
+    Path | None, typer.Option("--tls-cert", help="PEM file of the certificate to show to a router", metavar="FILE")
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="0 takes the most likely token always")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
@@ -186,6 +190,8 @@ def chat(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = "",
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     system: Annotated[str, typer.Option("--system", help="system prompt")] = "",
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -193,7 +199,7 @@ def chat(
     """Talk to the model of a running cluster: one line is one message, Ctrl-C cuts an answer off, Ctrl-D leaves."""
     from pagewire.cli import talk
 
-    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca)
+    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     talk.chat(client, system=system, options=talk.options(max_tokens, temperature))
 
 
@@ -202,6 +208,8 @@ def complete(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = "",
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     as_json: Json = False,
@@ -210,7 +218,7 @@ def complete(
     from pagewire.cli import talk
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca)
+    client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     talk.complete(client, text, as_json=as_json, options=talk.options(max_tokens, temperature))
 
 
@@ -235,11 +243,14 @@ def change_role(
     key: Annotated[
         str, typer.Option("--operator-key", envvar="PAGEWIRE_OPERATOR_KEY", help="the router's operator_key")
     ] = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Have a running pod change its role, without a restart, and wait until it has."""
     from pagewire.cli import role as changes
 
-    changes.run(router, pod, role, key)
+    changes.run(router, pod, role, key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 
 def run_batch(

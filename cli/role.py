@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ssl
+from pathlib import Path
 
 import httpx
 import typer
@@ -13,8 +15,26 @@ from pagewire.core.messages import Role
 WAIT_S = 600.0  # the router gives up before
 
 
-def run(router: str, pod_id: str, role: Role, key: str) -> None:
-    """Print what the router says of the change, as JSON; raises why it refuses, Unavailable where it is no router."""
+def run(
+    router: str,
+    pod_id: str,
+    role: Role,
+    key: str,
+    *,
+    tls_ca: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+) -> None:
+    """Print what the router says of the change, as JSON; raises why it refuses, Unavailable where it is no router.
+
+    `tls_ca` is whom to believe where it speaks TLS, the system's authorities when unset; the rest is what to show it.
+    Raises OSError as the files do, ValueError on one of these without the other.
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise ValueError("a certificate and its key are given together")
+    context = ssl.create_default_context(cafile=tls_ca)
+    if tls_cert is not None:
+        context.load_cert_chain(tls_cert, tls_key)
     try:
         answer = httpx.post(
             f"{router.rstrip('/')}/pods/{pod_id}/role",
@@ -22,6 +42,7 @@ def run(router: str, pod_id: str, role: Role, key: str) -> None:
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=WAIT_S,
             trust_env=False,
+            verify=context,
         )
         said = answer.json()
         error = None if answer.status_code == 202 else said["error"]

@@ -21,9 +21,15 @@ def options(max_tokens: int | None, temperature: float | None) -> Options:
     return Options(max_tokens=max_tokens, temperature=temperature)
 
 
-def client_of(url: str, *, api_key: str, tls_ca: Path | None) -> Client:
-    """Return a client of a router; `tls_ca` is whom to believe where it speaks TLS. Raises OSError as the file does."""
-    return Client(url, api_key=api_key, tls=Tls.of_files(tls_ca) if tls_ca is not None else None)
+def client_of(
+    url: str, *, api_key: str, tls_ca: Path | None, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> Client:
+    """Return a client of a router. `tls_ca` is whom to believe where it speaks TLS, the rest what to show to it.
+
+    Raises OSError as the files do, ValueError on a certificate without its key.
+    """
+    tls = Tls.of_files(tls_ca, certificate=tls_cert, key=tls_key) if tls_ca or tls_cert or tls_key else None
+    return Client(url, api_key=api_key, tls=tls)
 
 
 def chat(connected: Client, *, system: str, options: Options) -> None:

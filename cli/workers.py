@@ -37,13 +37,18 @@ class Workers:
         self._config = config
         self._command = [*program, *arguments]
         self._children: list[Child] = []
+        self._up: set[Child] = set()  # those that hear signals
         self._stopping = asyncio.Event()
 
     async def run(self, on_ready: Callable[[Mapping[str, object]], None]) -> None:
-        """Keep the workers until SIGTERM or SIGINT, then drain them. Raises Unavailable where one does not start."""
+        """Keep the workers until SIGTERM or SIGINT, then drain them; SIGHUP is passed on to each.
+
+        Raises Unavailable where one does not start.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         config = self._config
         with contextlib.ExitStack() as ports:
             http, grpc = (ports.enter_context(_taken(config.host, port)) for port in (config.port, config.grpc_port))
@@ -56,7 +61,7 @@ class Workers:
             flags = [[*each, "--name", f"{config.name}-{index}"] for index, each in enumerate(flags)]
             try:
                 children = [await self._start(each) for each in flags]
-                said = await asyncio.gather(*(child.ready(START_S) for child in children))
+                said = await asyncio.gather(*(self._ready(child) for child in children))
                 on_ready(_summary(children, said))
                 keepers = [asyncio.create_task(self._keep(*each)) for each in zip(children, flags, strict=True)]
                 await self._stopping.wait()
@@ -66,11 +71,21 @@ class Workers:
             finally:
                 await self._stop()
 
+    def _reload(self) -> None:
+        for child in self._up:
+            child.tell(signal.SIGHUP)
+
     async def _start(self, flags: list[str]) -> Child:
         environ = {**os.environ, "PYTHONSAFEPATH": "1"}
         child = await Child.start(flags[-1], "router", [*self._command, *flags], environ)
         self._children.append(child)
         return child
+
+    async def _ready(self, child: Child) -> dict[str, Any]:
+        said = await child.ready(START_S)
+        self._up.add(child)
+        child.tell(signal.SIGHUP)  # what was renewed while it started
+        return said
 
     async def _keep(self, child: Child, flags: list[str]) -> None:
         """Replace a worker whenever it ends, until cancelled."""
@@ -79,10 +94,11 @@ class Workers:
             code = await child.exited()
             say(f"{child.name} ended with exit code {code}; another one takes its place")
             self._children.remove(child)
+            self._up.discard(child)
             await asyncio.sleep(delay_s)
             child = await self._start(flags)
             try:
-                await child.ready(START_S)
+                await self._ready(child)
                 delay_s = RESTART_MIN_S
             except Unavailable as error:
                 say(error.message)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
+from typing import cast
 
 from pagewire.client.cluster import Block, KvEvent, KvEventKind, Load, PodLoad
 from pagewire.client.explanation import Explanation, PlacementOption
-from pagewire.client.options import Options, Prompt, Tools
+from pagewire.client.options import Options, Prompt, Rendering, Tools
 from pagewire.client.prompts import fill_prompt
 from pagewire.client.results import (
     Chunk,
@@ -51,6 +52,11 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
         if interval is not None:
             request.stream_interval = interval
         request.explain = options.get("explain", False)
+        for name in ("add_special_tokens", "truncate_prompt_tokens", "skip_special_tokens"):
+            if (value := options.get(name)) is not None:
+                setattr(request, name, value)
+        request.truncation_side = options.get("truncation_side", "")
+        request.include_stop_str_in_output = options.get("include_stop_str_in_output", False)
         request.request_id = options.get("request_id", "")
         sampling = inference_pb2.Sampling(
             n=options.get("n"),
@@ -142,15 +148,19 @@ def model_info_from_wire(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
     )
 
 
-def tokenize_to_wire(prompt: Prompt, model: str, tools: Tools = ()) -> inference_pb2.TokenizeRequest:
-    """Return the wire form of a text or chat to tokenize. Raises InvalidRequest on a prompt of another form."""
-    filled = inference_pb2.GenerateRequest()
-    fill_prompt(filled, prompt, {"tools": tools})
+def tokenize_to_wire(
+    prompt: Prompt, model: str, tools: Tools = (), rendering: Rendering | None = None
+) -> inference_pb2.TokenizeRequest:
+    """Return the wire form of a text or chat to tokenize. Raises as `request_to_wire` does, and on a list of tokens."""
+    if unknown := set(rendering or ()) - Rendering.__optional_keys__:
+        raise TypeError(f"unknown options {sorted(unknown)}; known are {sorted(Rendering.__optional_keys__)}")
+    filled = request_to_wire(prompt, cast(Options, {**(rendering or {}), "tools": tools}))
+    add = filled.add_special_tokens if filled.HasField("add_special_tokens") else None
     match filled.WhichOneof("prompt"):
         case "text":
-            return inference_pb2.TokenizeRequest(model=model, text=filled.text)
+            return inference_pb2.TokenizeRequest(model=model, text=filled.text, add_special_tokens=add)
         case "chat":
-            return inference_pb2.TokenizeRequest(model=model, chat=filled.chat)
+            return inference_pb2.TokenizeRequest(model=model, chat=filled.chat, add_special_tokens=add)
     raise InvalidRequest("only a text or a chat can be tokenized", field="prompt")
 
 

@@ -11,8 +11,27 @@ Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, Any]]
 Tools = Sequence[Tool | Mapping[str, Any]]
 
 
-class Options(TypedDict, total=False):
+class Rendering(TypedDict, total=False):
+    """How a prompt becomes tokens: arguments of `tokenize`, `generate` and `stream`; all but the first for chats.
+
+    add_special_tokens  whether it gets the tokenizer's special tokens; else a text does, and a chat does not
+    add_generation_prompt  False does not begin an answer
+    continue_final_message  True goes on with the last message
+    documents           objects that the chat template may show
+    chat_template_kwargs  variables that the model's chat template reads, such as {"enable_thinking": False}
+    """
+
+    add_special_tokens: bool | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool
+    documents: Sequence[Mapping[str, Any]]
+    chat_template_kwargs: Mapping[str, Any]
+
+
+class Options(Rendering, total=False):
     """Keyword arguments of `generate` and `stream`. What is left out, or None, takes the server's default.
+
+    Those of `Rendering`, and
 
     model            name of the model; the only one when left out
     n                how many answers, each with an index of its own
@@ -42,6 +61,10 @@ class Options(TypedDict, total=False):
     stop             strings that end the answer; they are not part of it
     stop_token_ids   tokens that end the answer
     ignore_eos       go on after the end-of-sequence token
+    skip_special_tokens  False has special tokens in the text
+    include_stop_str_in_output  leaves the stop string, or the stop token, in the text
+    truncate_prompt_tokens  keeps so many tokens of a prompt that may be too long, -1 as many as leave room
+    truncation_side  what goes of such a prompt: "left" or "right"
     cache_salt       prompts with different salts never share cached KV
     priority         the lower, the sooner, where the cluster schedules by priority: -100 to 100, 0 when left out
     stream_interval  a chunk has so many tokens at least, after an answer's first one; 1 when left out
@@ -83,6 +106,10 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    skip_special_tokens: bool | None
+    include_stop_str_in_output: bool
+    truncate_prompt_tokens: int | None
+    truncation_side: str
     cache_salt: str
     priority: int
     stream_interval: int | None

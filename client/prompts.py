@@ -18,16 +18,19 @@ from pagewire.protos import inference_pb2
 T = TypeVar("T")
 _MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id"}
 _FUNCTION = {"name", "description", "parameters", "strict"}
-_TOOL_OPTIONS = ("tools", "tool_choice", "parallel_tool_calls")
+_CHAT_OPTIONS = (
+    "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message", "documents",
+    "chat_template_kwargs",
+)  # fmt: skip
 
 
 def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options: Options) -> None:
-    """Write a prompt, and the tools of a chat, into a request; raises InvalidRequest on what is of no known form."""
+    """Write a prompt, and what a chat has besides, to a request; raises InvalidRequest on what is of no known form."""
     if isinstance(prompt, str):
         request.text = _formed("prompt", _text, prompt)
     else:
         _fill_parts(request, _formed("prompt", list, prompt))
-    asked = [name for name in _TOOL_OPTIONS if options.get(name) not in (None, (), [])]
+    asked = [name for name in _CHAT_OPTIONS if options.get(name) not in (None, (), [])]
     if not asked:
         return
     if request.WhichOneof("prompt") != "chat":
@@ -39,6 +42,14 @@ def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options:
     is_parallel = options.get("parallel_tool_calls")
     if is_parallel is not None:
         request.chat.parallel_tool_calls = bool(is_parallel)
+    begins = options.get("add_generation_prompt")
+    if begins is not None:
+        request.chat.add_generation_prompt = bool(begins)
+    request.chat.continue_final_message = bool(options.get("continue_final_message"))
+    request.chat.documents.extend(_formed("documents", _object, each) for each in options.get("documents") or ())
+    variables = options.get("chat_template_kwargs")
+    if variables is not None:
+        request.chat.chat_template_kwargs = _formed("chat_template_kwargs", _object, variables)
 
 
 def _fill_parts(request: inference_pb2.GenerateRequest, parts: list[Any]) -> None:
@@ -62,6 +73,8 @@ def _formed(field: str, form: Callable[[Any], T], value: object) -> T:
             "prompt": "a prompt is a text, a list of token ids, or a list of messages with role and content",
             "tools": "a tool is a Tool, or an object with type 'function' and a function",
             "tool_choice": "tool_choice is none, auto, required, a Tool, or an object that names a function",
+            "documents": "a document is an object that JSON can hold",
+            "chat_template_kwargs": "chat_template_kwargs is an object that JSON can hold",
         }[field]
         raise InvalidRequest(f"{wanted}, not {value!r:.500}", field=field) from error
 
@@ -116,6 +129,12 @@ def _choice(choice: str | Tool | Mapping[str, Any]) -> inference_pb2.ToolChoice:
         return inference_pb2.ToolChoice(mode=choice)
     name = choice.name if isinstance(choice, Tool) else choice["function"]["name"]
     return inference_pb2.ToolChoice(function=name)
+
+
+def _object(value: Mapping[str, Any]) -> str:
+    text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    text.encode()  # as of a prompt
+    return text
 
 
 def _only(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pagewire.client.codec import loads_from_wire, model_info_from_wire, request
 from pagewire.client.course import Course
 from pagewire.client.generation import Generation
 from pagewire.client.listening import Listening
-from pagewire.client.options import Options, Prompt, Tools
+from pagewire.client.options import Options, Prompt, Rendering, Tools
 from pagewire.client.results import Chunk, ModelInfo, Result
 from pagewire.client.retry import DEFAULT_RETRY, DEFAULT_TIMEOUT, RetryBudget, RetryPolicy, Timeout
 from pagewire.client.routers import Routers
@@ -193,13 +193,21 @@ class Client:
             return stream.result
 
     def tokenize(
-        self, prompt: Prompt, *, model: str = "", tools: Tools = (), timeout_s: float | None = None
+        self,
+        prompt: Prompt,
+        *,
+        model: str = "",
+        tools: Tools = (),
+        timeout_s: float | None = None,
+        **asked: Unpack[Rendering],
     ) -> tuple[int, ...]:
         """Return the tokens of a text, or of a chat as `generate` would put it, with `tools` if there are.
 
-        Raises InvalidRequest on a prompt of another form, or one that does not fit the model.
+        `asked` is described in `Rendering`. Raises InvalidRequest on a prompt of another form, or one that does not fit
+        the model.
         """
-        return tuple((self._unary("Tokenize", tokenize_to_wire(prompt, model, tools), timeout_s)).token_ids)
+        request = tokenize_to_wire(prompt, model, tools, asked)
+        return tuple(self._unary("Tokenize", request, timeout_s).token_ids)
 
     def model_info(self, model: str = "", *, timeout_s: float | None = None) -> ModelInfo:
         """Return what is served of a model, the first one unless named, and its limits.

@@ -180,7 +180,7 @@ class Front:
                 metrics=doors.metrics_address,
                 fingerprint=self.engine.ready.fingerprint,
             )
-            redis = RedisAddress.parse(config.redis_url, config.redis_ca)
+            redis = RedisAddress.parse(config.redis_url, config.redis_ca, cert=config.redis_cert, key=config.redis_key)
             registry, index = Registry(redis, config.cluster), BlockIndex(redis, config.cluster)
             ends.push_async_callback(registry.aclose)
             ends.push_async_callback(index.aclose)

@@ -74,7 +74,7 @@ class Router:
 
         self.config = config
         self.lifecycle = lifecycle
-        redis = RedisAddress.parse(config.redis_url, config.redis_ca)
+        redis = RedisAddress.parse(config.redis_url, config.redis_ca, cert=config.redis_cert, key=config.redis_key)
         self.registry = Registry(redis, config.cluster)
         self.leases = Leases(redis, config.cluster)
         self.index = BlockIndex(redis, config.cluster, timeout_s=config.index_timeout_s)
@@ -133,7 +133,7 @@ class Router:
         open_paths = OPEN_PATHS | live.OPEN_PATHS | ({"/metrics"} if config.open_metrics else set())
         self.http = HttpServer(HttpGuard(app, self.authenticator, refused, open_paths=open_paths), edge)
         guard = GrpcGuard(self.authenticator, refused)
-        inference = Inference(self.dispatcher, self.models, self.cache_watch)
+        inference = Inference(self.dispatcher, self.models, self.cache_watch, stall_s=config.stall_s)
         self.grpc = GrpcServer(
             config.host,
             config.grpc_port,

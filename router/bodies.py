@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 IGNORED = frozenset(
     (
         "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
-        "service_tier", "kv_transfer_params", "request_id",
+        "service_tier", "kv_transfer_params",
     )
 )  # fmt: skip
 # Known and not honoured: refused by name, but for the values that ask for nothing.
@@ -103,6 +103,7 @@ class Body(Schema):
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    request_id: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     pagewire: Wishes | None = None

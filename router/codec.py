@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from google.protobuf.message import Message
+
 from pagewire.core.cache_events import CacheEvents
 from pagewire.core.load import Load
 from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
@@ -19,6 +21,7 @@ from pagewire.router.guided import ANY_OBJECT
 from pagewire.router.json_text import read_object
 from pagewire.router.pods import Standing
 from pagewire.router.tool_fields import Tools
+from pagewire.text.text_stream import TextRules
 
 _SAME_IN_TRANSFER = tuple(field.name for field in pb.Transfer.DESCRIPTOR.fields)
 _SAME_IN_LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
@@ -30,15 +33,21 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
     sampling = request.sampling
 
     def given(name: str) -> Any:
-        return getattr(sampling, name) if sampling.HasField(name) else None
+        return _set(sampling, name)
 
     return Ask(
         request_id=request_id,
         model=request.model,
         text=request.text if form == "text" else None,
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
-        messages=_messages(request.chat) if form == "chat" else None,
-        tools=_tools(request.chat) if form == "chat" else None,
+        **_chat(request.chat if form == "chat" else None),
+        text_rules=TextRules(
+            with_special=request.HasField("skip_special_tokens") and not request.skip_special_tokens,
+            with_stop=request.include_stop_str_in_output,
+        ),
+        add_special_tokens=_set(request, "add_special_tokens"),
+        truncate_prompt_tokens=_set(request, "truncate_prompt_tokens"),
+        truncation_side=request.truncation_side or "left",
         n=given("n"),
         use_beam_search=sampling.use_beam_search,
         beam_width=given("beam_width"),
@@ -66,7 +75,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         ignore_eos=sampling.ignore_eos,
         cache_salt=request.cache_salt or None,
         priority=request.priority,
-        stream_interval=request.stream_interval if request.HasField("stream_interval") else None,
+        stream_interval=_set(request, "stream_interval"),
         timeout_s=timeout_s,
     )
 
@@ -78,8 +87,8 @@ def tokenize_from_wire(request: pb.TokenizeRequest, request_id: str) -> Ask:
         request_id=request_id,
         model=request.model,
         text=request.text if form == "text" else None,
-        messages=_messages(request.chat) if form == "chat" else None,
-        tools=_tools(request.chat) if form == "chat" else None,
+        **_chat(request.chat if form == "chat" else None),
+        add_special_tokens=_set(request, "add_special_tokens"),
     )
 
 
@@ -131,6 +140,31 @@ def cache_news_to_wire(news: CacheNews) -> pb.KvEvent:
         case CacheEvents() as events:
             event.change.CopyFrom(pb.KvChange(stored=_blocks(events), evicted=events.evicted))
     return event
+
+
+def _set(message: Message, name: str) -> Any:
+    """Return a field that has presence, None where it is unset."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:
+    """Return the fields of an ask that a chat is."""
+    if chat is None:
+        return {}
+    documents = tuple(
+        read_object(f"documents.{i}", document, field="documents") for i, document in enumerate(chat.documents)
+    )
+    options = chat.chat_template_kwargs if chat.HasField("chat_template_kwargs") else "{}"
+    return {
+        "messages": _messages(chat),
+        "tools": _tools(chat),
+        "chat": long_fields.chat_options(
+            add_generation_prompt=_set(chat, "add_generation_prompt"),
+            continue_final_message=chat.continue_final_message,
+            documents=documents,
+            options=read_object("chat_template_kwargs", options, field="chat_template_kwargs"),
+        ),
+    }
 
 
 def _messages(chat: pb.ChatPrompt) -> tuple[Mapping[str, Any], ...]:

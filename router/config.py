@@ -56,6 +56,8 @@ class RouterConfig:
         is_secret=True,
     )
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
+    redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
+    redis_key: str = setting("", help="PEM file of that certificate's key")
     name: str = setting("router", help="name of this router on its links")
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, help="HTTP port, 0 for any")
@@ -176,8 +178,9 @@ class RouterConfig:
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        if not self.silence_s > 0:
-            raise ValueError(f"silence_s must be positive, is {self.silence_s}")
+        for name in ("silence_s", "stall_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         for name in ("max_ejected_share", "panic_share", "trace_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, is {getattr(self, name)}")

@@ -203,6 +203,7 @@ class FrontDoor:
     async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, *, is_chat: bool) -> ASGIApp:
         try:
             call = self._call(request, data, request_id, is_chat=is_chat)
+            request_id = call.ask.request_id
             model = self._models.of(call.ask.model).intake.limits().model
         except PagewireError as error:
             return self._refuse(error, request_id)
@@ -247,7 +248,8 @@ class FrontDoor:
             "explain": explain,
             "traceparent": parents[0] if len(parents) == 1 else "",
         }
-        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline)
+        is_named = request.headers.get("x-request-id", "") == request_id
+        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline, names_itself=not is_named)
         self._metrics.unknown_fields.inc(len(call.unknown_fields))
         return call
 

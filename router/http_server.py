@@ -48,7 +48,7 @@ class HttpServer(uvicorn.Server):
 
     def reload(self) -> None:
         """Read the certificate again; raises OSError, and the one from before stays."""
-        context = self.config.ssl
+        context = self.config.ssl if self.config.loaded else None  # else it is yet to be read
         if self.edge is not None and context is not None:
             context.load_cert_chain(self.edge.cert, self.edge.key)
 

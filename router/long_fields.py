@@ -12,6 +12,7 @@ from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGIT_BIAS, TokenBias
+from pagewire.router.ask import ChatOptions
 from pagewire.router.tool_fields import as_tool_message, message_calls
 
 MAX_PROMPTS = 128
@@ -54,6 +55,29 @@ def template_options(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _wrong("chat_template_kwargs", "an object", value)
     return value
+
+
+def chat_options(
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool,
+    documents: tuple[Mapping[str, Any], ...] = (),
+    options: Mapping[str, Any],
+) -> ChatOptions:
+    """Return how messages become a prompt: unless told otherwise it ends with the assistant's turn, begun anew or left
+    open. Raises InvalidRequest.
+    """
+    begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
+    if begins and continue_final_message:
+        raise InvalidRequest(
+            "continue_final_message does not go with add_generation_prompt", field="continue_final_message"
+        )
+    return ChatOptions(
+        add_generation_prompt=begins,
+        continue_final_message=continue_final_message,
+        documents=documents,
+        options=tuple(options.items()),
+    )
 
 
 def stop(value: object) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from pagewire.router.bodies import (
     TokenizeBody,
 )
 from pagewire.router.json_text import read_body
+from pagewire.router.validation import checked_request_id
 from pagewire.text.text_stream import TextRules
 
 MAX_CHOICES = 1024
@@ -66,10 +67,12 @@ class Call:
         return self.asks[0]
 
 
-def parse(data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timeline: bool = False) -> Call:
+def parse(
+    data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timeline: bool = False, names_itself: bool = False
+) -> Call:
     """Read a body; raises InvalidRequest or UnsupportedField, which name the field.
 
-    `origin` are the fields of an `Ask` that no body says: `request_id`, and who asks.
+    `origin` are the fields of an `Ask` that no body says: `request_id`, unless the body `names_itself`, and who asks.
     """
     raw = read_body(data)
     refused = _REFUSED_OF_CHATS if is_chat else _REFUSED_OF_COMPLETIONS
@@ -87,6 +90,8 @@ def parse(data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timelin
         raise InvalidRequest("stream_options may only be set when stream is true", field="stream_options")
     with_usage = options is not None and bool(options.include_usage)
     common = {**origin, **_common(body, raw)}
+    if names_itself and body.request_id is not None:
+        common["request_id"] = checked_request_id(body.request_id)
     asks = _chat_asks(body, raw, common) if isinstance(body, ChatBody) else _completion_asks(body, common)
     return Call(
         asks=asks,
@@ -236,16 +241,10 @@ def tokenize_ask(body: TokenizeBody, raw: Mapping[str, Any]) -> Ask:
 
 
 def _chat_options(body: ChatBody | TokenizeBody, *, documents: object = None, effort: str | None = None) -> ChatOptions:
-    # Unless told otherwise, the prompt ends with the assistant's turn, begun anew or left open.
-    begins = not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
-    if begins and body.continue_final_message:
-        raise InvalidRequest(
-            "continue_final_message does not go with add_generation_prompt", field="continue_final_message"
-        )
     options = long_fields.template_options(body.chat_template_kwargs)
-    return ChatOptions(
-        add_generation_prompt=begins,
+    return long_fields.chat_options(
+        add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
         documents=long_fields.documents(documents),
-        options=tuple((options if effort is None else {"reasoning_effort": effort, **options}).items()),
+        options=options if effort is None else {"reasoning_effort": effort, **options},
     )

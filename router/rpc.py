@@ -42,16 +42,17 @@ def reflect(server: grpc.aio.Server) -> None:
 
 
 class Inference:
-    """The public service."""
+    """The public service. Who reads nothing of a stream for `stall_s` seconds is given up."""
 
-    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch) -> None:
+    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, *, stall_s: float) -> None:
         self._dispatcher = dispatcher
         self._models = models
         self._cache_watch = cache_watch
+        self._stall_s = stall_s
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what the router's gRPC server answers."""
-        return service_handler(DESCRIPTOR, self)
+        return service_handler(DESCRIPTOR, self, stall_s=self._stall_s)
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context

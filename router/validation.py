@@ -46,13 +46,18 @@ def is_request_id(text: str) -> bool:
     return 1 <= len(text) <= MAX_REQUEST_ID_CHARS and text.isascii() and text.isprintable()
 
 
+def checked_request_id(text: str) -> str:
+    """Return `text`; raises InvalidRequest unless it may name a request."""
+    if not is_request_id(text):
+        raise InvalidRequest(
+            f"request_id is 1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters, got {len(text)}", field="request_id"
+        )
+    return text
+
+
 def check(ask: Ask, limits: Limits) -> None:
     """Raise InvalidRequest, or UnknownModel, on anything that is wrong without looking at the prompt's tokens."""
-    if not is_request_id(ask.request_id):
-        raise InvalidRequest(
-            f"request_id is 1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters, got {len(ask.request_id)}",
-            field="request_id",
-        )
+    checked_request_id(ask.request_id)
     check_model(ask.model, limits)
     if ask.cache_salt is not None and not 1 <= len(ask.cache_salt) <= MAX_SALT_CHARS:
         raise InvalidRequest(
@@ -75,6 +80,10 @@ def check(ask: Ask, limits: Limits) -> None:
         raise InvalidRequest(
             f"truncate_prompt_tokens must be -1 or between 1 and {limits.max_model_len}, is {most}",
             field="truncate_prompt_tokens",
+        )
+    if ask.truncation_side not in ("left", "right"):
+        raise InvalidRequest(
+            f"truncation_side is left or right, not {ask.truncation_side[:50]!r}", field="truncation_side"
         )
     bad_words = tuple(word for word in ask.bad_words if isinstance(word, str))
     known = tuple(word for word in ask.bad_words if not isinstance(word, str))

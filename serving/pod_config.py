@@ -36,6 +36,8 @@ class PodConfig:
         is_secret=True,
     )
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
+    redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
+    redis_key: str = setting("", help="PEM file of that certificate's key")
     device: str = setting("cpu", help="device of the engine; cpu, until there is a CUDA backend")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"

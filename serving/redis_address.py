@@ -10,13 +10,14 @@ Redis 7 and later, Valkey 7.2 and later. Knows no keys.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import parse_url
+from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError
@@ -37,14 +38,17 @@ class RedisAddress:
     username: str
     password: str = field(repr=False)
     is_cluster: bool
-    tls: ssl.SSLContext | None = field(repr=False, compare=False)
     ca: str
+    cert: str
+    key: str
+    _tls: ssl.SSLContext | None = field(repr=False, compare=False)
 
     @classmethod
-    def parse(cls, url: str, ca: str = "") -> RedisAddress:
-        """Return what `url` says; `ca` is a file of certificates to trust with TLS, the system's when empty.
+    def parse(cls, url: str, ca: str = "", *, cert: str = "", key: str = "") -> RedisAddress:
+        """Return what `url` says. `ca` is a file of certificates to trust with TLS, the system's when empty; `cert` and
+        `key` are our own, in PEM files, where the server asks for one.
 
-        Raises ValueError on a URL that names no Redis, OSError where `ca` cannot be read.
+        Raises ValueError on a URL that names no Redis, OSError where a file cannot be read or is none of its kind.
         """
         scheme = urlsplit(url).scheme
         is_cluster = scheme.endswith(CLUSTER)
@@ -52,11 +56,16 @@ class RedisAddress:
             url = scheme.removesuffix(CLUSTER) + url[len(scheme) :]
         parsed: dict[str, Any] = dict(parse_url(url))
         is_tls = url.startswith("rediss:")
-        if ca and not is_tls:
-            raise ValueError("a CA was given for Redis, but its URL does not begin with rediss: nothing is encrypted")
+        if (ca or cert) and not is_tls:
+            what = "a CA" if ca else "a certificate"
+            raise ValueError(
+                f"{what} was given for Redis, but its URL does not begin with rediss: nothing is encrypted"
+            )
+        if bool(cert) != bool(key):
+            raise ValueError("a certificate for Redis and its key go together")
         if is_cluster and (parsed.get("path") or parsed.get("db")):
             raise ValueError("a Redis Cluster has neither a socket's path nor a database number")
-        return cls(
+        address = cls(
             url=url,
             host=parsed.get("host", "localhost"),
             port=parsed.get("port", 6379),
@@ -65,9 +74,22 @@ class RedisAddress:
             username=parsed.get("username", ""),
             password=parsed.get("password", ""),
             is_cluster=is_cluster,
-            tls=ssl.create_default_context(cafile=ca or None) if is_tls else None,
             ca=ca,
+            cert=cert,
+            key=key,
+            _tls=ssl.create_default_context(cafile=ca or None) if is_tls else None,
         )
+        address.tls()  # what is wrong with the files is said now
+        return address
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what the next connection is encrypted with, None in the clear; raises OSError as `parse` does.
+
+        Our certificate is read each time, so that it can be renewed.
+        """
+        if self._tls is not None and self.cert:
+            self._tls.load_cert_chain(self.cert, self.key)
+        return self._tls
 
     def client(self) -> Redis | RedisCluster:
         """Return redis-py's client: every wait is bounded by a second.
@@ -81,9 +103,23 @@ class RedisAddress:
         }
         if self.ca:
             options["ssl_ca_certs"] = self.ca
+        if self.cert:
+            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key}
         if self.is_cluster:
             return _Cluster.from_url(self.url, **options)
-        return Redis.from_url(self.url, **options)
+        client = Redis.from_url(self.url, **options)
+        if self.cert:
+            client.connection_pool.connection_class = _Renewing
+        return client
+
+
+class _Renewing(SSLConnection):
+    """redis-py's connection, which reads its certificate when it is first made and never again; this one does."""
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        self.ssl_context.context = None
+        arguments: Mapping[str, Any] = super()._connection_arguments()
+        return arguments
 
 
 class _Cluster(RedisCluster):
@@ -92,6 +128,10 @@ class _Cluster(RedisCluster):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._told = tuple(self.nodes_manager.startup_nodes.values())
+        if options.get("ssl_certfile"):
+            self.connection_kwargs["connection_class"] = _Renewing  # of the nodes that it will be told of
+            for node in self._told:
+                node.connection_class = _Renewing
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -151,7 +151,7 @@ class RedisPipe:
             if address.path:
                 _, wire = await loop.create_unix_connection(_Wire, address.path)
             else:
-                _, wire = await loop.create_connection(_Wire, self._host, self._port, ssl=address.tls)
+                _, wire = await loop.create_connection(_Wire, self._host, self._port, ssl=address.tls())
             try:
                 await self._greet(wire)
             except BaseException:

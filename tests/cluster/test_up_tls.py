@@ -76,6 +76,13 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
             "--max-tokens", "2", "--json",
         )  # fmt: skip
         assert json.loads(said)["usage"]["completion_tokens"] > 0
+        asked_for = ["role", cluster.said["decode"][0]["id"], "prefill", "--router", cluster.http, "--tls-ca", str(ca)]
+        told = subprocess.run(
+            [sys.executable, "-P", "-m", "pagewire.cli.main", *asked_for, "--operator-key", ops["key"]],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert told.returncode == 1
+        assert "is the last pod that decodes" in told.stderr  # so the router was reached, and knew the key
     finally:
         code = cluster.stop()
     assert code == 0

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
+import ssl
 import sys
 import time
 import uuid
@@ -20,6 +22,7 @@ import grpc
 import httpx
 import psutil
 import pytest
+from certificates import Certificates
 from fake_pod import SECRET, FakePod, fake_pods
 from free_ports import free_port
 from raw_stream import repeated, streamed
@@ -53,7 +56,7 @@ class Router:
             await self._healthy(worker["http"])
 
     async def _healthy(self, url: str) -> None:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
 
             async def healthy() -> bool:
                 try:
@@ -65,7 +68,7 @@ class Router:
 
 
 @contextlib.asynccontextmanager
-async def running(tmp_path: Path, workers: int) -> AsyncIterator[Router]:
+async def running(tmp_path: Path, workers: int, *flags: str) -> AsyncIterator[Router]:
     """Start a Valkey server, a fake pod and a router; see that all are gone afterwards, and the router in order."""
     cluster = uuid.uuid4().hex
     model = byte_tokenizer.save(tmp_path / "model")
@@ -78,6 +81,7 @@ async def running(tmp_path: Path, workers: int) -> AsyncIterator[Router]:
             await registry.register(pod.registration)
             command = ["-P", "-m", "pagewire.cli.main", "router", "--model", str(model), "--cluster", cluster]
             command += ["--port", "0", "--grpc-port", "0", "--workers", str(workers), "--drain-s", "5"]
+            command += flags
             environ = {"PAGEWIRE_CLUSTER_SECRET": SECRET.decode(), "PAGEWIRE_REDIS_URL": redis}
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environ}
@@ -134,6 +138,30 @@ async def test_both_doors_of_all_workers_are_one(tmp_path: Path) -> None:
         # Each counts what it served itself; that one of two got none of 40 connections has odds of 1 to 10^12.
         assert sum(served) == 40
         assert all(served)
+
+
+async def test_a_renewed_certificate_is_shown_by_every_worker_on_sighup(tmp_path: Path) -> None:
+    certificates, shown = Certificates.write(tmp_path / "certificates"), tmp_path / "shown"
+    shown.mkdir()
+
+    def put(whose: str) -> str:
+        for file in ("router.pem", "router.key"):
+            shutil.copy(certificates.path(file, whose), shown)
+        return ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert((shown / "router.pem").read_text()))
+
+    old, flags = put("ours"), (f"--edge-cert={shown / 'router.pem'}", f"--edge-key={shown / 'router.key'}")
+    async with running(tmp_path, 2, *flags) as router:
+        before, ports = router.pids, [int(each["http"].rpartition(":")[2]) for each in router.said["workers"]]
+
+        async def all_show(certificate: str) -> bool:
+            seen = [await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port)) for port in ports]
+            return seen == [certificate] * 2
+
+        assert await all_show(old)
+        new = put("strangers")
+        router.process.send_signal(signal.SIGHUP)
+        await eventually(lambda: all_show(new))
+        assert router.pids == before
 
 
 async def test_500_streams_at_once_are_all_right(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ FULL: dict[str, Any] = {
     "tls": {"existingSecret": "tls", "name": "pagewire.internal"},
     "edge": {"existingSecret": "edge", "clientCa": "callers"},
     "redis": {"enabled": False},
-    "externalRedis": {"existingSecret": "redis", "caSecret": "ca"},
+    "externalRedis": {"existingSecret": "redis", "caSecret": "ca", "certSecret": "us"},
     "socketHostPath": "/run/sockets",
     "router": {"settings": {"slo_ttft_s": 2, "policy": "slo", "kv_limit": False, "max_body_bytes": "4MiB"}},
     "poolDefaults": {
@@ -122,9 +122,12 @@ def test_every_value_reaches_its_process(tmp_path: Path) -> None:
     files = {
         "rel-pagewire-router": [
             router.tls_cert, router.tls_key, router.tls_ca, router.edge_cert, router.edge_key, router.tls_client_ca,
-            router.api_keys, router.redis_ca,
+            router.api_keys, router.redis_ca, router.redis_cert, router.redis_key,
         ],
-        "rel-pagewire-prefill": [pod.tls_cert, pod.tls_key, pod.tls_ca, pod.redis_ca, pod.pin_prefix, pod.shm_dir],
+        "rel-pagewire-prefill": [
+            pod.tls_cert, pod.tls_key, pod.tls_ca, pod.redis_ca, pod.redis_cert, pod.redis_key, pod.pin_prefix,
+            pod.shm_dir,
+        ],
     }  # fmt: skip
     for name, paths in files.items():
         mounts = [each["mountPath"] for each in container(rendered, name)["volumeMounts"]]

@@ -344,6 +344,14 @@ async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
         code, _, named, text = await refusal(router, pb.GenerateRequest(chat=pb.ChatPrompt(messages=[half])))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
         assert "Unicode" in text
+        said = [pb.ChatMessage(role="user", content="a")]
+        for chat, field in (
+            (pb.ChatPrompt(messages=said, chat_template_kwargs="{"), "chat_template_kwargs"),
+            (pb.ChatPrompt(messages=said, chat_template_kwargs="[]"), "chat_template_kwargs"),
+            (pb.ChatPrompt(messages=said, documents=["{}", "NaN"]), "documents"),
+        ):
+            code, _, named, _ = await refusal(router, pb.GenerateRequest(chat=chat))
+            assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, field)
         code, _, named, _ = await refusal(router, pb.GenerateRequest(text="a", request_id="x" * 129))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "request_id")
         await nothing_happened(router)

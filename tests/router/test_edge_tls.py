@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import ssl
@@ -16,8 +17,11 @@ from certificates import Certificates
 from fake_pod import FakePod
 from router_rig import StartRouter, client_context, events, eventually
 
+from pagewire.cli import role, talk
 from pagewire.client.aio import AsyncClient
 from pagewire.client.security import Tls as ClientTls
+from pagewire.core.errors import RoleRefused, Unavailable
+from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
 from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
@@ -60,6 +64,30 @@ async def test_both_doors_and_the_link_open_to_the_right_certificate(
         async with AsyncClient(router.addresses["grpc"], tls=tls) as client:
             assert (await client.generate("hello world", max_tokens=4)).text
         assert len(pod.submits) == 4
+
+
+async def test_commands_show_a_certificate_where_the_router_asks(
+    start: StartRouter, certificates: Certificates, settings: dict[str, Any]
+) -> None:
+    ours = certificates.tls("client")
+    files = {"tls_ca": ours.ca, "tls_cert": ours.cert, "tls_key": ours.key}
+    async with start(over_tls(certificates), tls=ours, operator_key="op", **settings) as router:
+
+        def completed() -> int:
+            with talk.client_of(router.addresses["grpc"], api_key="", **files) as client:
+                return len(client.generate("hello world", max_tokens=3).token_ids)
+
+        def changed(**shown: Path | None) -> None:
+            role.run(router.addresses["http"], "c0", Role.PREFILL, "op", **shown)
+
+        assert await asyncio.to_thread(completed) == 3
+        with pytest.raises(RoleRefused, match="last pod that decodes"):  # so it was asked
+            await asyncio.to_thread(changed, **files)
+        for shown in ({}, {"tls_ca": ours.ca}):
+            with pytest.raises(Unavailable):
+                await asyncio.to_thread(changed, **shown)
+        with pytest.raises(ValueError, match="together"):
+            await asyncio.to_thread(changed, tls_cert=ours.cert)
 
 
 @pytest.mark.parametrize("case", ["strangers", "expired", "none", "in the clear"])

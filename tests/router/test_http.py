@@ -205,6 +205,19 @@ async def test_request_ids_go_in_and_out(start: StartRouter) -> None:
         assert refused.headers["x-request-id"] == "mine-1"
         made = await router.complete()
         assert len(made.headers["x-request-id"]) == 32
+        # A body may name its request too, unless the header does.
+        body |= {"request_id": "its own"}
+        for sent, named in ((None, "its own"), ({"x-request-id": "x" * 129}, "its own"), (headers, "mine-1")):
+            answer = await router.http.post("/v1/completions", json=body, headers=sent)
+            assert (answer.headers["x-request-id"], answer.json()["id"]) == (named, f"cmpl-{named}")
+            streamed = await router.http.post("/v1/completions", json={**body, "stream": True}, headers=sent)
+            assert streamed.headers["x-request-id"] == named
+            refused = await router.http.post("/v1/completions", json={**body, "max_tokens": 1000}, headers=sent)
+            assert (refused.status_code, refused.headers["x-request-id"]) == (400, named)
+        for wrong in ("", "é", 5):
+            refused = await router.http.post("/v1/completions", json={**body, "request_id": wrong})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "request_id")
+            assert len(refused.headers["x-request-id"]) == 32
 
 
 async def test_health_follows_pods_and_drain(start: StartRouter) -> None:

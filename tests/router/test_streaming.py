@@ -6,19 +6,25 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+import grpc
 import pytest
 from fake_pod import FakePod, fingerprint
-from raw_stream import read_whole, repeated, request, text_of
+from raw_stream import PROMPT, read_whole, repeated, request, text_of
 from router_rig import RunningRouter, StartRouter, eventually
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pagewire.core.load import Load
+from pagewire.protos import inference_pb2 as pb
+from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.inbox import Inbox
 
 LONG = fingerprint(max_model_len=1 << 16)
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Door = Callable[[RunningRouter], AsyncIterator[None]]  # asks, and goes away in the end
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +76,20 @@ async def test_gone_while_its_body_is_read(start: StartRouter) -> None:
         assert pod.submits == []
 
 
-async def test_gone_while_no_pod_is_there(start: StartRouter) -> None:
+async def by_http(router: RunningRouter) -> AsyncIterator[None]:
+    async with wire(router) as (_, writer):
+        writer.write(request())
+        yield
+
+
+async def by_grpc(router: RunningRouter) -> AsyncIterator[None]:
+    call = router.rpc.Generate(pb.GenerateRequest(text=PROMPT))
+    yield
+    call.cancel()
+
+
+@pytest.mark.parametrize("door", [by_http, by_grpc])
+async def test_gone_while_no_pod_is_there(start: StartRouter, door: Door) -> None:
     async with start(placement_wait_s=30.0) as router:
         pod = await FakePod("c0").start()
         await router.registry.register(pod.registration)
@@ -78,8 +97,7 @@ async def test_gone_while_no_pod_is_there(start: StartRouter) -> None:
         await router.registry.unregister(pod.registration)
         await pod.die()
         await router.has(0)
-        async with wire(router) as (_, writer):
-            writer.write(request())
+        async with contextlib.asynccontextmanager(door)(router):
 
             async def waits() -> bool:
                 return await router.metric("pagewire_router_requests_active") == 1
@@ -104,6 +122,42 @@ async def test_gone_while_it_is_answered(start: StartRouter, hold_at: int) -> No
         assert [each.request_id for each in pod.cancels] == [each.spec.request_id for each in pod.submits]
         assert pod.cancels[0].reason == "client"
         await nothing_is_left(router)
+
+
+@pytest.mark.parametrize("hold_at", [0, 1, 4, 7])
+async def test_gone_by_grpc_while_it_is_answered(start: StartRouter, hold_at: int) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = hold_at
+    async with start(pod) as router:
+        call = router.rpc.Generate(pb.GenerateRequest(text=PROMPT, sampling=pb.Sampling(max_tokens=8, ignore_eos=True)))
+        await pod.until(lambda: pod.submits)
+        if hold_at:
+            assert (await call.read()).chunk.token_ids
+        call.cancel()
+        await pod.until(lambda: pod.cancels)
+        assert [each.request_id for each in pod.cancels] == [each.spec.request_id for each in pod.submits]
+        assert pod.cancels[0].reason == "client"
+        await nothing_is_left(router)
+
+
+async def test_gone_by_grpc_while_it_waits_for_room(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.load = Load(blocks_total=100, blocks_held=100, num_running=1)
+    async with start(pod) as router:
+        await router.has_heard()
+        call = router.rpc.Generate(pb.GenerateRequest(text=PROMPT))
+
+        async def waiting() -> float:
+            return await router.metric("pagewire_router_requests_waiting")
+
+        async def waits() -> bool:
+            return await waiting() == 1
+
+        await eventually(waits)
+        call.cancel()
+        await nothing_is_left(router)
+        assert await waiting() == 0
+        assert pod.submits == []
 
 
 async def test_gone_at_the_last_token(start: StartRouter) -> None:
@@ -150,4 +204,52 @@ async def test_who_reads_nothing_at_all_is_hung_up_on(start: StartRouter) -> Non
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(request(max_tokens=4000))
         await pod.until(lambda: pod.cancels)
+        await nothing_is_left(router)
+
+
+@contextlib.asynccontextmanager
+async def greedless(router: RunningRouter) -> AsyncIterator[Any]:
+    """Connect by gRPC, which does not take in more than 64 KiB before it is read."""
+    options = [("grpc.http2.bdp_probe", 0)]
+    async with grpc.aio.insecure_channel(router.addresses["grpc"], options=options) as channel:
+        yield InferenceStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def test_slow_readers_by_grpc_fill_no_memory_either(start: StartRouter) -> None:
+    pod = FakePod("c0", serves=LONG)
+    count, length = 4, 20_000
+    asked = pb.GenerateRequest(text=PROMPT, sampling=pb.Sampling(max_tokens=length, ignore_eos=True))
+    async with start(pod) as router, greedless(router) as stub:
+        calls = [stub.Generate(asked) for _ in range(count)]
+        await pod.until(lambda: len(pod.submits) == count and pod.running == 0)
+        answer = await router.complete(ignore_eos=True)
+        assert answer.json()["choices"][0]["text"] == repeated(8)
+        held = inbox_tokens()
+        assert len(held) == count
+        assert all(0 < tokens < length for tokens in held)
+        for call in calls:
+            said = "".join([part.chunk.text async for part in call])
+            assert said == repeated(length)
+        await nothing_is_left(router)
+
+
+async def test_who_reads_nothing_by_grpc_is_given_up(start: StartRouter) -> None:
+    pod = FakePod("c0", serves=LONG)
+    pod.hold_at = 19_999
+    asked = pb.GenerateRequest(text=PROMPT, sampling=pb.Sampling(max_tokens=20_000, ignore_eos=True))
+    async with start(pod, stall_s=1.0) as router, greedless(router) as stub:
+        call = stub.Generate(asked)
+        await pod.until(lambda: pod.cancels)
+        await nothing_is_left(router)
+        with pytest.raises(grpc.aio.AioRpcError) as ended:  # once it reads, it is told
+            [part async for part in call]
+        assert ended.value.code() is grpc.StatusCode.CANCELLED
+        assert ended.value.details() == "nothing of the answer was read for 1 s"
+        # Whoever waits for a pod that says nothing is not taken for one who does not read.
+        pod.hold_at = 4
+        waits = stub.Generate(asked)
+        await waits.read()
+        await asyncio.sleep(1.5)
+        assert not waits.done()
+        waits.cancel()
         await nothing_is_left(router)

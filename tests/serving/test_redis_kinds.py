@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -83,6 +84,39 @@ async def test_over_tls(tmp_path: Path) -> None:
                 assert await index.lookup(names(1)) is None
                 with pytest.raises(OSError):
                     await registry.pods()
+
+
+@pytest.mark.parametrize("kind", ["one server", "a cluster"])
+async def test_over_mutual_tls(kind: str, tmp_path: Path) -> None:
+    ours, strangers = (redis_rig.certificates(tmp_path / whose) for whose in ("ours", "strangers"))
+    ca, cert, key = map(str, ours)
+    with contextlib.ExitStack() as stack:
+        if kind == "one server":
+            url = stack.enter_context(redis_rig.server(redis_rig.REDIS, tmp_path / "server", mutual=ours)).url
+        else:
+            nodes = stack.enter_context(redis_rig.cluster(redis_rig.REDIS, tmp_path / "nodes", mutual=ours))
+            url = nodes[0].url.replace("rediss:", "rediss+cluster:")
+        async with both(RedisAddress.parse(url, ca, cert=cert, key=key)) as ways:
+            await everything_works(*ways)
+        await leases_work(RedisAddress.parse(url, ca, cert=cert, key=key))
+        async with both(RedisAddress.parse(url, ca)) as (registry, index):
+            assert await index.lookup(names(1)) is None
+            with pytest.raises(OSError):
+                await registry.pods()
+        # A certificate that is renewed in place is shown to whom it was refused before.
+        mine = [Path(shutil.copy(file, tmp_path)) for file in strangers[1:]]
+        async with both(RedisAddress.parse(url, ca, cert=str(mine[0]), key=str(mine[1]))) as (registry, index):
+            assert await index.lookup(names(1)) is None
+            with pytest.raises(OSError):
+                await registry.pods()
+            for file, renewed in zip(mine, ours[1:], strict=True):
+                shutil.copy(renewed, file)
+
+            async def is_let_in() -> bool:
+                return await index.lookup(names(1)) == [[]]
+
+            await eventually(is_let_in)
+            assert await registry.pods() == []
 
 
 def documented(what: str) -> list[str]:

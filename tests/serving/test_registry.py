@@ -122,16 +122,25 @@ async def test_an_outage_is_an_os_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "ca", "match"),
+    ("url", "files", "match"),
     [
-        ("http://localhost", "", "scheme"),
-        ("redis://localhost", "/etc/hosts", "rediss"),
-        ("redis+cluster://localhost/3", "", "database"),
+        ("http://localhost", {}, "scheme"),
+        ("redis://localhost", {"ca": "/etc/hosts"}, "a CA was given .* rediss"),
+        ("redis://localhost", {"cert": "c", "key": "k"}, "a certificate was given .* rediss"),
+        ("rediss://localhost", {"cert": "c"}, "go together"),
+        ("rediss://localhost", {"key": "k"}, "go together"),
+        ("redis+cluster://localhost/3", {}, "database"),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_refused(url: str, ca: str, match: str) -> None:
+def test_an_address_that_cannot_be_meant_is_refused(url: str, files: dict[str, str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        RedisAddress.parse(url, ca)
+        RedisAddress.parse(url, **files)
+
+
+def test_files_that_are_no_certificates_are_an_error_at_once() -> None:
+    for files in ({"ca": "/etc/hosts"}, {"cert": "/etc/hosts", "key": "/etc/hosts"}, {"ca": "/nowhere"}):
+        with pytest.raises(OSError):
+            RedisAddress.parse("rediss://localhost", **files)
 
 
 def test_passwords_are_not_shown() -> None:

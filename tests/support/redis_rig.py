@@ -21,6 +21,8 @@ REDIS = "redis"  # Debian's, version 7, which speaks TLS
 VALKEY = "valkey"  # the embedded one, version 9, which does not
 KINDS = (REDIS, VALKEY)
 
+Certificates = tuple[Path, Path, Path]  # of an authority, one that it signed, and that one's key
+
 
 def program(kind: str) -> str:
     """Return the server's program; a test that needs one that is not there is skipped, and says how to get it."""
@@ -41,6 +43,7 @@ class Server:
     folder: Path
     config: Sequence[str]
     ca: Path | None = None
+    shown: tuple[Path, Path] | None = None  # where it asks for a certificate: one that it takes, and its key
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,7 +73,10 @@ class Server:
 
     def admin(self) -> redis.Redis:
         """Return a client of the default user."""
-        return redis.Redis.from_url(self.url, **({"ssl_ca_certs": str(self.ca)} if self.ca else {}))
+        options: dict[str, str] = {"ssl_ca_certs": str(self.ca)} if self.ca else {}
+        if self.shown:
+            options |= {"ssl_certfile": str(self.shown[0]), "ssl_keyfile": str(self.shown[1])}
+        return redis.Redis.from_url(self.url, **options)
 
     def pause(self) -> None:
         """Stand still: connections stay, nothing is answered."""
@@ -91,15 +97,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(kind: str, folder: Path, *config: str, tls: bool = False) -> Iterator[Server]:
-    """Run a server, with TLS where asked for."""
+def server(
+    kind: str, folder: Path, *config: str, tls: bool = False, mutual: Certificates | None = None
+) -> Iterator[Server]:
+    """Run a server, with TLS where asked for; by `mutual` TLS nobody is let in without a certificate of that CA."""
     folder.mkdir(parents=True, exist_ok=True)
     port, ca = free_port(), None
-    if tls:
-        ca, cert, key = certificates(folder)
+    if tls or mutual:
+        ca, cert, key = mutual or certificates(folder)
         config = (*config, "port 0", f"tls-port {port}", f"tls-cert-file {cert}", f"tls-key-file {key}",
-                  f"tls-ca-cert-file {ca}", "tls-auth-clients no")  # fmt: skip
-    running = Server(kind, port, folder, config, ca)
+                  f"tls-ca-cert-file {ca}", "tls-auth-clients " + ("yes" if mutual else "no"))  # fmt: skip
+    running = Server(kind, port, folder, config, ca, mutual[1:] if mutual else None)
     try:
         running.start()
         yield running
@@ -107,8 +115,9 @@ def server(kind: str, folder: Path, *config: str, tls: bool = False) -> Iterator
         running.stop()
 
 
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
+def certificates(folder: Path) -> Certificates:
     """Make a CA, and a certificate for 127.0.0.1 that it signed; return CA, certificate and key."""
+    folder.mkdir(parents=True, exist_ok=True)
     ca, ca_key, cert, key, ask, more = (folder / name for name in ("ca", "ca.key", "cert", "key", "ask", "more"))
     more.write_text("subjectAltName=IP:127.0.0.1\n")
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -124,11 +133,13 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 @contextlib.contextmanager
-def cluster(kind: str, folder: Path, nodes: int = 3) -> Iterator[list[Server]]:
-    """Run a Redis Cluster whose nodes share the slots evenly."""
+def cluster(kind: str, folder: Path, nodes: int = 3, *, mutual: Certificates | None = None) -> Iterator[list[Server]]:
+    """Run a Redis Cluster whose nodes share the slots evenly; by `mutual` TLS, among themselves too."""
     with contextlib.ExitStack() as stack:
-        config = ("cluster-enabled yes", "cluster-node-timeout 2000", "cluster-require-full-coverage no")
-        running = [stack.enter_context(server(kind, folder / str(i), *config)) for i in range(nodes)]
+        config = ["cluster-enabled yes", "cluster-node-timeout 2000", "cluster-require-full-coverage no"]
+        if mutual:
+            config.append("tls-cluster yes")
+        running = [stack.enter_context(server(kind, folder / str(i), *config, mutual=mutual)) for i in range(nodes)]
         bounds = [16384 * i // nodes for i in range(nodes + 1)]
         for node, first, after in zip(running, bounds[:-1], bounds[1:], strict=True):
             with node.admin() as admin:

@@ -134,7 +134,7 @@ async def running_router(
     lifecycle = Lifecycle()
     ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
     async with contextlib.AsyncExitStack() as stack:
-        address = RedisAddress.parse(redis, str(settings.get("redis_ca", "")))
+        address = RedisAddress.parse(redis, config.redis_ca, cert=config.redis_cert, key=config.redis_key)
         registry, index = Registry(address, cluster), BlockIndex(address, cluster, timeout_s=1.0)
         stack.push_async_callback(registry.aclose)
         stack.push_async_callback(index.aclose)

@@ -55,6 +55,10 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- if and (not .Values.redis.enabled) .Values.externalRedis.caSecret -}}
 {{- $_ := set $settings "redis_ca" "/etc/pagewire/redis-ca/ca.crt" -}}
 {{- end -}}
+{{- if and (not .Values.redis.enabled) .Values.externalRedis.certSecret -}}
+{{- $_ := set $settings "redis_cert" "/etc/pagewire/redis-cert/tls.crt" -}}
+{{- $_ := set $settings "redis_key" "/etc/pagewire/redis-cert/tls.key" -}}
+{{- end -}}
 {{- toJson $settings -}}
 {{- end -}}
 
@@ -93,6 +97,10 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 - name: redis-ca
   secret: {secretName: {{ $root.Values.externalRedis.caSecret }}}
 {{- end }}
+{{- if and (not $root.Values.redis.enabled) $root.Values.externalRedis.certSecret }}
+- name: redis-cert
+  secret: {secretName: {{ $root.Values.externalRedis.certSecret }}, defaultMode: 0440}
+{{- end }}
 {{- end -}}
 
 {{- define "pagewire.mounts" -}}
@@ -104,6 +112,9 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- end }}
 {{- if and (not .Values.redis.enabled) .Values.externalRedis.caSecret }}
 - {name: redis-ca, mountPath: /etc/pagewire/redis-ca, readOnly: true}
+{{- end }}
+{{- if and (not .Values.redis.enabled) .Values.externalRedis.certSecret }}
+- {name: redis-cert, mountPath: /etc/pagewire/redis-cert, readOnly: true}
 {{- end }}
 {{- end -}}
 
