@@ -44,8 +44,12 @@ def simulate(
     records: Annotated[
         Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
     ] = None,
-    gaps: Annotated[
-        bool, typer.Option("--gaps/--no-gaps", help="count gaps between tokens: most of the memory of a long run")
+    detailed: Annotated[
+        bool,
+        typer.Option(
+            "--details/--no-details",
+            help="keep gaps between tokens, most of the memory of a long run, and where TTFT went, some of its time",
+        ),
     ] = True,
     summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
 ) -> None:
@@ -74,7 +78,7 @@ def simulate(
             admission=admission,
         )
         objectives, model = parse_objectives(slo), read_costs(costs)
-        simulator = Simulator(composition, model, workload_of(config), config.seed, keeps_gaps=gaps)
+        simulator = Simulator(composition, model, workload_of(config), config.seed, is_detailed=detailed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     tally = Tally(config.warmup_s, config.duration_s or math.inf, objectives)
