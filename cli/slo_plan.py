@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.slo.workload_config import WorkloadConfig
 
@@ -23,7 +24,7 @@ REQUESTS = 400  # of a workload that is made up and says no number: a share of 9
 
 def plan(
     config: WorkloadConfig,
-    model: Annotated[Path, typer.Option("--model", help="folder of a model, or its config.json", metavar="PATH")],
+    model: Annotated[Path, typer.Option("--model", help="model by name, its folder or config.json", metavar="MODEL")],
     devices: Annotated[
         Path, typer.Option("--devices", help="TOML file of kinds of devices: figures, links, prices", metavar="FILE")
     ],
@@ -82,16 +83,21 @@ def plan(
     print("\n".join(telling.lines(found)))
     print(f"{found.runs} clusters simulated in {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
     if summary is not None:
-        summary.write_text(json.dumps(telling.as_json(found), indent=1) + "\n", encoding="utf-8")
+        told = {**telling.as_json(found), **origin(config)}
+        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     if found.chosen is None:
         sys.exit(1)
 
 
 def read_model(path: Path) -> ModelShape:
-    """Return the shape of a model in a folder, or of a config.json; raises ValueError naming it, and OSError."""
+    """Return the shape of a local model, by its name or folder, or of a config.json; raises ValueError naming it.
+
+    Raises UnknownModel where there is none, and OSError.
+    """
+    from pagewire.cli.models import resolve
     from pagewire.slo.roofline import ModelShape
 
-    file = path / "config.json" if path.is_dir() else path
+    file = path if path.is_file() else resolve(str(path)) / "config.json"
     try:
         return ModelShape.of(file.parent.name, json.loads(file.read_text(encoding="utf-8")))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

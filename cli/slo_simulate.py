@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.slo.workload_config import WorkloadConfig
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pagewire.slo.cost_model import CostModel
     from pagewire.slo.record import Record
 
+SIMULATED = "simulated: no cluster was asked, and the figures are as good as the cost model is"
 Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
 
 
@@ -105,7 +108,17 @@ def simulate(
         file=sys.stderr,
     )
     if summary is not None:
-        summary.write_text(json.dumps(told.as_json(), indent=1) + "\n", encoding="utf-8")
+        figures = {
+            **told.as_json(),
+            "warnings": [SIMULATED],
+            "labels": composition.labels,
+            "composition": dataclasses.asdict(composition),
+            "costs": model.as_json(),
+            "simulated_s": simulator.now_s,
+            "cpu_s": cpu_s,
+            **origin(config),
+        }
+        summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def calibrate(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stub_server import Asked, serving
 
-from pagewire.cli.slo_run import command_line
+from pagewire.cli.slo_origin import command_line
 from pagewire.slo.record_files import read_records
 
 
