@@ -30,7 +30,7 @@ def plan(
     ],
     slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")],
     attainment: Annotated[float, typer.Option("--attainment", help="share of requests that have to be good")] = 0.9,
-    chunk_sizes: Annotated[str, typer.Option("--chunk-sizes", help="chunks to choose from, in tokens")] = "512,2048",
+    chunk_sizes: Annotated[str, typer.Option("--chunk-sizes", help="chunks to choose from, in tokens")] = "256,1024",
     policies: Annotated[
         str, typer.Option("--policies", help="ways in which the router chooses pods, to choose from")
     ] = "prefix_affinity",

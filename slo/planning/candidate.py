@@ -21,7 +21,7 @@ MODES = ("remote", "auto")
 class Choices:
     """What the planner may choose among, and how many pods a cluster has at most."""
 
-    chunk_sizes: tuple[int, ...] = (512, 2048)
+    chunk_sizes: tuple[int, ...] = (256, 1024)
     policies: tuple[str, ...] = ("prefix_affinity",)
     prefill_modes: tuple[str, ...] = MODES
     max_pods: int = 16
@@ -42,7 +42,9 @@ class Choices:
 class Family:
     """Clusters that differ in their counts alone. `prefill_kind` is None where all pods are colocated.
 
-    A step has room for one chunk beside a full batch of decodes. Pools of two kinds are as large as the smaller's.
+    A step has room for one chunk, those who decode in it included: room beside them would be filled by a second
+    prompt's chunk, and a colocated step twice as long as its chunk size says. Pools of two kinds are as large as the
+    smaller's.
     """
 
     model: ModelShape
@@ -69,9 +71,9 @@ class Family:
         return self.prefill_mode != "auto"
 
     @property
-    def budget(self) -> int:
-        """Tokens of a step at most."""
-        return self.chunk_size + MAX_NUM_SEQS
+    def max_num_seqs(self) -> int:
+        """Sequences of a step at most."""
+        return min(MAX_NUM_SEQS, self.chunk_size)
 
     def price(self, prefill: int, decode: int) -> float:
         """Return what that many pods cost an hour."""
@@ -86,8 +88,8 @@ class Family:
             colocated=decode if self.is_colocated else 0,
             block_size=BLOCK_SIZE,
             chunk_size=self.chunk_size,
-            max_num_batched_tokens=self.budget,
-            max_num_seqs=MAX_NUM_SEQS,
+            max_num_batched_tokens=self.chunk_size,
+            max_num_seqs=self.max_num_seqs,
             kv_blocks=self.kv_blocks,
             policy=self.policy,
             prefill_mode=self.prefill_mode,
@@ -140,8 +142,8 @@ class Candidate:
             "prefill_kind": family.prefill_kind and family.prefill_kind.name,
             "decode_kind": family.decode_kind.name,
             "chunk_size": family.chunk_size,
-            "max_num_batched_tokens": family.budget,
-            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": family.chunk_size,
+            "max_num_seqs": family.max_num_seqs,
             "block_size": BLOCK_SIZE,
             "kv_blocks": family.kv_blocks,
             "policy": family.policy,
