@@ -37,6 +37,9 @@ def plan(
     prefill_modes: Annotated[
         str, typer.Option("--prefill-modes", help="where prompts are built, to choose from: remote, auto")
     ] = "remote,auto",
+    max_num_seqs: Annotated[
+        str, typer.Option("--max-num-seqs", help="sequences of a step at most, to choose from")
+    ] = "256",
     max_pods: Annotated[int, typer.Option("--max-pods", help="pods of a cluster at most", min=1)] = 16,
     what_if: Annotated[
         bool, typer.Option("--what-if/--no-what-if", help="what if links, prompts or rate change")
@@ -72,6 +75,7 @@ def plan(
                 chunk_sizes=tuple(map(int, _split(chunk_sizes))),
                 policies=_split(policies),
                 prefill_modes=_split(prefill_modes),
+                max_num_seqs=tuple(map(int, _split(max_num_seqs))),
                 max_pods=max_pods,
             ),
             seed=config.seed,

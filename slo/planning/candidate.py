@@ -24,11 +24,12 @@ class Choices:
     chunk_sizes: tuple[int, ...] = (256, 1024)
     policies: tuple[str, ...] = ("prefix_affinity",)
     prefill_modes: tuple[str, ...] = MODES
+    max_num_seqs: tuple[int, ...] = (MAX_NUM_SEQS,)
     max_pods: int = 16
 
     def __post_init__(self) -> None:
         """Refuse what leaves no choice with ValueError."""
-        if not (self.chunk_sizes and self.policies and self.prefill_modes):
+        if not (self.chunk_sizes and self.policies and self.prefill_modes and self.max_num_seqs):
             raise ValueError("there is nothing to choose: name a chunk size, a policy and a prefill mode at least")
         if unknown := [each for each in self.prefill_modes if each not in MODES]:
             raise ValueError(f"{unknown[0]!r} is no prefill mode of a cluster with prefill pods: {', '.join(MODES)}")
@@ -36,6 +37,8 @@ class Choices:
             raise ValueError(f"a cluster of at most {self.max_pods} pods is none")
         if min(self.chunk_sizes) < 1:
             raise ValueError(f"a chunk of {min(self.chunk_sizes)} tokens is none")
+        if min(self.max_num_seqs) < 1:
+            raise ValueError(f"a step of {min(self.max_num_seqs)} sequences is none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +56,7 @@ class Family:
     chunk_size: int
     policy: str
     prefill_mode: str
+    most_seqs: int
     costs: CostModel
     kv_blocks: int
 
@@ -72,8 +76,8 @@ class Family:
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences of a step at most."""
-        return min(MAX_NUM_SEQS, self.chunk_size)
+        """Sequences of a step at most: those that were chosen, as far as a chunk has room for a token of each."""
+        return min(self.most_seqs, self.chunk_size)
 
     def price(self, prefill: int, decode: int) -> float:
         """Return what that many pods cost an hour."""
@@ -126,7 +130,8 @@ class Candidate:
     def settings(self) -> str:
         """Return what else is chosen, as people read it."""
         where = "" if self.family.is_colocated else f", prompts {self.family.prefill_mode}"
-        return f"chunk {self.family.chunk_size}, {self.family.policy}{where}"
+        few = "" if self.family.most_seqs == MAX_NUM_SEQS else f", {self.family.most_seqs} at a time"
+        return f"chunk {self.family.chunk_size}{few}, {self.family.policy}{where}"
 
     def __str__(self) -> str:
         """Return both."""
@@ -162,16 +167,18 @@ def families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -
 
 def _families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -> Iterator[Family]:
     rooms = {each.name: each.kv_blocks(model, BLOCK_SIZE) for each in kinds}
-    for kind, chunk_size, policy in itertools.product(kinds, choices.chunk_sizes, choices.policies):
+    both = choices.chunk_sizes, choices.max_num_seqs, choices.policies
+    for kind, chunk_size, most_seqs, policy in itertools.product(kinds, *both):
         yield Family(
             model=model, prefill_kind=None, decode_kind=kind, chunk_size=chunk_size, policy=policy,
-            prefill_mode="local", costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
+            prefill_mode="local", most_seqs=most_seqs, costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
         )  # fmt: skip
-    for (prefill, decode), chunk_size, policy, mode in itertools.product(
-        itertools.product(kinds, repeat=2), choices.chunk_sizes, choices.policies, choices.prefill_modes
+    pairs = itertools.product(kinds, repeat=2)
+    for (prefill, decode), chunk_size, most_seqs, policy, mode in itertools.product(
+        pairs, *both, choices.prefill_modes
     ):
         yield Family(
             model=model, prefill_kind=prefill, decode_kind=decode, chunk_size=chunk_size, policy=policy,
-            prefill_mode=mode, costs=joint_costs(model, prefill, decode),
+            prefill_mode=mode, most_seqs=most_seqs, costs=joint_costs(model, prefill, decode),
             kv_blocks=min(rooms[prefill.name], rooms[decode.name]),
         )  # fmt: skip
