@@ -19,6 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent / "support"))
+
+from machine import command, machine, versions
+
 PERCENTILES = ("p50", "p90", "p99")
 MEASURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 WITHIN = 0.10
@@ -38,7 +42,7 @@ def main() -> None:
         )
     print(f"{sum(not row['holds'] for row in rows)} of {len(rows)} missed")
     if args.json:
-        told = {"command": sys.argv, "rows": rows}
+        told = {"command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "rows": rows}
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

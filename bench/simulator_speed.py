@@ -78,7 +78,7 @@ def played(name: str, num_requests: int) -> dict[str, Any]:
     composition, costs, rate = CLUSTERS[name]
     shape = Shape(input=Lengths(512, 512), output=Lengths(64, 64))
     asked = made_up(name, shape, lambda: Process(rate=rate).times(0), num_arrivals=num_requests, seed=0)
-    simulator = Simulator(composition, costs, asked, keeps_gaps=False)
+    simulator = Simulator(composition, costs, asked, is_detailed=False)
     tally = Tally(0.0, math.inf, parse_objectives(""))
     done, began_s, began_cpu_s = 0, time.perf_counter(), time.process_time()
 

@@ -2,9 +2,10 @@
 
     python bench/when_disaggregation_pays.py [--seed 0] [--requests 60] [--output FILE]
 
-Every figure is the simulator's, on a roofline of one model and one data sheet. For each question two pods are compared,
-one prefill and one decode pod against two colocated ones, by the highest rate that keeps an SLO for nine requests in
-ten; each with the better of two chunk sizes.
+Every figure is the simulator's, with costs of one model and one data sheet by two laws: what a step reads and what it
+computes add up, as in the laws that `pagewire slo calibrate` fits, or the less hides behind the more, as in a roofline.
+For each question two pods are compared, one prefill and one decode pod against two colocated ones, by the highest rate
+that keeps an SLO for nine requests in ten; each with the best of its chunk sizes and sequences a step.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pagewire.slo.bracket import Bracketing, Evidence, crossing
+from pagewire.slo.cost_model import StepLaw, StepLine
 from pagewire.slo.made_up import Lengths, Shape, made_up
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.planning import telling
-from pagewire.slo.planning.candidate import Candidate, Choices, families
+from pagewire.slo.planning.candidate import MAX_NUM_SEQS, Candidate, Choices, families
 from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge
 from pagewire.slo.planning.plan import Question, plan
@@ -35,17 +37,31 @@ CONFIG = {
     "intermediate_size": 14336, "vocab_size": 128256,
 }  # fmt: skip
 MODEL = ModelShape.of("8B", CONFIG)
-DEVICE = DeviceKind(name="gpu", flops=9.9e14, bandwidth=3.35e12, memory=80e9, price_per_hour=3.0, link=50e9)
+HIDES = DeviceKind(name="gpu", flops=9.9e14, bandwidth=3.35e12, memory=80e9, price_per_hour=3.0, link=50e9)
 PROMPT, ANSWER = Lengths(1000, 3000), Lengths(16, 64)
 TARGET = 0.9
 TTFT = "ttft=500ms"
 TIGHT_MS = 10
-TPOTS_MS = (50, TIGHT_MS)
-LINKS = (50e9, 1e9)
-MEMORIES = (80e9, 20e9)
-CHUNKS = (256, 1024)
+TPOTS_MS = (50, 20, 12, TIGHT_MS)
+LINKS = (50e9, 5e9, 1e9)
+MEMORIES = (80e9, 20e9, 18.5e9)
+CHUNKS = (128, 256, 1024)
+SEQUENCES = (1, 2, 4, MAX_NUM_SEQS)
 PAIRS = {"2 colocated": (0, 2), "1P:1D": (1, 1)}
-PLAN_RATE = 12.0
+PLAN_RATE = 10.0
+
+
+def added(law: StepLaw) -> StepLaw:
+    """Return a law whose lines add up, where of `law` the slowest is all that a step takes."""
+    names = [each.name for each in dataclasses.fields(StepLine)]
+    line = StepLine(**{name: sum(getattr(each, name) for each in law.lines) for name in names})
+    return StepLaw(lines=(line,), overhead_s=law.overhead_s)
+
+
+COSTS = HIDES.cost_model(MODEL)
+ADDS = dataclasses.replace(
+    HIDES, costs=dataclasses.replace(COSTS, prefill=added(COSTS.prefill), decode=added(COSTS.decode))
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +89,13 @@ class Bench:
 
     def carried(self, pods: tuple[int, int], slo: str, device: DeviceKind) -> float:
         """Return the highest rate that a pair carries, with the better chunk size; 0 where not even the lowest."""
-        choices = Choices(chunk_sizes=CHUNKS, prefill_modes=("remote",), max_pods=2)
+        is_colocated = pods[0] == 0
+        seqs = SEQUENCES if is_colocated else (MAX_NUM_SEQS,)  # apart, fewer are for nothing
+        choices = Choices(chunk_sizes=CHUNKS, max_num_seqs=seqs, prefill_modes=("remote",), max_pods=2)
         search = Bracketing(targets=(TARGET,), first=8.0, lowest=0.5, highest=128.0, precision=0.1, repeats=1)
         best = 0.0
         for family in families(MODEL, (device,), choices):
-            if family.is_colocated != (pods[0] == 0):
+            if family.is_colocated != is_colocated:
                 continue
             candidate, evidence = Candidate(family=family, prefill=pods[0], decode=pods[1]), Evidence()
             while (rate := search.next_rate(evidence)) is not None:
@@ -105,7 +123,8 @@ def report(bench: Bench) -> Iterator[str]:
     yield "# When disaggregation pays"
     yield ""
     yield "**Every figure here is the simulator's, none was measured.** It runs the product's own scheduling,"
-    yield "placement, admission and shipments; what steps take is a roofline of a data sheet, the same throughout."
+    yield "placement, admission and shipments; what steps take is made of a data sheet, by a law that is the same in"
+    yield "every row of a table."
     yield ""
     yield f"    python bench/when_disaggregation_pays.py --seed {bench.seed} --requests {bench.requests}"
     yield ""
@@ -113,20 +132,28 @@ def report(bench: Bench) -> Iterator[str]:
     yield from by_tpot(bench)
     yield from by_link(bench)
     yield from by_memory(bench)
+    yield from where_it_hides(bench)
     yield from planned(bench)
 
 
 def settings(bench: Bench) -> Iterator[str]:
     """Yield what all figures have in common."""
+    weights_s = COSTS.decode.lines[0].step_s
+    token_s = COSTS.decode.lines[1].prefill_token_s
     rows = {
         "model": f"a decoder of {MODEL.parameters / 1e9:.2f} x 10^9 parameters (16 bits), {MODEL.num_layers} layers, "
         f"{MODEL.num_heads} heads, {MODEL.num_kv_heads} KV heads of {MODEL.head_dim}: {MODEL.token_bytes} B a token",
-        "device": f"{DEVICE.flops:.3g} FLOP/s, {DEVICE.bandwidth:.3g} B/s, {DEVICE.memory / 1e9:g} GB; "
-        f"{DEVICE.efficiency:.0%} of both peaks are reached",
-        "link": f"{DEVICE.link / 1e9:g} GB/s each way between two pods, {1e3 * DEVICE.link_latency_s:g} ms",
+        "device": f"{HIDES.flops:.3g} FLOP/s, {HIDES.bandwidth:.3g} B/s, {HIDES.memory / 1e9:g} GB; "
+        f"{HIDES.efficiency:.0%} of both peaks are reached",
+        "a step": f"{1e3 * weights_s:.1f} ms to read the weights, {1e6 * token_s:.0f} us of arithmetic a token, "
+        f"and {1e3 * COSTS.decode.overhead_s:g} ms",
+        "the law": "**they add up**, as in what `pagewire slo calibrate` fits, unless a section says otherwise",
+        "link": f"{HIDES.link / 1e9:g} GB/s each way between two pods, {1e3 * HIDES.link_latency_s:g} ms",
         "requests": f"{bench.requests}, Poisson, prompts of {PROMPT} and answers of {ANSWER} tokens, nothing shared",
         "SLO": f"{TTFT}, and a TPOT as told, for {TARGET:.0%} of requests",
-        "clusters": f"two pods; the better of chunks of {' and '.join(map(str, CHUNKS))} tokens, blocks of 64",
+        "clusters": f"two pods; the best of chunks of {', '.join(map(str, CHUNKS))} tokens, blocks of 64; a step "
+        "computes as many tokens as a chunk has, those who decode first; colocated pods with the best of "
+        f"{', '.join(map(str, SEQUENCES))} sequences a step",
         "found": f"rates by doubling and halving, to a tenth; seed {bench.seed}",
     }
     yield "| | |"
@@ -139,13 +166,11 @@ def by_tpot(bench: Bench) -> Iterator[str]:
     """Yield what a tighter TPOT does."""
     yield "## Where tokens have to come fast"
     yield ""
-    rows = [(f"{tpot} ms", f"{TTFT},tpot={tpot}ms", DEVICE) for tpot in TPOTS_MS]
-    yield from table(bench, "TPOT", rows)
-    yield "A colocated step that builds a chunk is as long as the chunk takes, and everybody who decodes waits for it."
-    yield "With a loose TPOT that is free, and two pods that both build prompts build more than one. With a tight"
-    yield "one they have to stay idle enough to keep most steps free of prompts."
-    yield "The workload was chosen to show it: short answers, and a TPOT not far above a step for one sequence alone."
-    yield "With answers of 64-192 tokens and a TPOT of 12 ms two colocated pods carried more than 1P:1D."
+    yield from table(bench, "TPOT", tpots(ADDS))
+    yield "A colocated step that builds a chunk is longer by what the chunk takes, and everybody who decodes waits for"
+    yield "it. With a loose TPOT that is cheap, and two pods that both build prompts build more than one. With a tight"
+    yield "one they have to keep most steps free of prompts: by being idle, or by taking one or two sequences at a"
+    yield "time. The pod that decodes alone never has a prompt, so 1P:1D carries what its prefill pod builds."
     yield ""
 
 
@@ -154,7 +179,7 @@ def by_link(bench: Bench) -> Iterator[str]:
     yield "## Where the link is slow"
     yield ""
     slo = f"{TTFT},tpot={TIGHT_MS}ms"
-    rows = [(f"{link / 1e9:g} GB/s", slo, dataclasses.replace(DEVICE, link=link)) for link in LINKS]
+    rows = [(f"{link / 1e9:g} GB/s", slo, dataclasses.replace(ADDS, link=link)) for link in LINKS]
     yield f"TPOT of {TIGHT_MS} ms."
     yield ""
     yield from table(bench, "link", rows)
@@ -168,22 +193,41 @@ def by_memory(bench: Bench) -> Iterator[str]:
     """Yield what less memory does."""
     yield "## Where the memory of decode pods is full"
     yield ""
-    loose = TPOTS_MS[0]
-    slo = f"{TTFT},tpot={loose}ms"
+    slo = f"{TTFT},tpot={TIGHT_MS}ms"
     rows = []
     for memory in MEMORIES:
-        device = dataclasses.replace(DEVICE, memory=memory)
+        device = dataclasses.replace(ADDS, memory=memory)
         tokens = device.kv_blocks(MODEL, 64) * 64
         rows.append((f"{memory / 1e9:g} GB ({tokens} tokens of KV a pod)", slo, device))
-    yield f"TPOT of {loose} ms."
+    yield f"TPOT of {TIGHT_MS} ms."
     yield ""
     yield from table(bench, "memory", rows)
     yield "Apart, every answer is held by one pod of the two, and the other one's memory holds prompts for the moment"
-    yield "that they are built. Colocated, both hold answers. Who has no room waits, before its prompt is built."
-    yield "With this workload 1P:1D is behind with either memory: the rows tell what a small pool costs, and no change"
-    yield "of sides. `tests/slo/test_plan.py` has a case in which a smaller pool alone makes 1P:1D miss what two"
-    yield "colocated pods keep."
+    yield "that they are built. Colocated, both hold answers, and with a TPOT this tight they hold few at a time. Who"
+    yield "has no room waits, before its prompt is built."
     yield ""
+
+
+def where_it_hides(bench: Bench) -> Iterator[str]:
+    """Yield what becomes of it where arithmetic costs nothing while weights are read."""
+    yield "## Where a chunk hides behind the weights"
+    yield ""
+    yield "The same by the other law, a roofline: a step takes the longer of what it reads and what it computes."
+    yield ""
+    yield from table(bench, "TPOT", tpots(HIDES))
+    yield "A step that reads all weights for a few tokens computes some 250 more for nothing, and colocated pods with"
+    yield "chunks of 256 build prompts in what is idle. Then there is nothing to gain by taking prefill apart, however"
+    yield "tight the TPOT. Devices lie between the two laws, so **measure before you decide**: `pagewire slo calibrate`"
+    yield "fits what your own steps do, and `pagewire slo plan` takes it (`costs`)."
+    yield ""
+    yield "An earlier version of this page had 1P:1D ahead here, 16 to 5.19 at 10 ms. Its colocated pods were badly"
+    yield "set: their steps had room for 256 tokens beside a chunk, and a second prompt's chunk took it."
+    yield ""
+
+
+def tpots(device: DeviceKind) -> list[tuple[str, str, DeviceKind]]:
+    """Return a row for each TPOT."""
+    return [(f"{tpot} ms", f"{TTFT},tpot={tpot}ms", device) for tpot in TPOTS_MS]
 
 
 def table(bench: Bench, what: str, rows: list[tuple[str, str, DeviceKind]]) -> Iterator[str]:
@@ -200,10 +244,12 @@ def table(bench: Bench, what: str, rows: list[tuple[str, str, DeviceKind]]) -> I
 def planned(bench: Bench) -> Iterator[str]:
     """Yield what the planner makes of it."""
     yield "## What `pagewire slo plan` says"
+    yield ""
+    yield "Costs add up again."
     for tpot_ms in (TPOTS_MS[0], TIGHT_MS):
-        asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", DEVICE, Choices(chunk_sizes=CHUNKS, max_pods=6))
+        asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", ADDS, Choices(chunk_sizes=CHUNKS, max_pods=6))
         yield ""
-        yield f"{PLAN_RATE:g} requests a second, a device {DEVICE.price_per_hour:.2f} an hour:"
+        yield f"{PLAN_RATE:g} requests a second, a device {HIDES.price_per_hour:.2f} an hour:"
         yield ""
         for line in telling.lines(plan(asks, with_what_ifs=False)):
             yield f"    {line}".rstrip()

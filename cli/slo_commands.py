@@ -27,6 +27,7 @@ def build(others: Collection[str]) -> typer.Typer:
     app.command("calibrate")(slo_simulate.calibrate)
     app.command("report")(report)
     app.command("sweep")(flags.command(SweepConfig, sweep, others=others))
+    app.command("export")(flags.command(WorkloadConfig, export, others=others))
     return app
 
 
@@ -130,3 +131,16 @@ def sweep(
     from pagewire.cli import slo_sweep
 
     sys.exit(slo_sweep.execute(config, out, retry=retry))
+
+
+def export(
+    config: WorkloadConfig,
+    recording: Annotated[Path, typer.Argument(help="recording to write, as .jsonl", metavar="FILE")],
+) -> None:
+    """Write a workload, recorded or made up, as a recording in Mooncake's format, which other tools read as well."""
+    from pagewire.slo.formats.mooncake import write_mooncake
+    from pagewire.slo.workload_source import workload_of
+
+    if config.concurrency:
+        raise ConfigError("a closed loop has no times that a recording could say: leave concurrency out")
+    write_mooncake(workload_of(config), recording)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.slo.workload_config import WorkloadConfig
 
@@ -23,19 +24,22 @@ REQUESTS = 400  # of a workload that is made up and says no number: a share of 9
 
 def plan(
     config: WorkloadConfig,
-    model: Annotated[Path, typer.Option("--model", help="folder of a model, or its config.json", metavar="PATH")],
+    model: Annotated[Path, typer.Option("--model", help="model by name, its folder or config.json", metavar="MODEL")],
     devices: Annotated[
         Path, typer.Option("--devices", help="TOML file of kinds of devices: figures, links, prices", metavar="FILE")
     ],
     slo: Annotated[str, typer.Option("--slo", help="what a good request meets: ttft=500ms,tpot=50ms,e2e=10s")],
     attainment: Annotated[float, typer.Option("--attainment", help="share of requests that have to be good")] = 0.9,
-    chunk_sizes: Annotated[str, typer.Option("--chunk-sizes", help="chunks to choose from, in tokens")] = "512,2048",
+    chunk_sizes: Annotated[str, typer.Option("--chunk-sizes", help="chunks to choose from, in tokens")] = "256,1024",
     policies: Annotated[
         str, typer.Option("--policies", help="ways in which the router chooses pods, to choose from")
     ] = "prefix_affinity",
     prefill_modes: Annotated[
         str, typer.Option("--prefill-modes", help="where prompts are built, to choose from: remote, auto")
     ] = "remote,auto",
+    max_num_seqs: Annotated[
+        str, typer.Option("--max-num-seqs", help="sequences of a step at most, to choose from")
+    ] = "256",
     max_pods: Annotated[int, typer.Option("--max-pods", help="pods of a cluster at most", min=1)] = 16,
     what_if: Annotated[
         bool, typer.Option("--what-if/--no-what-if", help="what if links, prompts or rate change")
@@ -71,6 +75,7 @@ def plan(
                 chunk_sizes=tuple(map(int, _split(chunk_sizes))),
                 policies=_split(policies),
                 prefill_modes=_split(prefill_modes),
+                max_num_seqs=tuple(map(int, _split(max_num_seqs))),
                 max_pods=max_pods,
             ),
             seed=config.seed,
@@ -82,16 +87,21 @@ def plan(
     print("\n".join(telling.lines(found)))
     print(f"{found.runs} clusters simulated in {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
     if summary is not None:
-        summary.write_text(json.dumps(telling.as_json(found), indent=1) + "\n", encoding="utf-8")
+        told = {**telling.as_json(found), **origin(config)}
+        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     if found.chosen is None:
         sys.exit(1)
 
 
 def read_model(path: Path) -> ModelShape:
-    """Return the shape of a model in a folder, or of a config.json; raises ValueError naming it, and OSError."""
+    """Return the shape of a local model, by its name or folder, or of a config.json; raises ValueError naming it.
+
+    Raises UnknownModel where there is none, and OSError.
+    """
+    from pagewire.cli.models import resolve
     from pagewire.slo.roofline import ModelShape
 
-    file = path / "config.json" if path.is_dir() else path
+    file = path if path.is_file() else resolve(str(path)) / "config.json"
     try:
         return ModelShape.of(file.parent.name, json.loads(file.read_text(encoding="utf-8")))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import math
-import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from pagewire.cli.progress import Report, bar, say
+from pagewire.cli.slo_origin import asked
 from pagewire.slo.player import Played
 from pagewire.slo.record import Record
 from pagewire.slo.record_files import record_file
@@ -27,7 +24,6 @@ from pagewire.slo.workload_source import workload_of
 
 SHOWN_EVERY_S = 0.25
 RECENT = 200  # records whose TTFT is shown while others run
-KEY_FLAG = "--api-key"
 
 
 def execute(
@@ -45,30 +41,12 @@ def execute(
     for warning in done.warnings():
         say(f"pagewire: {warning}")
     if summary is not None:
-        told = done.as_json(
-            workload={
-                name: _plain(getattr(config, name)) for name in (each.name for each in dataclasses.fields(config))
-            },
-            seed=config.seed,
-            url=server.url,
-            command=command_line(sys.argv),
-        )
+        told = done.as_json(**asked(config), url=server.url)
         summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _forget(record: Record) -> None:
     """Write nothing."""
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """Return a command as it could be typed again, without its key."""
-    told = ["pagewire"]
-    for before, argument in pairwise(arguments):
-        if before == KEY_FLAG:
-            told.append("...")
-        else:
-            told.append(f"{KEY_FLAG}=..." if argument.startswith(f"{KEY_FLAG}=") else argument)
-    return shlex.join(told)
 
 
 def _num_requests(workload: Workload, plan: RunPlan) -> int | None:
@@ -117,7 +95,3 @@ def _line(played: Played, plan: RunPlan) -> str:
         good = sum(map(plan.objectives.is_good, recent)) / len(recent)
         told += f", TTFT p50 {ttft.p50:.0f} p99 {ttft.p99:.0f} ms, {good:.0%} good"
     return told
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
 from pagewire.slo.workload_config import WorkloadConfig
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pagewire.slo.cost_model import CostModel
     from pagewire.slo.record import Record
 
+SIMULATED = "simulated: no cluster was asked, and the figures are as good as the cost model is"
 Costs = Annotated[Path, typer.Option("--costs", help="cost model that `pagewire slo calibrate` wrote", metavar="FILE")]
 
 
@@ -44,8 +47,12 @@ def simulate(
     records: Annotated[
         Path | None, typer.Option("--records", help="a record of each request, as .jsonl or .parquet", metavar="FILE")
     ] = None,
-    gaps: Annotated[
-        bool, typer.Option("--gaps/--no-gaps", help="count gaps between tokens: most of the memory of a long run")
+    detailed: Annotated[
+        bool,
+        typer.Option(
+            "--details/--no-details",
+            help="keep gaps between tokens, most of the memory of a long run, and where TTFT went, some of its time",
+        ),
     ] = True,
     summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
 ) -> None:
@@ -74,7 +81,7 @@ def simulate(
             admission=admission,
         )
         objectives, model = parse_objectives(slo), read_costs(costs)
-        simulator = Simulator(composition, model, workload_of(config), config.seed, keeps_gaps=gaps)
+        simulator = Simulator(composition, model, workload_of(config), config.seed, is_detailed=detailed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     tally = Tally(config.warmup_s, config.duration_s or math.inf, objectives)
@@ -101,7 +108,17 @@ def simulate(
         file=sys.stderr,
     )
     if summary is not None:
-        summary.write_text(json.dumps(told.as_json(), indent=1) + "\n", encoding="utf-8")
+        figures = {
+            **told.as_json(),
+            "warnings": [SIMULATED],
+            "labels": composition.labels,
+            "composition": dataclasses.asdict(composition),
+            "costs": model.as_json(),
+            "simulated_s": simulator.now_s,
+            "cpu_s": cpu_s,
+            **origin(config),
+        }
+        summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def calibrate(
@@ -111,29 +128,41 @@ def calibrate(
     ] = "127.0.0.1:50050",
     rounds: Annotated[int, typer.Option("--rounds", help="how often everything is measured", min=1)] = 3,
     model: Annotated[
-        Path | None, typer.Option("--model", help="folder with the config.json of a model, for a roofline")
+        Path | None,
+        typer.Option("--model", help="model by name, its folder or config.json, for a roofline", metavar="MODEL"),
     ] = None,
     flops: Annotated[float, typer.Option("--flops", help="peak FLOP/s of a device; makes it a roofline")] = 0.0,
     bandwidth: Annotated[float, typer.Option("--bandwidth", help="bytes/s of its memory")] = 0.0,
     link: Annotated[float, typer.Option("--link", help="bytes/s between two pods")] = 0.0,
     efficiency: Annotated[float, typer.Option("--efficiency", help="share of both peaks that is reached")] = 0.6,
+    api_key: Annotated[
+        str,
+        typer.Option("--api-key", envvar="PAGEWIRE_API_KEY", help="an operator's key, where keys are asked for"),
+    ] = "",
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-ca", help="PEM file of the authority of the router's certificate", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Fit a cost model to a short run on a cluster of your own, or make one from a device's data sheet."""
     import asyncio
 
+    from pagewire.cli.progress import say
+    from pagewire.cli.slo_plan import read_model
+    from pagewire.client import Tls
     from pagewire.slo.calibrate import calibrate as measured
     from pagewire.slo.calibrate import summary_lines
-    from pagewire.slo.roofline import Device, ModelShape, roofline
+    from pagewire.slo.roofline import Device, roofline
 
     try:
         if flops:
             if model is None or not bandwidth or not link:
                 raise ConfigError("a roofline takes --model, --flops, --bandwidth and --link")
             device = Device(flops=flops, bandwidth=bandwidth, efficiency=efficiency)
-            shape = ModelShape.of(model.name, json.loads((model / "config.json").read_text(encoding="utf-8")))
-            costs = roofline(shape, device, link_bytes_per_s=link)
+            costs = roofline(read_model(model), device, link_bytes_per_s=link)
         else:
-            costs = asyncio.run(measured(url, rounds=rounds, say=lambda line: print(line, file=sys.stderr)))
+            tls = Tls.of_files(tls_ca) if tls_ca is not None else None
+            costs = asyncio.run(measured(url, api_key=api_key, tls=tls, rounds=rounds, say=say))
             print("\n".join(summary_lines(costs)))
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pagewire.cli.local_clusters import LocalClusters, cluster_flags
 from pagewire.cli.progress import say
-from pagewire.cli.slo_run import command_line
+from pagewire.cli.slo_origin import command_line
 from pagewire.core.config import ConfigError
 from pagewire.slo.finding import Finding, table
 from pagewire.slo.probe_plan import probe_workload

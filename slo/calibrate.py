@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pagewire.client import AsyncClient
+from pagewire.client import AsyncClient, Tls
 from pagewire.core.messages import Role
 from pagewire.slo import sharing_probe
 from pagewire.slo.calibration import LEAST_BYTE_S, BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import CostModel
+from pagewire.slo.machine import machine, versions
 from pagewire.slo.probe import Probe, Prober
 
 PROMPTS = (32, 96, 192, 256, 384, 512, 768, 1024)
@@ -25,9 +26,15 @@ BATCHES = ((1, 64), (1, 512), (2, 128), (4, 64), (4, 256), (8, 64), (8, 256), (1
 ANSWER = 48
 
 
-async def calibrate(url: str, *, rounds: int = 3, seed: int = 0, say: Callable[[str], None] = print) -> CostModel:
-    """Return the cost model of the cluster whose router's gRPC is at `url`; raises PagewireError, ValueError."""
-    async with AsyncClient(url) as client:
+async def calibrate(
+    url: str, *, api_key: str = "", tls: Tls | None = None, rounds: int = 3, seed: int = 0,
+    say: Callable[[str], None] = print,
+) -> CostModel:  # fmt: skip
+    """Return the cost model of the cluster whose router's gRPC is at `url`; raises PagewireError, ValueError.
+
+    Where it asks for keys, `api_key` is an operator's: pods and their roles are told to nobody else.
+    """
+    async with AsyncClient(url, api_key=api_key, tls=tls) as client:
         info = await client.model_info()
         prober = Prober(client, vocab_size=info.vocab_size, max_model_len=info.max_model_len, seed=seed)
         longest = prober.longest(ANSWER)
@@ -47,7 +54,10 @@ async def calibrate(url: str, *, rounds: int = 3, seed: int = 0, say: Callable[[
                 await _batch(prober, batch, min(length, longest), seen)
             say(f"side by side, round {number + 1} of {rounds}")
             seen.beside += await _beside(prober, roles)
-    about = {"source": "measured", "model": info.model, "block_size": info.block_size, "rounds": rounds, "seed": seed}
+    about = {
+        "source": "measured", "model": info.model, "block_size": info.block_size, "rounds": rounds, "seed": seed,
+        "machine": machine(), "versions": versions("grpcio"),
+    }  # fmt: skip
     # Where nothing travels its bytes do not matter.
     return calibrated(seen, token_bytes=max(4, bytes_by_block // info.block_size), about=about)
 

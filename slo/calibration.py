@@ -48,7 +48,10 @@ class DecodeSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesideSeen:
-    """A step took `alone_s`, and `beside_s` while another pod computed steps of kind `other`, `overlap` of the time."""
+    """A step took `alone_s`, and `beside_s` while another pod computed steps of kind `other`, `overlap` of the time.
+
+    Both are means of one probe: what chance did to one of its steps it did to the others as well.
+    """
 
     mine: StepKind
     other: StepKind

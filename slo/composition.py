@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from pagewire.core.kv_layout import BLOCK_SIZES
@@ -66,6 +67,14 @@ class Composition:
     def num_pods(self) -> int:
         """All of them."""
         return len(self.roles)
+
+    @property
+    def labels(self) -> dict[str, str | int | float]:
+        """What a figure tells it from others by: its pods by role, and every setting that is not the default."""
+        counts = {"prefill": self.prefill, "decode": self.decode, "colocated": self.colocated}
+        pods = {role: count for role, count in counts.items() if (role == "colocated") == bool(self.colocated)}
+        settings = [each for each in dataclasses.fields(self) if each.name not in counts]
+        return pods | {each.name: found for each in settings if (found := getattr(self, each.name)) != each.default}
 
     def machine_of(self, pod_id: str) -> int:
         """Return the number of the machine that a pod runs on."""

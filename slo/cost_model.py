@@ -170,9 +170,13 @@ class CostModel:
         if self.token_bytes < 1 or self.token_bytes % 4:
             raise ValueError(f"token_bytes must be a positive multiple of 4, is {self.token_bytes}")
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
     def to_json(self) -> str:
         """Return the text of a cost model's file."""
-        return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=2) + "\n"
+        return json.dumps(self.as_json(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> CostModel:

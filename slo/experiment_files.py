@@ -4,7 +4,8 @@
       {"labels": {"rate": 2.0, "prefill": 1, "decode": 2}, "summary": "000/run.json", "records": "000/run.jsonl"}]}
 
 Paths are relative to the folder; without "records", they lie beside the summary under its name. A run may have a
-"name". What else stands beside "runs" is told with the report.
+"name". What else stands beside "runs" is told with the report. A summary by itself has the "labels" that it says, with
+the rate of its workload.
 """
 
 from __future__ import annotations
@@ -48,12 +49,16 @@ def read_experiment(sources: Sequence[Path], *, title: str = "", objectives: Obj
 
 def _listed(folder: Path, place: int, entry: Any, objectives: Objectives | None) -> Trial:
     try:
-        labels = {str(name): _label(value) for name, value in entry["labels"].items()}
+        labels = _labels(entry["labels"])
         summary, name = folder / entry["summary"], str(entry.get("name", ""))
         records = folder / entry["records"] if "records" in entry else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / MANIFEST}: run {place} is not as it should be: {error!r}") from error
     return _read(summary, records, labels, name, objectives)
+
+
+def _labels(told: Any) -> dict[str, Label]:
+    return {str(name): _label(value) for name, value in told.items()}
 
 
 def _label(value: Any) -> Label:
@@ -73,6 +78,7 @@ def _read(
         window = Window(**told["window"])
         own = Objectives({each: bound_ms / 1e3 for each, bound_ms in told["slo_ms"].items()})
         rate = (told.get("workload") or {}).get(RATE)
+        own_labels = _labels(told.get("labels") or {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{summary} is no summary of a run: {error!r}") from error
     try:
@@ -80,7 +86,7 @@ def _read(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{found} has no records of a run: {error}") from error
     if labels is None:
-        labels = {RATE: float(rate)} if rate else {}
+        labels = {**own_labels, RATE: float(rate)} if rate else own_labels
     return trial(rows, window, objectives or own, labels=labels, about=told, name=name)
 
 

@@ -1,7 +1,9 @@
 """Sees what pods of a running cluster take from one another: steps beside those of another pod, and the same alone.
 
 Each is seen alone before and after, so that a machine that slows down by itself does not count. Which pods a request
-ran on its timelines say: prompts and answers of one pod are nothing that was seen.
+ran on its timelines say: prompts and answers of one pod are nothing that was seen. Invariant: a probe is one
+observation of each kind, however many requests it has: they share their steps or what they are held against, so that
+chance is common to them.
 """
 
 from __future__ import annotations
@@ -40,14 +42,9 @@ async def prompts_beside_answers(prober: Prober, batch: int) -> list[BesideSeen]
     alone += [await prober.ask(PROMPT, 1) for _ in range(2)]
     if not beside or {answer.writer for answer in answers} & {prompt.builder for prompt in (*beside, *alone)}:
         return []
-    compute_s = statistics.mean(prompt.compute_s for prompt in alone)
-    seen = [
-        BesideSeen(mine=StepKind.PREFILL, other=StepKind.DECODE, alone_s=compute_s, beside_s=prompt.compute_s)
-        for prompt in beside
-    ]
     overlap = min(1.0, sum(prompt.compute_s for prompt in beside) / (over_s - begun_s))
     spans = ((warm_s, begun_s), (begun_s, over_s), (over_s, min(answer.moments[-1] for answer in answers)))
-    return seen + _steps(answers, StepKind.PREFILL, spans, overlap)
+    return [_prompts(alone, beside, StepKind.DECODE), *_steps(answers, StepKind.PREFILL, spans, overlap)]
 
 
 async def answers_beside_answers(prober: Prober) -> list[BesideSeen]:
@@ -70,27 +67,31 @@ async def answers_beside_answers(prober: Prober) -> list[BesideSeen]:
 
 async def prompts_beside_prompts(prober: Prober) -> list[BesideSeen]:
     """Build a prompt, two at once and one again, and return what those on two pods took from one another."""
-    before = await prober.ask(PROMPT, 1)
+    alone = [await prober.ask(PROMPT, 1)]
     both = await asyncio.gather(*(prober.ask(PROMPT, 1) for _ in range(2)))
-    compute_s = (before.compute_s + (await prober.ask(PROMPT, 1)).compute_s) / 2
+    alone.append(await prober.ask(PROMPT, 1))
     if both[0].builder == both[1].builder:
         return []
-    return [
-        BesideSeen(mine=StepKind.PREFILL, other=StepKind.PREFILL, alone_s=compute_s, beside_s=each.compute_s)
-        for each in both
-    ]
+    return [_prompts(alone, both, StepKind.PREFILL)]
+
+
+def _prompts(alone: Sequence[Probe], beside: Sequence[Probe], other: StepKind) -> BesideSeen:
+    """Return what prompts took in the mean, alone and beside."""
+    alone_s, beside_s = (statistics.mean(prompt.compute_s for prompt in each) for each in (alone, beside))
+    return BesideSeen(mine=StepKind.PREFILL, other=other, alone_s=alone_s, beside_s=beside_s)
 
 
 def _steps(
     answers: Sequence[Probe], other: StepKind, spans: Sequence[tuple[float, float]], overlap: float
 ) -> list[BesideSeen]:
-    """Return what decode steps took in the middle one of three spans, and in those around it."""
-    seen = []
-    for answer in answers:
-        before_s, beside_s, after_s = (answer.step_s(*span) for span in spans)
-        if before_s is not None and beside_s is not None and after_s is not None:
-            alone_s = (before_s + after_s) / 2  # both, because contexts grow
-            seen.append(
-                BesideSeen(mine=StepKind.DECODE, other=other, alone_s=alone_s, beside_s=beside_s, overlap=overlap)
-            )
-    return seen
+    """Return what a decode step of the answers took in the middle one of three spans, and in those around it.
+
+    Nothing where too few tokens came in one of them to say.
+    """
+    steps_s = [[answer.step_s(*span) for answer in answers] for span in spans]
+    seen_s = [statistics.mean(known) for each in steps_s if (known := [s for s in each if s is not None])]
+    if len(seen_s) < len(spans):
+        return []
+    before_s, beside_s, after_s = seen_s
+    alone_s = (before_s + after_s) / 2  # both, because contexts grow
+    return [BesideSeen(mine=StepKind.DECODE, other=other, alone_s=alone_s, beside_s=beside_s, overlap=overlap)]

@@ -22,6 +22,7 @@ from pagewire.slo.sweep_folder import RECORDS, RUN, SweepFolder
 from pagewire.slo.workload import Workload
 
 TITLE = "An SLO sweep"
+PACKAGES = ("httpx", "grpcio", "torch", "transformers")  # of the client, and of pods that are started here
 
 
 class Cluster(Protocol):
@@ -55,7 +56,7 @@ class Sweep:
         self._config = config
         self._clusters = clusters
         self._folder = folder
-        self._about = {**about, "seed": config.seed}
+        self._about = {**about, "seed": config.seed, "versions": versions(*PACKAGES)}
         self._say = say
         self._search = config.search()
 
@@ -125,6 +126,6 @@ class Sweep:
         beside = {"title": self._config.title or TITLE, **self._about}
         found = {"configurations": [finding.as_json(targets) for finding in findings]}
         self._folder.tell(
-            sweep={**beside, "machine": machine(), "versions": versions(), "asked": self._config.as_json(), **found},
+            sweep={**beside, "machine": machine(), "asked": self._config.as_json(), **found},
             experiment={**beside, "runs": runs},
         )

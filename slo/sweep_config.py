@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,10 +83,6 @@ class SweepConfig(WorkloadConfig):
             highest=self.highest_rate, precision=self.precision, repeats=self.repeats,
         )  # fmt: skip
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings by name."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
 
 def differences(config: SweepConfig, before: dict[str, Any]) -> list[str]:
     """Return what keeps `config` from going on with a sweep that was told `before`."""
@@ -97,9 +92,3 @@ def differences(config: SweepConfig, before: dict[str, Any]) -> list[str]:
         for name, value in told.items()
         if name not in FREE and before.get(name) != value
     ]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [*map(_plain, value)]
-    return value if isinstance(value, int | float | str) else str(value)

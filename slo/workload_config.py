@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pagewire.core.config import ConfigError, setting
 from pagewire.slo.made_up import Lengths, parse_lengths
@@ -56,3 +57,13 @@ class WorkloadConfig:
             raise ConfigError("concurrency is a closed loop, which has no rate and no arrivals")
         if self.duration_s and self.warmup_s >= self.duration_s:
             raise ConfigError(f"warmup_s is {self.warmup_s:g}, not below duration_s, {self.duration_s:g}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings by name, as a file would say them; those of a class that has more of them, too."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    return value if isinstance(value, int | float | str) else str(value)

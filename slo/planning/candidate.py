@@ -21,14 +21,15 @@ MODES = ("remote", "auto")
 class Choices:
     """What the planner may choose among, and how many pods a cluster has at most."""
 
-    chunk_sizes: tuple[int, ...] = (512, 2048)
+    chunk_sizes: tuple[int, ...] = (256, 1024)
     policies: tuple[str, ...] = ("prefix_affinity",)
     prefill_modes: tuple[str, ...] = MODES
+    max_num_seqs: tuple[int, ...] = (MAX_NUM_SEQS,)
     max_pods: int = 16
 
     def __post_init__(self) -> None:
         """Refuse what leaves no choice with ValueError."""
-        if not (self.chunk_sizes and self.policies and self.prefill_modes):
+        if not (self.chunk_sizes and self.policies and self.prefill_modes and self.max_num_seqs):
             raise ValueError("there is nothing to choose: name a chunk size, a policy and a prefill mode at least")
         if unknown := [each for each in self.prefill_modes if each not in MODES]:
             raise ValueError(f"{unknown[0]!r} is no prefill mode of a cluster with prefill pods: {', '.join(MODES)}")
@@ -36,13 +37,17 @@ class Choices:
             raise ValueError(f"a cluster of at most {self.max_pods} pods is none")
         if min(self.chunk_sizes) < 1:
             raise ValueError(f"a chunk of {min(self.chunk_sizes)} tokens is none")
+        if min(self.max_num_seqs) < 1:
+            raise ValueError(f"a step of {min(self.max_num_seqs)} sequences is none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
     """Clusters that differ in their counts alone. `prefill_kind` is None where all pods are colocated.
 
-    A step has room for one chunk beside a full batch of decodes. Pools of two kinds are as large as the smaller's.
+    A step has room for one chunk, those who decode in it included: room beside them would be filled by a second
+    prompt's chunk, and a colocated step twice as long as its chunk size says. Pools of two kinds are as large as the
+    smaller's.
     """
 
     model: ModelShape
@@ -51,6 +56,7 @@ class Family:
     chunk_size: int
     policy: str
     prefill_mode: str
+    most_seqs: int
     costs: CostModel
     kv_blocks: int
 
@@ -69,9 +75,9 @@ class Family:
         return self.prefill_mode != "auto"
 
     @property
-    def budget(self) -> int:
-        """Tokens of a step at most."""
-        return self.chunk_size + MAX_NUM_SEQS
+    def max_num_seqs(self) -> int:
+        """Sequences of a step at most: those that were chosen, as far as a chunk has room for a token of each."""
+        return min(self.most_seqs, self.chunk_size)
 
     def price(self, prefill: int, decode: int) -> float:
         """Return what that many pods cost an hour."""
@@ -86,8 +92,8 @@ class Family:
             colocated=decode if self.is_colocated else 0,
             block_size=BLOCK_SIZE,
             chunk_size=self.chunk_size,
-            max_num_batched_tokens=self.budget,
-            max_num_seqs=MAX_NUM_SEQS,
+            max_num_batched_tokens=self.chunk_size,
+            max_num_seqs=self.max_num_seqs,
             kv_blocks=self.kv_blocks,
             policy=self.policy,
             prefill_mode=self.prefill_mode,
@@ -124,7 +130,8 @@ class Candidate:
     def settings(self) -> str:
         """Return what else is chosen, as people read it."""
         where = "" if self.family.is_colocated else f", prompts {self.family.prefill_mode}"
-        return f"chunk {self.family.chunk_size}, {self.family.policy}{where}"
+        few = "" if self.family.most_seqs == MAX_NUM_SEQS else f", {self.family.most_seqs} at a time"
+        return f"chunk {self.family.chunk_size}{few}, {self.family.policy}{where}"
 
     def __str__(self) -> str:
         """Return both."""
@@ -140,8 +147,8 @@ class Candidate:
             "prefill_kind": family.prefill_kind and family.prefill_kind.name,
             "decode_kind": family.decode_kind.name,
             "chunk_size": family.chunk_size,
-            "max_num_batched_tokens": family.budget,
-            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": family.chunk_size,
+            "max_num_seqs": family.max_num_seqs,
             "block_size": BLOCK_SIZE,
             "kv_blocks": family.kv_blocks,
             "policy": family.policy,
@@ -160,16 +167,18 @@ def families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -
 
 def _families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -> Iterator[Family]:
     rooms = {each.name: each.kv_blocks(model, BLOCK_SIZE) for each in kinds}
-    for kind, chunk_size, policy in itertools.product(kinds, choices.chunk_sizes, choices.policies):
+    both = choices.chunk_sizes, choices.max_num_seqs, choices.policies
+    for kind, chunk_size, most_seqs, policy in itertools.product(kinds, *both):
         yield Family(
             model=model, prefill_kind=None, decode_kind=kind, chunk_size=chunk_size, policy=policy,
-            prefill_mode="local", costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
+            prefill_mode="local", most_seqs=most_seqs, costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
         )  # fmt: skip
-    for (prefill, decode), chunk_size, policy, mode in itertools.product(
-        itertools.product(kinds, repeat=2), choices.chunk_sizes, choices.policies, choices.prefill_modes
+    pairs = itertools.product(kinds, repeat=2)
+    for (prefill, decode), chunk_size, most_seqs, policy, mode in itertools.product(
+        pairs, *both, choices.prefill_modes
     ):
         yield Family(
             model=model, prefill_kind=prefill, decode_kind=decode, chunk_size=chunk_size, policy=policy,
-            prefill_mode=mode, costs=joint_costs(model, prefill, decode),
+            prefill_mode=mode, most_seqs=most_seqs, costs=joint_costs(model, prefill, decode),
             kv_blocks=min(rooms[prefill.name], rooms[decode.name]),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pagewire.slo.cost_model import CostModel, StepLaw
 from pagewire.slo.objectives import Objectives
-from pagewire.slo.planning.candidate import BLOCK_SIZE, MAX_NUM_SEQS, Family
+from pagewire.slo.planning.candidate import BLOCK_SIZE, Family
 from pagewire.slo.summary import Window
 from pagewire.slo.workload import Workload
 
@@ -85,25 +85,25 @@ class Demand:
         held = _pods(self._least_sum(self._held_s(costs)) * luck, room * self.decode_span_s)
         if family.is_colocated:
             both = max(
-                self._busy_s(costs.decode, family.budget, prefills=True, decodes=False) / self.prefill_span_s,
-                self._busy_s(costs.decode, family.budget, prefills=True, decodes=True) / self.decode_span_s,
+                self._busy_s(costs.decode, family, prefills=True, decodes=False) / self.prefill_span_s,
+                self._busy_s(costs.decode, family, prefills=True, decodes=True) / self.decode_span_s,
             )
             return 0, max(held, _pods(both * luck, 1.0))
-        decode_s = self._busy_s(costs.decode, family.budget, prefills=False, decodes=True)
+        decode_s = self._busy_s(costs.decode, family, prefills=False, decodes=True)
         decode = max(held, _pods(decode_s * luck, self.decode_span_s))
         if family.prefill_mode != "remote":  # decode pods may build prompts, too
             return 1, decode
-        prefill_s = self._busy_s(costs.prefill, family.budget, prefills=True, decodes=False)
+        prefill_s = self._busy_s(costs.prefill, family, prefills=True, decodes=False)
         return _pods(prefill_s * luck, self.prefill_span_s), decode
 
-    def _busy_s(self, law: StepLaw, budget: int, *, prefills: bool, decodes: bool) -> float:
+    def _busy_s(self, law: StepLaw, family: Family, *, prefills: bool, decodes: bool) -> float:
         """Return the seconds that one pod would take for the good requests' prompts, answers, or both."""
         longest = 0.0
         for line in law.lines:
             step_s = line.step_s + law.overhead_s
             # A step may do both: so the steps that decoding takes are counted, and those of prompts where alone.
-            prompt_s = line.prefill_token_s + (0.0 if decodes else step_s / budget)
-            token_s = line.decode_s + step_s / MAX_NUM_SEQS
+            prompt_s = line.prefill_token_s + (0.0 if decodes else step_s / family.chunk_size)
+            token_s = line.decode_s + step_s / family.max_num_seqs
             took_s = (
                 (prompt_s * each.fresh + line.prefill_pair_s * each.prefill_pairs if prefills else 0.0)
                 + (token_s * each.steps + line.decode_pair_s * each.decode_pairs if decodes else 0.0)

@@ -73,7 +73,7 @@ class Judge:
         if candidate not in self._wholes:
             family = candidate.family
             composition = family.composition(candidate.prefill, candidate.decode)
-            watched = _Watched(composition, family.costs, self.workload, self._seed, keeps_gaps=False)
+            watched = _Watched(composition, family.costs, self.workload, self._seed, is_detailed=False)
             records = watched.run()
             summary = summarize(records, self.window, self.objectives)
             self._wholes[candidate] = Whole(
@@ -84,7 +84,7 @@ class Judge:
     def _judge(self, candidate: Candidate) -> Outcome:
         family = candidate.family
         composition = family.composition(candidate.prefill, candidate.decode)
-        simulator = Simulator(composition, family.costs, self.workload, self._seed, keeps_gaps=False)
+        simulator = Simulator(composition, family.costs, self.workload, self._seed, is_detailed=False)
         good = bad = 0
         most_bad = math.floor(self._most * (1 - self.target) + 1e-9)
 
@@ -117,10 +117,10 @@ class _Watched(Simulator):
     """Keeps the requests, whose moments say where the time went."""
 
     def __init__(
-        self, composition: Composition, costs: CostModel, workload: Workload, seed: int, *, keeps_gaps: bool
+        self, composition: Composition, costs: CostModel, workload: Workload, seed: int, *, is_detailed: bool
     ) -> None:
         self.requests: list[SimRequest] = []
-        super().__init__(composition, costs, workload, seed, keeps_gaps=keeps_gaps)
+        super().__init__(composition, costs, workload, seed, is_detailed=is_detailed)
 
     def _over(self, request: SimRequest) -> None:
         self.requests.append(request)

@@ -105,13 +105,13 @@ def _means(requests: Iterable[SimRequest], parts: Callable[[SimRequest], dict[st
 
 
 def _ttft_parts(request: SimRequest) -> dict[str, float]:
-    parts = {ROOM: max(0.0, request.reserved_s - request.accepted_s), QUEUE: 0.0, COMPUTE: 0.0, HERE: 0.0}
+    parts = dict.fromkeys((ROOM, QUEUE, COMPUTE, HERE), 0.0)
+    if request.reserved_s is not None:  # a prompt whose only token is sampled elsewhere asks for no room here
+        parts[ROOM] = request.reserved_s - request.accepted_s
     if request.prefill_pod and request.prefill_begun_s is not None:
         parts[QUEUE] = request.prefill_begun_s - request.run_received_s
         parts[COMPUTE] = request.prefilled_s - request.prefill_begun_s
-        if request.max_tokens == 1:  # its prompt never asked for room here
-            parts[ROOM] = 0.0
-    elif request.first_step_s is not None:
+    elif request.first_step_s is not None and request.reserved_s is not None:
         parts[HERE] = request.first_step_s - request.reserved_s
     return parts | {REST: _ttft_s(request) - sum(parts.values())}
 

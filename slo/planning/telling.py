@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -109,6 +110,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as a JSON object."""
     chosen = plan.chosen
     return {
+        "model": dataclasses.asdict(plan.question.model),
+        "kinds": [dataclasses.asdict(each) for each in plan.question.kinds],
+        "choices": dataclasses.asdict(plan.question.choices),
         "slo": str(plan.question.objectives),
         "attainment": plan.question.target,
         "seed": plan.question.seed,

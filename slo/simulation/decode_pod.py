@@ -281,6 +281,7 @@ class DecodePod:
         self._join(request, len(request.spec.tokens), (request.answer,))
 
     def _join(self, request: SimRequest, num_computed: int, output: tuple[int, ...]) -> None:
+        request.joined_s = self._around.agenda.now()
         self._around.frame(self._joins, Join(request_id=request.request_id, num_computed=num_computed, output=output))
 
     def _joins(self, join: Join) -> None:

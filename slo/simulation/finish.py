@@ -8,14 +8,14 @@ from pagewire.router.events import Finished, Usage
 from pagewire.slo.simulation.request import SimRequest
 
 
-def finished(request: SimRequest) -> Finished:
-    """Return the last event of a request that was answered."""
+def timelines(request: SimRequest) -> tuple[Timeline, ...]:
+    """Return the stamps of an answered request: the router's, the decode pod's, and those of who built its prompt."""
     assert request.placed is not None
-    is_remote = bool(request.prefill_pod)
-    timelines = [
+    found = [
         _timeline(
             "router",
             {
+                Phase.RECEIVED: request.due_s,
                 Phase.SUBMITTED: request.submitted_s,
                 Phase.FIRST_TOKEN: request.tokens_s[0],
                 Phase.LAST_TOKEN: request.tokens_s[-1],
@@ -27,12 +27,13 @@ def finished(request: SimRequest) -> Finished:
                 Phase.ACCEPTED: request.accepted_s,
                 Phase.RESERVED: request.reserved_s,
                 Phase.FIRST_TOKENS_RECEIVED: request.first_received_s,
+                Phase.JOINED: request.joined_s,
                 Phase.FIRST_STEP: request.first_step_s,
             },
         ),
     ]
-    if is_remote:
-        timelines.append(
+    if request.prefill_pod:
+        found.append(
             _timeline(
                 request.prefill_pod,
                 {
@@ -42,6 +43,12 @@ def finished(request: SimRequest) -> Finished:
                 },
             )
         )
+    return tuple(found)
+
+
+def finished(request: SimRequest) -> Finished:
+    """Return the last event of a request that was answered."""
+    assert request.placed is not None
     num_prompt, num_output = len(request.asked.prompt), len(request.tokens_s)
     return Finished(
         endings=(),
@@ -50,9 +57,9 @@ def finished(request: SimRequest) -> Finished:
         prompt=request.asked.prompt,
         attempts=request.attempts,
         predicted_cached_tokens=request.placed.placement.cached_tokens,
-        timelines=tuple(timelines),
+        timelines=timelines(request),
         report=Report(
-            placement="remote" if is_remote else "local",
+            placement="remote" if request.prefill_pod else "local",
             prefill_pod=request.prefill_pod,
             decode_pod=request.placed.decode.pod_id,
             prompt_tokens=num_prompt,

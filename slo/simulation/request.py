@@ -52,11 +52,12 @@ class SimRequest:
 
     submitted_s: float = 0.0
     accepted_s: float = 0.0
-    reserved_s: float = 0.0
+    reserved_s: float | None = None
     run_received_s: float = 0.0
     prefill_begun_s: float | None = None
     prefilled_s: float = 0.0
     first_received_s: float | None = None
+    joined_s: float | None = None
     first_step_s: float | None = None
 
     @property

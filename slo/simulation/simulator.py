@@ -16,11 +16,13 @@ from pagewire.slo.composition import Composition
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.record import Record
 from pagewire.slo.simulation.decode_pod import DecodePod
+from pagewire.slo.simulation.finish import timelines
 from pagewire.slo.simulation.player import Player
 from pagewire.slo.simulation.prefill_pod import PrefillPod
 from pagewire.slo.simulation.request import SimRequest
 from pagewire.slo.simulation.router import SimRouter
 from pagewire.slo.simulation.surroundings import Surroundings
+from pagewire.slo.ttft_parts import ttft_parts_s
 from pagewire.slo.workload import Workload
 
 HEARTBEAT_S = 1.0  # between two words of a pod on its load
@@ -30,7 +32,7 @@ FIRST_HEARTBEAT_S = 0.05  # a pod says what it has as soon as it is linked
 class Simulator:
     """One run of one cluster. With `is_fast` off every step is scheduled, for the proof that it makes no difference.
 
-    Without `keeps_gaps` records have no gaps, which for long answers are most of their memory.
+    Without `is_detailed` records have neither gaps, which for long answers are most of their memory, nor parts of TTFT.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Simulator:
         seed: int = 0,
         *,
         is_fast: bool = True,
-        keeps_gaps: bool = True,
+        is_detailed: bool = True,
     ) -> None:
         index_ids = {pod_id: number for number, pod_id in enumerate(composition.roles, start=1)}
         self._around = around = Surroundings(composition, costs, index_ids, seed, is_fast=is_fast)
@@ -56,7 +58,7 @@ class Simulator:
         }
         self._player = Player(around.agenda, workload, self._router.root, self._router.ask)
         self._random = random.Random(seed)
-        self._keeps_gaps = keeps_gaps
+        self._is_detailed = is_detailed
         self._on_record: Callable[[Record], None] = lambda _: None
 
     @property
@@ -127,13 +129,14 @@ class Simulator:
         self._router.on_heartbeat(pod.pod_id, load)
 
     def _over(self, request: SimRequest) -> None:
-        self._on_record(_record(request, keeps_gaps=self._keeps_gaps))
+        self._on_record(_record(request, is_detailed=self._is_detailed))
         self._player.over(request)
 
 
-def _record(request: SimRequest, *, keeps_gaps: bool) -> Record:
+def _record(request: SimRequest, *, is_detailed: bool) -> Record:
     tokens_s = request.tokens_s
-    pairs = pairwise(tokens_s) if keeps_gaps else ()
+    pairs = pairwise(tokens_s) if is_detailed else ()
+    parts_s = ttft_parts_s(timelines(request)) if is_detailed and not request.error else None
     return Record(
         arrival=request.arrival,
         turn=request.turn,
@@ -146,6 +149,7 @@ def _record(request: SimRequest, *, keeps_gaps: bool) -> Record:
         output_tokens=len(tokens_s),
         wanted_tokens=request.max_tokens,
         cached_tokens=request.cached_tokens,
+        ttft_parts_s=parts_s,
         error=request.error,
         session=request.session,
         request_id=str(request.number),

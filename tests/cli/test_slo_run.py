@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from stub_server import Asked, serving
 
-from pagewire.cli.slo_run import command_line
+from pagewire.cli.slo_origin import command_line
 from pagewire.slo.record_files import read_records
 
 
@@ -53,6 +55,31 @@ async def test_a_table_records_and_a_summary(tmp_path: Path) -> None:
     assert "hush" not in json.dumps(told)
     assert len(read_records(tmp_path / "r.parquet")) == 20
     assert stub.asked[0].headers["authorization"] == "Bearer hush"
+
+
+async def test_a_terminal_is_shown_how_far_it_is() -> None:
+    terminal, end = os.openpty()
+    async with serving(answer) as stub:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url,
+            "--requests", "30", "--rate", "20", "--output", "3", "--slo", "ttft=30s",
+            stdout=asyncio.subprocess.DEVNULL, stderr=end, env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
+        )  # fmt: skip
+        os.close(end)
+        async with asyncio.timeout(60):
+            shown = await asyncio.to_thread(read_all, terminal)
+            code = await process.wait()
+    assert code == 0, shown
+    assert re.search(r"\d+ running, [1-9]\d* done, 0 failed, TTFT p50 \d+ p99 \d+ ms, 100% good", shown), shown
+
+
+def read_all(terminal: int) -> str:
+    """Return what is written to a terminal until nobody has it open any more."""
+    found = b""
+    with suppress(OSError), open(terminal, "rb", buffering=0) as screen:
+        while part := screen.read(4096):
+            found += part
+    return found.decode()
 
 
 async def test_settings_come_from_a_file_and_the_environment(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ title = "Two small clusters"
 grid = ["pods=1P:1D,1 colocated"]
 common = [
   "model={model}", "dtype=float32", "max_model_len=256", "kv_memory=4MiB", "chunk_size=32", "threads=1",
+  "max_num_batched_tokens=64", "policy=round_robin",
 ]
 slo = "ttft=60s,tpot=60s"
 attainment = [0.5]
@@ -92,6 +93,7 @@ def assert_whole(out: Path, told: dict[str, Any]) -> None:
     for run in experiment["runs"]:
         summary = json.loads((out / run["summary"]).read_text())
         assert (summary["failed"], summary["short_answers"]) == (0, 0)
+        assert (summary["settings"]["policy"], summary["settings"]["chunk_size"]) == ("round_robin", "32")
         assert summary["attainment"]["share"] == 1.0
         # Nothing that another probe asked for is in a cache.
         assert summary["cached_tokens"] == 0

@@ -27,9 +27,9 @@ POD = ("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "40", "--tr
 ONCE = RetryPolicy(max_attempts=1)
 
 
-def pagewire(*arguments: str) -> str:
+def pagewire(*arguments: str, timeout_s: float = 60) -> str:
     command = [sys.executable, "-P", "-m", "pagewire.cli.main", *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, timeout=60).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, timeout=timeout_s).stdout
 
 
 def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
@@ -58,6 +58,10 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
                 assert (answer.transfer.placement, answer.transfer.transport) == ("remote", "grpc")
             with pytest.raises(Forbidden):
                 sdk.loads()
+        costs = tmp_path / "costs.json"
+        asks = ("slo", "calibrate", "--url", cluster.grpc, "--rounds", "1", "--output", str(costs))
+        pagewire(*asks, "--tls-ca", str(ca), "--api-key", ops["key"], timeout_s=240)
+        assert json.loads(costs.read_text())["about"]["source"] == "measured"
         with Client(cluster.grpc, tls=Tls.of_files(ca), api_key=ops["key"]) as sdk:
             assert {pod.role for pod in sdk.loads()} == {"prefill", "decode"}
         with Client(cluster.grpc, tls=Tls.of_files(ca), retry=ONCE) as sdk, pytest.raises(Unauthenticated):

@@ -196,6 +196,16 @@ def test_apart_is_cheaper_where_tokens_have_to_come_fast() -> None:
     assert "TPOT" in telling.why(found)
 
 
+def test_few_sequences_at_a_time_are_a_choice_where_tokens_have_to_come_fast() -> None:
+    # A colocated pod that takes one sequence at a time builds no prompt beside it: a full batch misses that TPOT.
+    choices = dataclasses.replace(CHOICES, max_num_seqs=(256, 1), max_pods=1)
+    found = plan(question(asked(rate=3.0), "ttft=2s,tpot=5.7ms", choices=choices), with_what_ifs=False)
+    assert found.chosen is found.colocated
+    assert found.colocated.outcome is not None
+    assert str(found.colocated.outcome.candidate) == "1C a (chunk 512, 1 at a time, prefix_affinity)"
+    assert found.colocated.outcome.candidate.as_json()["max_num_seqs"] == 1
+
+
 def test_apart_loses_what_it_gains_where_the_link_is_slow() -> None:
     slow = dataclasses.replace(DEVICE, link=2e8)
     fast_asks, slow_asks = (question(busy(), "ttft=400ms,tpot=6.5ms", kinds=(k,)) for k in (DEVICE, slow))

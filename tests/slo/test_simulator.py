@@ -12,6 +12,7 @@ from pagewire.slo.composition import Composition
 from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine, StepShape
 from pagewire.slo.record import Record
 from pagewire.slo.simulation.simulator import Simulator
+from pagewire.slo.ttft_parts import BEFORE, BEHIND
 from pagewire.slo.workload import Workload
 
 PIECE = 64
@@ -137,6 +138,11 @@ def test_every_request_ends_once_with_all_its_tokens_or_an_error(name: str) -> N
             assert record.intended_s < (record.first_s or 0.0) <= (record.last_s or 0.0)
             assert sum(record.gaps_s) == pytest.approx((record.last_s or 0.0) - (record.first_s or 0.0))
             assert all(gap >= 0 for gap in record.gaps_s)
+            parts_s = record.ttft_parts_s
+            assert parts_s is not None
+            assert min(parts_s.values()) >= 0
+            assert sum(parts_s[name] for name in BEFORE) <= (record.ttft_s or 0.0) + 1e-9
+            assert record.output_tokens == 1 or sum(parts_s[name] for name in BEHIND) <= record.gaps_s[0] + 1e-9
 
 
 def test_requests_in_the_system_are_their_rate_times_their_stay() -> None:
@@ -173,6 +179,12 @@ def test_one_request_alone_takes_the_sum_of_its_parts() -> None:
     steps_s = [DECODE.seconds(StepShape(decodes=1, decode_pairs=pairs)) for pairs in (101, 102)]
     # A frame to join, and from there on the second token's way to the caller is the first one's but for a frame.
     assert record.gaps_s == pytest.approx((landed_s + steps_s[0], steps_s[1]))
+    assert record.ttft_parts_s == pytest.approx(
+        {
+            "router": intake_s, "admission": 2 * frame_s, "prefill_queue": 0.0, "compute": prefill_s,
+            "queue_and_compute": 0.0, "exposed_transfer": landed_s - frame_s, "first_step": frame_s + steps_s[0],
+        }
+    )  # fmt: skip
 
 
 def test_pods_of_one_machine_slow_each_other_down_while_their_steps_overlap() -> None:

@@ -73,6 +73,7 @@ async def test_what_is_written_can_be_reported(tmp_path: Path) -> None:
         summary = json.loads((tmp_path / run["summary"]).read_text())
         assert summary["slo_ms"] == {"ttft": 1000.0}
         assert {"machine", "versions", "command", "seed", "window", "settings"} <= {*summary}
+        assert summary["versions"].keys() >= {"pagewire", "httpx", "torch"}
         assert summary["workload"]["rate"] == run["labels"]["rate"] == summary["rate"]
         records = read_records(tmp_path / run["records"])
         good = sum(each.ttft_s is not None and each.ttft_s <= 1 and each.intended_s >= 2 for each in records)

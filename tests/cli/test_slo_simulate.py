@@ -1,0 +1,90 @@
+"""`pagewire slo calibrate` from a data sheet, and `pagewire slo simulate`, as processes: what they write is of use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewire.slo.cost_model import CostModel
+from pagewire.slo.record_files import read_records
+
+MODEL = {
+    "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 2048, "vocab_size": 1000,
+}  # fmt: skip
+SHEET = ("--flops", "1e13", "--bandwidth", "1e11", "--link", "1e9")
+LOAD = ("--rate", "8", "--requests", "30", "--input", "200-400", "--output", "8-16", "--seed", "3", "--slo", "ttft=1s")
+
+
+async def slo(*flags: str, code: int = 0) -> tuple[str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "pagewire.cli.main", "slo", *flags,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
+    )  # fmt: skip
+    async with asyncio.timeout(120):
+        out, err = await process.communicate()
+    assert process.returncode == code, err.decode()
+    return out.decode(), err.decode()
+
+
+@pytest.fixture
+async def costs(tmp_path: Path) -> Path:
+    folder, path = tmp_path / "small", tmp_path / "costs.json"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    await slo("calibrate", "--model", str(folder), *SHEET, "--output", str(path))
+    return path
+
+
+def test_a_data_sheet_is_a_cost_model(costs: Path) -> None:
+    found = CostModel.from_json(costs.read_text())
+    assert (found.about["source"], found.about["model"], found.token_bytes) == ("roofline", "small", 2 * 8 * 2 * 64 * 2)
+    assert found.link.bytes_per_s == 1e9
+    # Of one token the weights are read, at 60 % of the peak.
+    weights = 2 * (8 * (2 * 512 * 64 * 10 + 3 * 512 * 2048) + 2 * 1000 * 512)
+    assert found.decode.decode_seconds(1, 0) == pytest.approx(weights / 6e10 + found.decode.overhead_s)
+
+
+async def test_what_is_written_says_with_what_and_simulates_the_same_again(costs: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    flags = ("--prefill", "2", "--chunk-size", "128", *LOAD)
+    shown, _ = await slo("simulate", "--costs", str(costs), *flags, "--json", str(told))
+    found = json.loads(told.read_text())
+    assert (found["requests"], found["seed"], found["workload"]["input"]) == (30, 3, "200-400")
+    assert found["composition"]["chunk_size"] == 128
+    assert found["labels"] == {"prefill": 2, "decode": 1, "chunk_size": 128}
+    assert found["machine"]["cores"] > 0
+    assert found["versions"]["pagewire"]
+    assert found["command"].startswith("pagewire slo simulate --costs ")
+    (tmp_path / "again.json").write_text(json.dumps(found["costs"]))
+    again, _ = await slo("simulate", "--costs", str(tmp_path / "again.json"), *flags)
+    assert again == shown
+
+
+async def test_simulated_clusters_are_reported_by_their_pods_and_as_simulated(costs: Path, tmp_path: Path) -> None:
+    files = []
+    for pods in (("--prefill", "2"), ("--colocated", "2")):
+        files.append(tmp_path / f"{pods[0].strip('-')}.json")
+        beside = ("--json", str(files[-1]), "--records", str(files[-1].with_suffix(".jsonl")))
+        await slo("simulate", "--costs", str(costs), *pods, *LOAD, *beside)
+    page = tmp_path / "page.html"
+    await slo("report", *map(str, files), "-o", str(page))
+    text = page.read_text()
+    for expected in ("2P:1D", "2 colocated", "simulated: no cluster was asked"):
+        assert expected in text
+    # Where the time went is told of a prompt that is built elsewhere, and of one that is built where it decodes.
+    apart, together = (read_records(each.with_suffix(".jsonl")) for each in files)
+    assert all(each.ttft_parts_s and each.ttft_parts_s["compute"] > 0 for each in apart)
+    assert all(each.ttft_parts_s and each.ttft_parts_s["queue_and_compute"] > 0 for each in together)
+
+
+async def test_what_is_missing_of_a_data_sheet_is_named(tmp_path: Path) -> None:
+    _, said = await slo("calibrate", "--flops", "1e12", "--output", str(tmp_path / "costs.json"), code=2)
+    assert "--bandwidth" in said
+    _, said = await slo("calibrate", "--model", "nobodys", *SHEET, "--output", str(tmp_path / "costs.json"), code=1)
+    assert "nobodys" in said
