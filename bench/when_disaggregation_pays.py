@@ -88,7 +88,7 @@ class Bench:
         )  # fmt: skip
 
     def carried(self, pods: tuple[int, int], slo: str, device: DeviceKind) -> float:
-        """Return the highest rate that a pair carries, with the better chunk size; 0 where not even the lowest."""
+        """Return the highest rate that a pair carries, with the best of its settings; 0 where not even the lowest."""
         is_colocated = pods[0] == 0
         seqs = SEQUENCES if is_colocated else (MAX_NUM_SEQS,)  # apart, fewer are for nothing
         choices = Choices(chunk_sizes=CHUNKS, max_num_seqs=seqs, prefill_modes=("remote",), max_pods=2)
@@ -245,7 +245,9 @@ def planned(bench: Bench) -> Iterator[str]:
     """Yield what the planner makes of it."""
     yield "## What `pagewire slo plan` says"
     yield ""
-    yield "Costs add up again."
+    yield "Costs add up again. It chooses among the same chunks, and a step takes"
+    yield f"{MAX_NUM_SEQS} sequences at most, as it does unless `--max-num-seqs` names other numbers: so its colocated"
+    yield "clusters are not those of the tables."
     for tpot_ms in (TPOTS_MS[0], TIGHT_MS):
         asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", ADDS, Choices(chunk_sizes=CHUNKS, max_pods=6))
         yield ""

@@ -18,10 +18,16 @@ from pagewire.protos import inference_pb2
 T = TypeVar("T")
 _MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id"}
 _FUNCTION = {"name", "description", "parameters", "strict"}
-_CHAT_OPTIONS = (
-    "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message", "documents",
-    "chat_template_kwargs",
-)  # fmt: skip
+# What goes with messages alone, and the values that ask for nothing.
+_CHAT_OPTIONS: Mapping[str, tuple[object, ...]] = {
+    "tools": ((), []),
+    "tool_choice": (),
+    "parallel_tool_calls": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "documents": ((), []),
+    "chat_template_kwargs": ({},),
+}
 
 
 def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options: Options) -> None:
@@ -30,12 +36,12 @@ def fill_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt, options:
         request.text = _formed("prompt", _text, prompt)
     else:
         _fill_parts(request, _formed("prompt", list, prompt))
-    asked = [name for name in _CHAT_OPTIONS if options.get(name) not in (None, (), [])]
+    asked = [name for name, nothing in _CHAT_OPTIONS.items() if options.get(name) not in (None, *nothing)]
     if not asked:
         return
     if request.WhichOneof("prompt") != "chat":
         raise InvalidRequest(f"{asked[0]} goes with messages", field=asked[0])
-    request.chat.tools.extend(_formed("tools", _tool, tool) for tool in options.get("tools", ()))
+    request.chat.tools.extend(_formed("tools", _tool, tool) for tool in options.get("tools") or ())
     choice = options.get("tool_choice")
     if choice is not None:
         request.chat.tool_choice.CopyFrom(_formed("tool_choice", _choice, choice))

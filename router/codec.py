@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,9 +33,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
     form = request.WhichOneof("prompt")
     sampling = request.sampling
 
-    def given(name: str) -> Any:
-        return _set(sampling, name)
-
+    given = functools.partial(_given, sampling)
     return Ask(
         request_id=request_id,
         model=request.model,
@@ -42,11 +41,11 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         **_chat(request.chat if form == "chat" else None),
         text_rules=TextRules(
-            with_special=request.HasField("skip_special_tokens") and not request.skip_special_tokens,
+            with_special=_given(request, "skip_special_tokens") is False,
             with_stop=request.include_stop_str_in_output,
         ),
-        add_special_tokens=_set(request, "add_special_tokens"),
-        truncate_prompt_tokens=_set(request, "truncate_prompt_tokens"),
+        add_special_tokens=_given(request, "add_special_tokens"),
+        truncate_prompt_tokens=_given(request, "truncate_prompt_tokens"),
         truncation_side=request.truncation_side or "left",
         n=given("n"),
         use_beam_search=sampling.use_beam_search,
@@ -75,7 +74,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         ignore_eos=sampling.ignore_eos,
         cache_salt=request.cache_salt or None,
         priority=request.priority,
-        stream_interval=_set(request, "stream_interval"),
+        stream_interval=_given(request, "stream_interval"),
         timeout_s=timeout_s,
     )
 
@@ -88,7 +87,7 @@ def tokenize_from_wire(request: pb.TokenizeRequest, request_id: str) -> Ask:
         model=request.model,
         text=request.text if form == "text" else None,
         **_chat(request.chat if form == "chat" else None),
-        add_special_tokens=_set(request, "add_special_tokens"),
+        add_special_tokens=_given(request, "add_special_tokens"),
     )
 
 
@@ -142,7 +141,7 @@ def cache_news_to_wire(news: CacheNews) -> pb.KvEvent:
     return event
 
 
-def _set(message: Message, name: str) -> Any:
+def _given(message: Message, name: str) -> Any:
     """Return a field that has presence, None where it is unset."""
     return getattr(message, name) if message.HasField(name) else None
 
@@ -159,7 +158,7 @@ def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:
         "messages": _messages(chat),
         "tools": _tools(chat),
         "chat": long_fields.chat_options(
-            add_generation_prompt=_set(chat, "add_generation_prompt"),
+            add_generation_prompt=_given(chat, "add_generation_prompt"),
             continue_final_message=chat.continue_final_message,
             documents=documents,
             options=read_object("chat_template_kwargs", options, field="chat_template_kwargs"),

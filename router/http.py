@@ -249,7 +249,7 @@ class FrontDoor:
             "traceparent": parents[0] if len(parents) == 1 else "",
         }
         is_named = request.headers.get("x-request-id", "") == request_id
-        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline, names_itself=not is_named)
+        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline, may_name_itself=not is_named)
         self._metrics.unknown_fields.inc(len(call.unknown_fields))
         return call
 

@@ -61,7 +61,7 @@ def chat_options(
     *,
     add_generation_prompt: bool | None,
     continue_final_message: bool,
-    documents: tuple[Mapping[str, Any], ...] = (),
+    documents: tuple[Mapping[str, Any], ...],
     options: Mapping[str, Any],
 ) -> ChatOptions:
     """Return how messages become a prompt: unless told otherwise it ends with the assistant's turn, begun anew or left

@@ -68,11 +68,12 @@ class Call:
 
 
 def parse(
-    data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timeline: bool = False, names_itself: bool = False
+    data: bytes, origin: Mapping[str, Any], *, is_chat: bool, with_timeline: bool = False, may_name_itself: bool = False
 ) -> Call:
     """Read a body; raises InvalidRequest or UnsupportedField, which name the field.
 
-    `origin` are the fields of an `Ask` that no body says: `request_id`, unless the body `names_itself`, and who asks.
+    `origin` are the fields of an `Ask` that no body says: who asks, and `request_id`, unless the body has one and
+    `may_name_itself`.
     """
     raw = read_body(data)
     refused = _REFUSED_OF_CHATS if is_chat else _REFUSED_OF_COMPLETIONS
@@ -90,7 +91,7 @@ def parse(
         raise InvalidRequest("stream_options may only be set when stream is true", field="stream_options")
     with_usage = options is not None and bool(options.include_usage)
     common = {**origin, **_common(body, raw)}
-    if names_itself and body.request_id is not None:
+    if may_name_itself and body.request_id is not None:
         common["request_id"] = checked_request_id(body.request_id)
     asks = _chat_asks(body, raw, common) if isinstance(body, ChatBody) else _completion_asks(body, common)
     return Call(

@@ -59,7 +59,7 @@ class WorkloadConfig:
             raise ConfigError(f"warmup_s is {self.warmup_s:g}, not below duration_s, {self.duration_s:g}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings by name, as a file would say them; those of a class that has more of them, too."""
+        """Return the settings by name, as a file would say them, with those that a subclass adds."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 

@@ -30,7 +30,8 @@ class Choices:
     def __post_init__(self) -> None:
         """Refuse what leaves no choice with ValueError."""
         if not (self.chunk_sizes and self.policies and self.prefill_modes and self.max_num_seqs):
-            raise ValueError("there is nothing to choose: name a chunk size, a policy and a prefill mode at least")
+            wanted = "a chunk size, a policy, a prefill mode and a number of sequences"
+            raise ValueError(f"there is nothing to choose: name {wanted} at least")
         if unknown := [each for each in self.prefill_modes if each not in MODES]:
             raise ValueError(f"{unknown[0]!r} is no prefill mode of a cluster with prefill pods: {', '.join(MODES)}")
         if self.max_pods < 1:
@@ -46,8 +47,8 @@ class Family:
     """Clusters that differ in their counts alone. `prefill_kind` is None where all pods are colocated.
 
     A step has room for one chunk, those who decode in it included: room beside them would be filled by a second
-    prompt's chunk, and a colocated step twice as long as its chunk size says. Pools of two kinds are as large as the
-    smaller's.
+    prompt's chunk, and a colocated step would be twice as long as its chunk size says. Pools of two kinds are as large
+    as the smaller's.
     """
 
     model: ModelShape
@@ -167,15 +168,15 @@ def families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -
 
 def _families(model: ModelShape, kinds: Sequence[DeviceKind], choices: Choices) -> Iterator[Family]:
     rooms = {each.name: each.kv_blocks(model, BLOCK_SIZE) for each in kinds}
-    both = choices.chunk_sizes, choices.max_num_seqs, choices.policies
-    for kind, chunk_size, most_seqs, policy in itertools.product(kinds, *both):
+    settings = choices.chunk_sizes, choices.max_num_seqs, choices.policies
+    for kind, chunk_size, most_seqs, policy in itertools.product(kinds, *settings):
         yield Family(
             model=model, prefill_kind=None, decode_kind=kind, chunk_size=chunk_size, policy=policy,
             prefill_mode="local", most_seqs=most_seqs, costs=kind.cost_model(model), kv_blocks=rooms[kind.name],
         )  # fmt: skip
     pairs = itertools.product(kinds, repeat=2)
     for (prefill, decode), chunk_size, most_seqs, policy, mode in itertools.product(
-        pairs, *both, choices.prefill_modes
+        pairs, *settings, choices.prefill_modes
     ):
         yield Family(
             model=model, prefill_kind=prefill, decode_kind=decode, chunk_size=chunk_size, policy=policy,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from pagewire.client.attempts import Attempts
 from pagewire.client.codec import request_to_wire
 from pagewire.client.generation import Generation
+from pagewire.client.options import Options
 from pagewire.client.results import Message
 from pagewire.client.retry import RetryBudget, RetryPolicy
 from pagewire.client.routers import Routers
@@ -290,6 +293,19 @@ def test_the_three_forms_of_a_prompt() -> None:
     for messages in ([Message(role="user", content="hi")], [{"role": "user", "content": "hi"}]):
         wire = request_to_wire(messages, {})
         assert [(message.role, message.content) for message in wire.chat.messages] == [("user", "hi")]
+
+
+def test_what_goes_with_messages_goes_with_a_text_where_it_asks_for_nothing() -> None:
+    nothing: dict[str, Any] = {
+        "tools": None, "add_generation_prompt": True, "continue_final_message": False, "documents": [],
+        "chat_template_kwargs": {},
+    }  # fmt: skip
+    assert request_to_wire("hi", cast(Options, nothing)) == request_to_wire("hi", {})
+    chat = request_to_wire([{"role": "user", "content": "hi"}], cast(Options, {**nothing, "documents": [{}]})).chat
+    assert (list(chat.documents), len(chat.tools)) == (["{}"], 0)
+    for asked in ({"add_generation_prompt": False}, {"continue_final_message": True}, {"documents": [{}]}):
+        with pytest.raises(InvalidRequest, match="goes with messages"):
+            request_to_wire("hi", cast(Options, {**nothing, **asked}))
 
 
 @pytest.mark.parametrize("prompt", [[], [-1], [2**32], [1.5], [None], [{"role": "user"}], [True]])
