@@ -303,7 +303,10 @@ def test_what_goes_with_messages_goes_with_a_text_where_it_asks_for_nothing() ->
     assert request_to_wire("hi", cast(Options, nothing)) == request_to_wire("hi", {})
     chat = request_to_wire([{"role": "user", "content": "hi"}], cast(Options, {**nothing, "documents": [{}]})).chat
     assert (list(chat.documents), len(chat.tools)) == (["{}"], 0)
-    for asked in ({"add_generation_prompt": False}, {"continue_final_message": True}, {"documents": [{}]}):
+    something: tuple[dict[str, Any], ...] = (
+        {"add_generation_prompt": False}, {"continue_final_message": True}, {"documents": [{}]},
+    )  # fmt: skip
+    for asked in something:
         with pytest.raises(InvalidRequest, match="goes with messages"):
             request_to_wire("hi", cast(Options, {**nothing, **asked}))
 
