@@ -10,7 +10,7 @@ from pathlib import Path
 from faulty_channel import corrupt
 from pods import BLOCK, DEAR, Colocated, pods, prompt, until, wire_to
 
-from pagewire.core.messages import Source
+from pagewire.core.messages import Role, Source
 
 LONG = prompt(1, 100)
 
@@ -29,6 +29,20 @@ async def test_a_decode_pod_fetches_what_another_holds(model: Path, colocated: C
         assert (report.transport, report.causes) == ("", ())  # of shipped prompts: there was none
         assert holder.counter("kv_blocks_sent") == asker.counter("kv_blocks_received") == 6
         assert (holder.counter("exports_fetches"), holder.counter("exports_fetched_blocks")) == (1, 6)
+
+
+async def test_colocated_pods_serve_one_another_and_prefill_pods(model: Path, colocated: Colocated) -> None:
+    async with pods(model, 1, 2, d_role=Role.COLOCATED) as cluster:
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder, candidates=[])
+        asked = await cluster.ask("b", LONG, on=asker, candidates=[], sources=[holder.source(100)])
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asked.report.decode_computed_tokens) == (96, 4)
+        longer = LONG + prompt(6, 40)
+        taken = await cluster.ask("c", longer, 1, on=asker, sources=[holder.source(100)])
+        assert taken.tokens == colocated.answer(longer, 1)
+        assert (taken.report.prefill_fetched_tokens, taken.report.prefill_computed_tokens) == (96, 44)
+        assert holder.counter("exports_fetches") == 2
 
 
 async def test_a_dear_copy_is_not_made(model: Path, colocated: Colocated) -> None:

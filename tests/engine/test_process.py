@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -226,6 +228,15 @@ async def test_a_front_that_cannot_take_in_a_step_ends_its_engine_and_says_so(
     assert told.exc_info is not None
     assert isinstance(told.exc_info[1], LookupError)
     await client.close()
+
+
+def test_the_process_has_none_of_the_code_that_ships() -> None:
+    """So no byte on its way between pods can take a turn of its interpreter."""
+    code = "import sys, pagewire.engine.process; print(*(name for name in sys.modules if name.startswith('pagewire.')))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = done.stdout.split()
+    assert "pagewire.engine.engine_loop" in loaded
+    assert [name for name in loaded if name.startswith(("pagewire.kvtransfer", "pagewire.engine.exchange"))] == []
 
 
 def test_settings_survive_the_border() -> None:

@@ -397,10 +397,11 @@ async def pods(
     *,
     p: dict[str, Any] | None = None,
     d: dict[str, Any] | None = None,
+    d_role: Role = Role.DECODE,
 ) -> AsyncIterator[Pods]:
     """Start pods, with settings `p` and `d`; at the end nothing may be left behind in them."""
     prefill = [Pod(f"p{i}", Role.PREFILL, model, dict(p or {})) for i in range(num_prefill)]
-    decode = [Pod(f"d{i}", Role.DECODE, model, dict(d or {})) for i in range(num_decode)]
+    decode = [Pod(f"d{i}", d_role, model, dict(d or {})) for i in range(num_decode)]
     cluster = Pods(prefill, decode)
     try:
         for pod in (*prefill, *decode):
