@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 TORCH_VERSION := 2.13.0
+TRITON_VERSION ?= 3.6.0
 TORCH_INDEX ?=
 UV_VERSION := 0.13.9
 VENV := .venv
@@ -37,6 +38,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "[2/5] installing PyTorch $(TORCH_VERSION)"
 	@$(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==$(TORCH_VERSION)
+	@$(BIN)/python -c 'import importlib.util, sys; sys.exit(sys.platform == "linux" and not importlib.util.find_spec("triton"))' || \
+	  $(BIN)/python -m pip install triton==$(TRITON_VERSION)
 	@echo "[3/5] installing Pagewire and what it needs"
 	@$(BIN)/python -m pip install --constraint constraints.txt torch==$(TORCH_VERSION) --editable '.[dev]'
 	@echo "[4/5] checking that the installed versions fit together"
@@ -76,9 +79,14 @@ demo: setup  ## the main job on real weights: two questions behind one long syst
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
-test: setup chart-tools  ## every test but those of the next seven
+TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
+
+test: setup chart-tools  ## every test but those of the next eight
 	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
-	  --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers
+	  --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS))
+
+triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
+	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
 
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/router

@@ -1,8 +1,9 @@
 """How fast blocks go from one process's pool into another's, by each transport, beside what the machine allows.
 
 Two processes, as pods are (`local`: one); random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in
-turns: the same bytes through a raw TCP socket, by one memcpy, through gRPC or gloo alone where the transport is `grpc`
-or `collective`, by one copy within the device where it is `cuda_ipc`. Checksums are on for the transports, where a CPU
+turns: the same bytes through a raw TCP socket, by one memcpy, by one that another process wakes us for where the
+transport is `shm`, through gRPC or gloo alone where it is `grpc` or `collective`, by one copy within the device where
+it is `cuda_ipc`. Checksums are on for the transports, where a CPU
 touches the payload, and off for the limits. Descriptors are what a carrier has copied one by one: blocks, or where it
 makes one of adjacent blocks (nixl, cuda_ipc) the runs of each message; all blocks of these shipments are adjacent. A
 transport that cannot run here is told as not measured. `--engine FOLDER` also measures what a transfer at full rate
@@ -34,9 +35,10 @@ from pagewire.kvtransfer.summed_copy import summed_copy
 
 SMALL_KIB, BLOCK_KIB = 64, 360  # a block of SmolLM2-135M: bf16, 16 tokens
 SIZES_KIB = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-WAYS = ("tcp", "memcpy", "bare", "gloo", "device")
+WAYS = ("tcp", "memcpy", "woken", "bare", "gloo", "device")
 BESIDE = {
     "local": ("memcpy",),
+    "shm": ("tcp", "memcpy", "woken"),
     "grpc": ("tcp", "memcpy", "bare"),
     "collective": ("tcp", "memcpy", "gloo"),
     "cuda_ipc": ("device",),
@@ -49,11 +51,13 @@ HEAD = (
     "best",
     "TCP",
     "memcpy",
+    "woken",
     "gRPC",
     "gloo",
     "device",
     "/TCP",
     "/memcpy",
+    "/woken",
     "/gRPC",
     "/gloo",
     "/device",

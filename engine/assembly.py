@@ -38,8 +38,8 @@ from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import policy_named
 from pagewire.engine.step_pace import StepPace
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.backend_choice import backend_for
 from pagewire.kernels.cpu_backend import CpuBackend
-from pagewire.kernels.torch_backend import TorchBackend
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         return _terms(role, config, architecture, cache, max_model_len, num_slots, eos_token_ids)
 
     terms = terms_of(config.role)  # refused before the weights are read
-    backend = CpuBackend.load() or TorchBackend() if device.type == "cpu" else TorchBackend()
+    backend = backend_for(device)
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:

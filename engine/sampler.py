@@ -19,7 +19,6 @@ from pagewire.engine.beam_search import Candidates
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw
 from pagewire.kernels.backend import Backend
-from pagewire.kernels.logit_edits import edit
 from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
 from pagewire.kernels.sampling_rows import SamplingRows
 
@@ -79,7 +78,7 @@ class Sampler:
 
     def _edited(self, logits: torch.Tensor, draws: dict[str, Draw]) -> torch.Tensor:
         edits = self._edits.build(draws, logits.shape[1])
-        return logits if edits is None else edit(logits, edits)
+        return logits if edits is None else self._backend.edit_logits(logits, edits)
 
 
 def _places(batch: Batch, chosen: Container[str]) -> torch.Tensor:

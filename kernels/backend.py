@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.streamed_attention import Partial
@@ -105,6 +106,10 @@ class Backend(Protocol):
         `softcap` are as above. With s the scores of the keys that a row sees: out = softmax(s) v, log_sum = log sum
         exp(s).
         """
+        ...
+
+    def edit_logits(self, logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+        """Return logits `[n, V]` fp32 with what their rows ask for done to them; the given ones stay as they are."""
         ...
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:

@@ -41,7 +41,7 @@ class RaggedPlan:
 
 
 class _Attention(ctypes.Structure):
-    """`Attention` of native/attention.h."""
+    """`Attention` of native/paged_kv.h."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("q", "kv", "out", "table", "starts", "lengths", "kv_lengths")),

@@ -40,7 +40,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> list[int]:
     for start in range(0, len(drawing), at_once):
         tile = drawing[start : start + at_once]
         some = logits if len(tile) == len(tokens) else logits[torch.tensor(tile, device=logits.device)]
-        for row, token in zip(tile, _draw(some, rows.take(tile)).tolist(), strict=True):
+        for row, token in zip(tile, draw(some, rows.take(tile)).tolist(), strict=True):
             tokens[row] = token
     return tokens
 
@@ -58,7 +58,7 @@ def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, part * _PART + inside
 
 
-def _draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """Return a token id for each row of logits `[r, V]`: `[r]`."""
     values, ids = keep(logits.double() / _column(rows.temperature, logits.device), rows)  # [r, W]
     keys = _keys(rows, logits.device)[:, None]

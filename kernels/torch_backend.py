@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from pagewire.kernels import attention_plan, kv_elements, rope, sampling, streamed_attention
+from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.streamed_attention import Partial, StreamedPlan
@@ -110,6 +111,10 @@ class TorchBackend:
     ) -> Partial:
         """Return attention of q `[T, Hq, D]` over kv `[2, Hk, n, D]` alone."""
         return streamed_attention.partial_attention(q, kv, first_query, first_key, window, scale, softcap)
+
+    def edit_logits(self, logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+        """Return edited logits `[n, V]`."""
+        return logit_edits.edit(logits, edits)
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""

@@ -2,7 +2,8 @@
 
 Every networked transport has one stream per (taker, source) pair: greeting, turns, window, credit, fences, loss. What
 differs is the carrier. In band, the payload is part of the message; out of band, the message only says which blocks are
-ready (`Ready`), and the carrier moves the bytes: mapped memory, device copies, a communicator, a transfer library.
+ready (`Ready`), and the carrier moves the bytes: mapped memory, device copies, a communicator, a transfer library. One
+that has a shorter way for messages too brings a `Line` for them.
 
     taker   Inlet()  --card in HELLO-->    source  Outlet(), open(card) --card in WELCOME-->    taker  open(card)
     source  message written, carry(batch)  ...  taker  arrived(ready), place(ready, moves), done(ready), credit
@@ -51,8 +52,25 @@ def spans(ready: Ready, moves: Sequence[Move], memory: BlockMemory, num_source_b
     return coalesce(found)
 
 
+class Line(Protocol):
+    """One end of what a stream's messages go over once it is greeted: whole, in order, both ways."""
+
+    async def read(self) -> bytes | None:
+        """Return the next message; None at the end. Raises TransferFailed, or as gRPC does."""
+        ...
+
+    async def write(self, message: bytes) -> None:
+        """Return when the message is on its way. Raises as `read` does."""
+        ...
+
+
 class Outlet(Protocol):
     """The source's end, of one stream. Calls come from one task, except `close`."""
+
+    @property
+    def line(self) -> Line | None:
+        """Once it is open: what messages go over instead of the stream that the greeting came by, at both ends."""
+        ...
 
     announces: bool
     """True: the payload goes out of band. False: in band."""
@@ -82,6 +100,11 @@ class Outlet(Protocol):
 
 class Inlet(Protocol):
     """The taker's end, of one stream; writes into the pool that it was made for."""
+
+    @property
+    def line(self) -> Line | None:
+        """See `Outlet`."""
+        ...
 
     card: bytes
     """What the source's outlet is to know of us; at most `MAX_CARD_BYTES` long."""

@@ -15,15 +15,16 @@ from typing import NamedTuple
 
 from pagewire.kvtransfer.effects import Verdict
 from pagewire.kvtransfer.transport import ShipmentKey, Sink, TransferCounters
-from pagewire.kvtransfer.wire import Credit, Ready
+from pagewire.kvtransfer.wire import Credit, Ready, Sums
 
 
 @dataclass(slots=True)
 class Parcel:
-    """A message, and how many of its blocks are not disposed of."""
+    """A message, and how many of its blocks are not disposed of. `checksums` is None while they have not come."""
 
     ready: Ready
     num_open: int
+    checksums: tuple[int, ...] | None
 
 
 class Claimed(NamedTuple):
@@ -60,6 +61,7 @@ class Inbox:
         self._on_disposed = on_disposed
         self._sinks: dict[ShipmentKey, Sink] = {}
         self._work: deque[Work] = deque()
+        self._unsummed: list[Parcel] = []  # whose checksums follow; one is left, or two where a message came twice
         self._waiting: dict[ShipmentKey, list[Work]] = {}
 
     def keys(self) -> tuple[ShipmentKey, ...]:
@@ -93,7 +95,17 @@ class Inbox:
         self._counters.messages += 1
         self._counters.blocks += len(ready)
         self._counters.bytes += len(ready) * self._block_bytes
-        self._work.append(Work(Parcel(ready, len(ready)), deque(range(len(ready)))))
+        parcel = Parcel(ready, len(ready), None if ready.sums_follow else ready.checksums)
+        if parcel.checksums is None:
+            self._unsummed.append(parcel)
+        self._work.append(Work(parcel, deque(range(len(ready)))))
+
+    def summed(self, sums: Sums) -> None:
+        """The checksums of an earlier message came; of one that is over, they are nothing."""
+        for parcel in self._unsummed:
+            if (parcel.ready.key, parcel.ready.indices) == (sums.key, sums.indices):
+                parcel.checksums = sums.checksums
+        self._unsummed = [parcel for parcel in self._unsummed if parcel.checksums is None and parcel.num_open]
 
     def claims(self, max_blocks: int) -> list[Claimed]:
         """Return the next blocks to place, `max_blocks` at most and all of one message; empty when there is nothing."""
@@ -125,6 +137,7 @@ class Inbox:
         keys = tuple(self._sinks)
         self._sinks.clear()
         self._work.clear()
+        self._unsummed.clear()
         self._waiting.clear()
         return keys
 

@@ -63,11 +63,13 @@ class Flow:
     """Bytes: how much may be in flight on a stream, and how large a message is aimed at.
 
     One shipment gets half of the window at most, so that one whose ids are not bound cannot hold up the others. A
-    block larger than that travels alone.
+    block larger than that travels alone. A message of `sums_follow_bytes` whose payload the taker fetches goes ahead of
+    its checksums, which take longer to compute than a message of their own.
     """
 
     window_bytes: int = 16 << 20
     message_bytes: int = 2 << 20
+    sums_follow_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:
         if not 0 < self.message_bytes * 2 <= self.window_bytes:

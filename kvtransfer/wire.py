@@ -2,13 +2,14 @@
 
     down  BLOCKS     header | count x xxh3_64 | count x block bytes        (payload in band)
     down  READY      header | count x xxh3_64 | count x block id           (payload fetched or sent by the carrier)
+    down  SUMS       header | count x xxh3_64                              (those of a READY that went ahead without)
     up    CREDIT     key, bytes
 
 Every message, those of `greeting_wire` too, starts with magic, version and kind. A "block" is what the stream carries:
 a block of the pool, or one of the parts of one. Indices run from first_block on, stride apart. A block's checksum is
-seeded with its shipment, generation and index, so that intact bytes under a wrong name do not pass either; a flag in
-the header says that there are none. Knows nothing of streams. Invariant: sizes are checked against the message's true
-length before anything is taken from it.
+seeded with its shipment, generation and index, so that intact bytes under a wrong name do not pass either; flags in the
+header say that there are none, or that they follow. Knows nothing of streams. Invariant: sizes are checked against the
+message's true length before anything is taken from it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
 
 MAGIC = b"PWKV"
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAX_MESSAGE_BYTES = 64 << 20
 
 START = struct.Struct("<4sBB")
@@ -35,6 +36,7 @@ _BLOCKS = struct.Struct(
 _CREDIT = struct.Struct("<4sBBHQIIQ")  # start, 0, shipment id, generation, 0, bytes
 _NAME = struct.Struct("<QII")
 _NO_CHECKSUMS = 1
+_SUMS_FOLLOW = 2
 
 
 class Kind(IntEnum):
@@ -46,6 +48,7 @@ class Kind(IntEnum):
     BLOCKS = 4
     CREDIT = 5
     READY = 6
+    SUMS = 7
 
 
 class MalformedMessage(TransferFailed):
@@ -59,12 +62,20 @@ class Credit(NamedTuple):
     num_bytes: int
 
 
+class Sums(NamedTuple):
+    """The checksums of a READY whose blocks have these indices."""
+
+    key: ShipmentKey
+    indices: range
+    checksums: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A message of blocks, for the indices from `first_block` on, `stride` apart. The payload is in it, or is not.
 
-    Then `block_ids` says where it lies in the source's pool. `checksums` is empty where nobody computed any. `tag` is a
-    number from the source's carrier to the taker's.
+    Then `block_ids` says where it lies in the source's pool. `checksums` is empty where nobody computed any, and where
+    they follow (`sums_follow`). `tag` is a number from the source's carrier to the taker's.
     """
 
     key: ShipmentKey
@@ -74,6 +85,12 @@ class Ready:
     payloads: tuple[memoryview, ...] = ()
     tag: int = 0
     stride: int = 1
+    sums_follow: bool = False
+
+    @property
+    def is_summed(self) -> bool:
+        """True where the source tells checksums, now or later."""
+        return self.sums_follow or bool(self.checksums)
 
     @property
     def indices(self) -> range:
@@ -87,9 +104,9 @@ class Ready:
         """Return that of the block at `position`."""
         return self.first_block + position * self.stride
 
-    def is_intact(self, position: int, data: memoryview) -> bool:
-        """Return whether `data` is the block at `position`, by its checksum."""
-        return xxhash.xxh3_64_intdigest(data, self.seed(position)) == self.checksums[position]
+    def checksum(self, position: int, data: memoryview) -> int:
+        """Return that of `data` as the block at `position`."""
+        return xxhash.xxh3_64_intdigest(data, self.seed(position))
 
     def seed(self, position: int) -> int:
         """Return that of the checksum of the block at `position`."""
@@ -106,9 +123,9 @@ def checksum_seed(key: ShipmentKey, index: int) -> int:
     return xxhash.xxh3_64_intdigest(_NAME.pack(key.shipment_id, key.generation, index))
 
 
-def checksums(key: ShipmentKey, indices: range, blocks: Sequence[memoryview]) -> list[int]:
+def checksums(key: ShipmentKey, indices: range, blocks: Sequence[memoryview]) -> tuple[int, ...]:
     """Return the checksums of blocks with these indices in the chain."""
-    return [checksum(key, index, data) for index, data in zip(indices, blocks, strict=True)]
+    return tuple([checksum(key, index, data) for index, data in zip(indices, blocks, strict=True)])
 
 
 def encode_blocks(key: ShipmentKey, indices: range, payloads: Sequence[memoryview]) -> bytes:
@@ -125,10 +142,33 @@ def encode_ready(
     block_ids: Sequence[int],
     sums: Sequence[int],
     tag: int = 0,
+    *,
+    sums_follow: bool = False,
 ) -> bytes:
     """Return a message without its payload; `sums`, the checksums, may be empty, `tag` has 32 bits."""
-    head = _head(Kind.READY, key, indices, block_bytes, 8 * len(block_ids), sums, tag)
+    head = _head(Kind.READY, key, indices, block_bytes, 8 * len(block_ids), sums, tag, sums_follow=sums_follow)
     return head + struct.pack(f"<{len(block_ids)}Q", *block_ids)
+
+
+def encode_sums(sums: Sums, block_bytes: int) -> bytes:
+    """Return a message."""
+    return _head(Kind.SUMS, sums.key, sums.indices, block_bytes, 0, sums.checksums)
+
+
+def is_sums(message: bytes) -> bool:
+    """Return whether a message of blocks is one of their checksums alone."""
+    return message[5:6] == bytes([Kind.SUMS])
+
+
+def decode_sums(message: bytes, block_bytes: int) -> Sums:
+    """Return what is in a SUMS message; raises MalformedMessage."""
+    kind_of(message, Kind.SUMS, _BLOCKS.size)
+    _, _, _, flags, shipment_id, generation, first, stride, count, _, size, rest = _BLOCKS.unpack_from(message)
+    if flags or not count or not stride or rest or size != block_bytes or len(message) != _BLOCKS.size + 8 * count:
+        raise MalformedMessage(f"checksums of {count} blocks of {size} bytes (ours: {block_bytes}) in {len(message)}")
+    indices = range(first, first + count * stride, stride)
+    checksums = struct.unpack_from(f"<{count}Q", message, _BLOCKS.size)
+    return Sums(ShipmentKey(shipment_id, generation), indices, checksums)
 
 
 def decode_ready(message: bytes, block_bytes: int) -> Ready:
@@ -136,9 +176,9 @@ def decode_ready(message: bytes, block_bytes: int) -> Ready:
     kind = Kind.READY if message[5:6] == bytes([Kind.READY]) else Kind.BLOCKS
     kind_of(message, kind, _BLOCKS.size)
     _, _, _, flags, shipment_id, generation, first, stride, count, tag, size, rest = _BLOCKS.unpack_from(message)
-    start = _BLOCKS.size + (0 if flags & _NO_CHECKSUMS else 8 * count)
+    start = _BLOCKS.size + (0 if flags else 8 * count)
     each = 8 if kind is Kind.READY else size
-    if not count or size != block_bytes or rest != count * each or len(message) != start + rest or flags & ~1:
+    if not count or size != block_bytes or rest != count * each or len(message) != start + rest or flags > _SUMS_FOLLOW:
         raise MalformedMessage(
             f"{count} blocks of {size} bytes (ours: {block_bytes}), {rest} in all, in {len(message)} bytes"
         )
@@ -148,7 +188,8 @@ def decode_ready(message: bytes, block_bytes: int) -> Ready:
     sums = struct.unpack_from(f"<{(start - _BLOCKS.size) // 8}Q", message, _BLOCKS.size)
     if kind is Kind.READY:
         block_ids = struct.unpack_from(f"<{count}Q", message, start)
-        return Ready(key, first, sums, block_ids=block_ids, tag=tag, stride=stride)
+        follow = flags == _SUMS_FOLLOW
+        return Ready(key, first, sums, block_ids=block_ids, tag=tag, stride=stride, sums_follow=follow)
     view = memoryview(message)
     payloads = tuple(view[at : at + size] for at in range(start, len(message), size))
     return Ready(key, first, sums, payloads=payloads, stride=stride)
@@ -162,8 +203,10 @@ def _head(
     rest: int,
     sums: Sequence[int],
     tag: int = 0,
+    *,
+    sums_follow: bool = False,
 ) -> bytes:
-    flags = 0 if sums else _NO_CHECKSUMS
+    flags = _SUMS_FOLLOW if sums_follow else 0 if sums else _NO_CHECKSUMS
     first, stride, count = indices.start, indices.step, len(indices)
     header = _BLOCKS.pack(MAGIC, WIRE_VERSION, kind, flags, *key, first, stride, count, tag, size, rest)
     return header + struct.pack(f"<{len(sums)}Q", *sums)

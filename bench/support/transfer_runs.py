@@ -19,10 +19,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
-from transfer_source import BARE_METHOD, HOST, SECRET, carriers_of, make_pool, pool_for, serving
+from transfer_source import BARE_METHOD, HOST, SECRET, Source, carriers_of, make_pool, pool_for, serving
 
 from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, spans
 from pagewire.kvtransfer.effects import Claim, Verdict
@@ -36,9 +36,20 @@ from pagewire.kvtransfer.wire import Ready
 GB = 1e9
 COALESCING = ("nixl", "cuda_ipc")  # runs of adjacent blocks are one descriptor
 
-Ask = Callable[..., Awaitable[dict[str, float]]]
-Reached = tuple[Ask, dict[str, int], Sequence[Carrier]]
-"""A source: how it is asked, its ports, what it ships by."""
+
+class Reached(Protocol):
+    """A source: its ports, and what it ships by."""
+
+    ports: dict[str, int]
+    carriers: Sequence[Carrier]
+
+    async def tell(self, what: str, *numbers: int) -> None:
+        """Have it do what it gives no answer to."""
+        ...
+
+    async def ask(self, what: str, *numbers: int) -> dict[str, float]:
+        """Have it do something; returns its answer."""
+        ...
 
 
 class PlacingSink:
@@ -91,14 +102,14 @@ class Bench:
 
     def __init__(
         self,
-        ask: Ask,
+        source: Reached,
         memory: BlockMemory,
         receiver: StreamReceiver,
         channel: grpc.aio.Channel,
         connection: socket.socket,
         tally: Tally,
     ) -> None:
-        self.ask = ask  # has the source do something
+        self.source = source
         self._memory = memory
         self._tally = tally
         self.receiver = receiver
@@ -120,15 +131,15 @@ class Bench:
         self._shipments += 1
         sink = PlacingSink(num_blocks)
         self.receiver.register(self._shipments, 1, sink)
-        began = await self.ask("ship", self._shipments, num_blocks)
+        await self.source.tell("ship", self._shipments, num_blocks)
         ended_s = await sink.done
         self.receiver.unregister(self._shipments, 1)
-        return ended_s - began["began"]
+        return ended_s - (await self.source.ask("began"))["began"]
 
     async def tcp(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a socket, in pieces of 2 MiB."""
         into = self.memory.view[: num_blocks * self.memory.block_bytes]
-        asked = asyncio.create_task(self.ask("tcp", num_blocks, 2 << 20))
+        asked = asyncio.create_task(self.source.ask("tcp", num_blocks, 2 << 20))
         await asyncio.to_thread(_receive, self.connection, into)
         ended_s = time.perf_counter()
         return ended_s - (await asked)["began"]
@@ -157,6 +168,14 @@ class Bench:
         self.memory.view[:num_bytes] = self._copied[:num_bytes]
         return time.perf_counter() - start_s
 
+    async def woken(self, num_blocks: int) -> float:
+        """Seconds of one such copy, from the moment at which the source sent the byte that we wait for to begin it."""
+        await self.source.tell("wake")
+        self.connection.recv(1)
+        await self.memcpy(num_blocks)
+        ended_s = time.perf_counter()
+        return ended_s - (await self.source.ask("began"))["began"]
+
     async def device(self, num_blocks: int) -> float:
         """Seconds of one copy of the same bytes within the device."""
         if self._device is None:
@@ -168,12 +187,12 @@ class Bench:
         """Seconds of the same bytes through a communicator, in pieces of 4 MiB."""
         if self._gloo is None:
             port = _free_port()
-            asked = asyncio.create_task(self.ask("gloo", port))
+            asked = asyncio.create_task(self.source.ask("gloo", port))
             await asyncio.sleep(0)  # the question goes out before we wait for its answer in a thread
             self._gloo = await asyncio.to_thread(importlib.import_module("gloo").GlooPair, port, 1)
             await asked
         whole = self.memory.view[: num_blocks * self.memory.block_bytes]
-        asking = asyncio.create_task(self.ask("send", num_blocks, 4 << 20))
+        asking = asyncio.create_task(self.source.ask("send", num_blocks, 4 << 20))
         ended_s: float = await asyncio.to_thread(self._gloo.receive, whole, 4 << 20)
         return ended_s - (await asking)["began"]
 
@@ -181,11 +200,11 @@ class Bench:
         """Repeat everything, one after another; the first repeat warms up."""
         figures = Figures(num_blocks * self._memory.block_bytes, num_blocks)
         for repeat in range(repeats + 1):
-            before, cpu_s = await self.ask("cpu"), time.process_time()
+            before, cpu_s = await self.source.ask("cpu"), time.process_time()
             messages, self._tally.descriptors = self.receiver.counters.messages, 0
             seconds = await self.ship(num_blocks)
             if repeat:
-                after = await self.ask("cpu")
+                after = await self.source.ask("cpu")
                 figures.cpu_s.append(after["cpu"] - before["cpu"] + time.process_time() - cpu_s)
                 figures.messages = self.receiver.counters.messages - messages
                 figures.descriptors = self._tally.descriptors
@@ -204,20 +223,62 @@ async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterato
     tally = Tally()
     memory = pool_for(transport, block_kib << 10, num_blocks)
     async with (_source_here if transport == "local" else _source_process)(transport, block_kib, num_blocks) as source:
-        ask, ports, carriers = source
-        with socket.create_connection((HOST, ports["tcp"])) as connection:
-            async with grpc.aio.insecure_channel(f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
+        with socket.create_connection((HOST, source.ports["tcp"])) as connection:
+            async with grpc.aio.insecure_channel(f"{HOST}:{source.ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
                 receiver = StreamReceiver(
                     channel, pod_id="D", source_id="P", secret=SECRET, memory=memory,
-                    carriers=[counting(carrier, tally) for carrier in carriers], on_lost=lambda _peer, _keys: None,
+                    on_lost=lambda _peer, _keys: None,
+                    carriers=[counting(carrier, tally) for carrier in source.carriers],
                 )  # fmt: skip
                 keeper = asyncio.create_task(receiver.run())
                 try:
                     await receiver.connected(30)
-                    yield Bench(ask, memory, receiver, channel, connection, tally)
+                    yield Bench(source, memory, receiver, channel, connection, tally)
                 finally:
                     keeper.cancel()
                     await asyncio.gather(keeper, return_exceptions=True)
+
+
+class _SourceProcess:
+    """In a process of its own; see `transfer_source`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, carriers: Sequence[Carrier]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.ports: dict[str, int] = {}
+        self.carriers = carriers
+        self._stdin, self._stdout = process.stdin, process.stdout
+
+    async def tell(self, what: str, *numbers: int) -> None:
+        """See `Reached`."""
+        self._stdin.write((" ".join(map(str, (what, *numbers))) + "\n").encode())
+
+    async def ask(self, what: str, *numbers: int) -> dict[str, float]:
+        """See `Reached`."""
+        await self.tell(what, *numbers)
+        return await self.answer()
+
+    async def answer(self) -> dict[str, Any]:
+        """The next line."""
+        answer: dict[str, Any] = json.loads(await self._stdout.readline())
+        return answer
+
+
+class _SourceHere:
+    """In this process."""
+
+    def __init__(self, source: Source, carriers: Sequence[Carrier]) -> None:
+        self.ports = source.ports
+        self.carriers = carriers
+        self._source = source
+
+    async def tell(self, what: str, *numbers: int) -> None:
+        """See `Reached`."""
+        await self._source.do(what, *numbers)
+
+    async def ask(self, what: str, *numbers: int) -> dict[str, float]:
+        """See `Reached`; its processor time is ours already."""
+        return {**(await self._source.do(what, *numbers) or {}), "cpu": 0.0}
 
 
 @contextlib.asynccontextmanager
@@ -226,17 +287,10 @@ async def _source_process(transport: str, block_kib: int, num_blocks: int) -> As
         sys.executable, "-P", str(Path(__file__).parent / "transfer_source.py"), transport, str(block_kib),
         str(num_blocks), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    stdin, stdout = process.stdin, process.stdout
-    assert stdin is not None
-    assert stdout is not None
-
-    async def ask(what: str, *numbers: int) -> dict[str, float]:
-        stdin.write((" ".join(map(str, (what, *numbers))) + "\n").encode())
-        answer: dict[str, float] = json.loads(await stdout.readline())
-        return answer
-
     try:
-        yield ask, json.loads(await stdout.readline()), carriers_of(transport)
+        source = _SourceProcess(process, carriers_of(transport))
+        source.ports = await source.answer()
+        yield source
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -247,11 +301,7 @@ async def _source_process(transport: str, block_kib: int, num_blocks: int) -> As
 async def _source_here(_transport: str, block_kib: int, num_blocks: int) -> AsyncIterator[Reached]:
     carriers = (LocalPools().offer().carrier,)
     async with serving(carriers, make_pool(block_kib << 10, num_blocks)) as source:
-
-        async def ask(what: str, *numbers: int) -> dict[str, float]:
-            return {**await source.do(what, *numbers), "cpu": 0.0}  # ours counts all of it
-
-        yield ask, source.ports, carriers
+        yield _SourceHere(source, carriers)
 
 
 def counting(carrier: Carrier, tally: Tally) -> Carrier:

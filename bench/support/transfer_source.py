@@ -4,9 +4,10 @@ A process of its own, or for `local` in the taker's (`serving`). As a process:
 
     argv    transports, KiB of a block, blocks in the pool
     stdout  a JSON line first: the ports; then one for each line of stdin
-    stdin   "ship ID BLOCKS" | "tcp BLOCKS PIECE" | "gloo PORT" | "send BLOCKS PIECE" | "cpu"
+    stdin   "ship ID BLOCKS" | "wake" | "began" | "tcp BLOCKS PIECE" | "gloo PORT" | "send BLOCKS PIECE" | "cpu"
 
-Every answer carries the moment at which it began (the monotonic clock, which both processes share).
+Every answer carries the moment at which it began (the monotonic clock, which both processes share). "ship" and "wake"
+have none of their own, which would be written and read while something is on its way: "began" asks for it afterwards.
 """
 
 from __future__ import annotations
@@ -82,14 +83,24 @@ class Source:
         self._memory = memory
         self._accepting = asyncio.create_task(asyncio.to_thread(raw.accept))
         self._gloo: Any = None
+        self._began_s = 0.0
 
-    async def do(self, what: str, *numbers: int) -> dict[str, float]:
-        """Carry out a line."""
+    async def do(self, what: str, *numbers: int) -> dict[str, float] | None:
+        """Carry out a line; None: it is not answered."""
         began_s = time.perf_counter()
         match what:
             case "ship":
-                self._sender.send("D", numbers[0], 1, [(index, index) for index in range(numbers[1])])
-                await asyncio.sleep(0)  # it begins before we answer: the pipe that we are asked by is not measured
+                blocks = [(index, index) for index in range(numbers[1])]
+                self._began_s = time.perf_counter()
+                self._sender.send("D", numbers[0], 1, blocks)
+                return None
+            case "wake":
+                connection, _ = await self._accepting
+                self._began_s = time.perf_counter()
+                connection.send(b"!")
+                return None
+            case "began":
+                began_s = self._began_s
             case "tcp":
                 assert isinstance(self._memory, PoolMemory)
                 connection, _ = await self._accepting
@@ -149,9 +160,12 @@ async def main() -> None:
     async with serving(carriers_of(sys.argv[1]), memory) as source:
         sys.stdout.write(json.dumps(source.ports) + "\n")
         sys.stdout.flush()
-        while line := (await asyncio.to_thread(sys.stdin.readline)).split():
-            sys.stdout.write(json.dumps(await source.do(line[0], *map(int, line[1:]))) + "\n")
-            sys.stdout.flush()
+        lines = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        while line := (await lines.readline()).decode().split():
+            if answer := await source.do(line[0], *map(int, line[1:])):
+                sys.stdout.write(json.dumps(answer) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

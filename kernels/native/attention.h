@@ -4,7 +4,7 @@
 // KV head are rows like others, so K and V are read once for them. A row's sums begin at the tile's multiple and go over
 // its keys in order: its result does not depend on how many rows are computed with it, nor on who else is in the batch.
 #pragma once
-#include "stored.h"
+#include "paged_kv.h"
 #include "tiles.h"
 #include <atomic>
 #include <omp.h>
@@ -12,74 +12,10 @@
 
 namespace {
 
-constexpr int TILE_KEYS = 256;   // packed at once, from multiples on
 constexpr int TILE_QUERIES = 64; // positions of a task
 constexpr int PANELS_AT_ONCE = 4;
 constexpr int GROUPS_AT_ONCE = 8; // of what is multiplied before more is fetched
 constexpr int MAX_ROWS = 6; // of a tile: with four panels beside them, all that registers hold
-
-struct Attention {
-    const void *q;   // [T, Hq, D]
-    const void *kv;  // the pool, at the layer
-    void *out;       // [T, Hq, D]
-    const int64_t *table, *starts, *lengths, *kv_lengths; // [S, M], and [S] each
-    int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window;
-    int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
-    float scale;
-};
-
-// What a thread does at once: some positions of a sequence, for some KV heads.
-struct Task {
-    int64_t sequence, first_query, end_query, first_head, end_head;
-};
-
-// Keys and values of one KV head of one sequence.
-struct Place {
-    const Attention *a;
-    const int64_t *table;
-    int64_t head;
-
-    const uint8_t *key(int64_t key) const {
-        return static_cast<const uint8_t *>(a->kv) + table[key / a->block_size] * a->block_stride + head * a->head_stride + key % a->block_size * a->slot_stride;
-    }
-};
-
-// Has keys and values at hand before they are read, a few lines at a time between what is computed meanwhile: blocks lie
-// anywhere, and no other prefetcher knows which is next. A core waits for some twenty lines and then stands still: what
-// is asked for little by little hides behind what is computed, the same all at once does not. All heads of a block lie
-// side by side, and are fetched so.
-struct Ahead {
-    const Attention &a;
-    const int64_t *table = nullptr;
-    int64_t at = 0, end = 0;      // stretches: of each block its keys, and then its values
-    int64_t offset = 0, size = 0; // of the heads in a stretch: bytes
-    const uint8_t *line = nullptr, *last = nullptr;
-
-    void aim(const Task &task, int64_t first_key, int64_t end_key) {
-        table = a.table + task.sequence * a.table_width, at = first_key / a.block_size * 2, end = (end_key + a.block_size - 1) / a.block_size * 2;
-        offset = task.first_head * a.head_stride, size = (task.end_head - task.first_head) * a.head_stride;
-        go();
-    }
-
-    void go() {
-        line = last = nullptr;
-        if (at == end) return;
-        line = static_cast<const uint8_t *>(a.kv) + table[at / 2] * a.block_stride + at % 2 * a.value_offset + offset;
-        last = line + size, at++;
-    }
-
-    // At most `count` lines, and none of the next stretch: products around it keep their registers.
-    inline void fetch(int count) {
-        const uint8_t *from = line, *to = std::min(last, line + count * 64);
-        for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
-        line = from;
-    }
-
-    // Goes to the next stretch where this one is done.
-    inline void turn() {
-        if (line >= last && line) go();
-    }
-};
 
 // Does a task, tile by tile of keys, head by head.
 template <typename Kind> struct Worker {
@@ -157,8 +93,9 @@ template <typename Kind> struct Worker {
         for (; panel < panels; panel++) each(std::integral_constant<int, 1>(), panel);
     }
 
-    // Packs the keys, or the values, of whole panels from `first_key` on; those from `end` on are nothing.
-    template <bool ARE_KEYS> void pack(int64_t first_key, int64_t end, U16 *to) {
+    // Packs the keys, or the values, of whole panels from `first_key` on; those from `end` on are nothing. Of the lines to
+    // be asked for meanwhile, `SHARE` for each sixteen are asked for while keys are packed, the others when they are used.
+    template <bool ARE_KEYS, int SHARE = LANES> void pack(int64_t first_key, int64_t end, U16 *to) {
         const int64_t panels = a.head_dim / LANES;
         const int64_t size = ARE_KEYS ? a.head_dim / Kind::STEP : LANES / Kind::STEP * panels; // of a panel of keys
         const int64_t whole = PANELS_AT_ONCE * LANES;
@@ -171,12 +108,12 @@ template <typename Kind> struct Worker {
             if constexpr (ARE_KEYS)
                 for (int64_t column = 0; column < size; column += LANES) {
                     transpose(reinterpret_cast<const uint32_t *>(from) + column, size, to + column, std::min<int64_t>(LANES, size - column));
-                    ahead.fetch(12);
+                    ahead.fetch(SHARE);
                 }
             else
                 each_group(from, key, end, [&](int64_t group, const Element *first, const Element *second) {
                     each_panels([&](auto count, int64_t panel) { beside<count.value>(first + panel * LANES, second + panel * LANES, to + group * panels + panel); });
-                    ahead.fetch(2);
+                    ahead.fetch(panels);
                 });
             ahead.turn();
         }
@@ -235,7 +172,7 @@ template <typename Kind> struct Worker {
                 U16 packed[count.value];
                 beside<count.value>(first + panel * LANES, second + panel * LANES, packed);
                 add_tile<Kind, ROWS, count.value>(probability + group, TILE_KEYS / Kind::STEP, packed, 1, 0, 1, part);
-                ahead.fetch(count.value + 1);
+                ahead.fetch(count.value);
             });
         });
         ahead.turn();
@@ -252,7 +189,7 @@ template <typename Kind> struct Worker {
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
         for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE) {
-            if constexpr (IS_ALONE) pack<true>(first_key + sub * LANES, end_of(sub), keys);
+            if constexpr (IS_ALONE) pack<true, LANES / 2>(first_key + sub * LANES, end_of(sub), keys);
             F16 part[ROWS][PANELS_AT_ONCE];
             for (auto &row_part : part)
                 for (auto &sum : row_part) sum = F16{};
@@ -260,14 +197,14 @@ template <typename Kind> struct Worker {
             const auto *query = reinterpret_cast<const Group *>(q + (first_row + row) * a.head_dim);
             if (by_tiles) {
                 tile_rows<PANELS_AT_ONCE>(query, a.head_dim * sizeof(Element), packed, groups, 1, a.head_dim, part, sizeof(part[0]));
-                if constexpr (IS_ALONE) ahead.fetch(3 * groups);
+                if constexpr (IS_ALONE)
+                    for (int panel = 0; panel < PANELS_AT_ONCE; panel++) ahead.fetch(groups / 2), ahead.turn();
             } else {
                 for (int64_t group = 0; group < groups; group += GROUPS_AT_ONCE) {
                     add_tile<Kind, ROWS, PANELS_AT_ONCE>(query + group, groups, packed + group, groups, 1, std::min<int64_t>(GROUPS_AT_ONCE, groups - group), part);
-                    if constexpr (IS_ALONE) ahead.fetch(3 * GROUPS_AT_ONCE);
+                    if constexpr (IS_ALONE) ahead.fetch(PANELS_AT_ONCE * GROUPS_AT_ONCE / 2), ahead.turn();
                 }
             }
-            ahead.turn();
             for (int r = 0; r < ROWS; r++) {
                 const int32_t position = int32_t(first_position + (row + r) / group - first_key);
                 const int32_t oldest = a.window ? position - int32_t(a.window) + 1 : std::numeric_limits<int32_t>::min();
@@ -279,11 +216,7 @@ template <typename Kind> struct Worker {
                 }
             }
         }
-        for (int r = 0; r < ROWS; r++) {
-            probable(first_row + row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
-            ahead.fetch(12);
-            ahead.turn();
-        }
+        for (int r = 0; r < ROWS; r++) probable(first_row + row + r, scores[r], num_sub, probabilities + r * TILE_KEYS);
         std::memset(shares, 0, ROWS * a.head_dim * sizeof(float));
         if (by_tiles) {
             if constexpr (IS_ALONE) pack<false>(first_key, end, values);
@@ -299,17 +232,12 @@ template <typename Kind> struct Worker {
         for (int64_t at = 0; at < ROWS * a.head_dim; at += LANES) store(sum + at, load<F16>(sum + at) + load<F16>(shares + at));
     }
 
-    // Where its first query stands.
-    int64_t position_of(const Task &task) const { return a.kv_lengths[task.sequence] - a.lengths[task.sequence] + task.first_query; }
-
-    int64_t seen_from(const Task &task) const { return a.window ? std::max<int64_t>(0, position_of(task) - a.window + 1) : 0; }
-
-    // `next` is what this thread goes on with, if it is known: its first keys are fetched at the end.
+    // `next` is what this thread goes on with, if it is known.
     void run(const Task &task, const Task *next) {
         const int64_t dim = a.head_dim, group = a.num_q_heads / a.num_kv_heads, num_rows = (task.end_query - task.first_query) * group;
-        const int64_t first_position = position_of(task);
-        num_keys = first_position + task.end_query - task.first_query;
-        first_seen = seen_from(task);
+        const int64_t first_position = task.first_position(a);
+        num_keys = task.num_keys(a), first_seen = task.first_seen(a);
+        ahead.follow(task, next, dim * sizeof(Element));
         const auto each_row = [&](const auto &visit) { // its place among ours, and among all
             for (int64_t head = task.first_head; head < task.end_head; head++)
                 for (int64_t row = 0; row < num_rows; row++)
@@ -324,12 +252,6 @@ template <typename Kind> struct Worker {
         });
         for (int64_t first_key = first_seen / TILE_KEYS * TILE_KEYS; first_key < num_keys; first_key += TILE_KEYS) {
             const int64_t end = std::min<int64_t>(num_keys, first_key + TILE_KEYS);
-            if (end < num_keys)
-                ahead.aim(task, end, std::min<int64_t>(num_keys, end + TILE_KEYS));
-            else if (next) {
-                const int64_t first = seen_from(*next) / TILE_KEYS * TILE_KEYS;
-                ahead.aim(*next, first, std::min<int64_t>(a.kv_lengths[next->sequence], first + TILE_KEYS));
-            }
             for (int64_t head = task.first_head; head < task.end_head; head++) {
                 place = {&a, a.table + task.sequence * a.table_width, head};
                 first_row = (head - task.first_head) * num_rows;

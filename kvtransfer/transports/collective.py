@@ -59,6 +59,7 @@ def carrier(options: CollectiveOptions) -> Carrier:
 class CollectiveOutlet:
     """The source's end; see `Outlet`."""
 
+    line = None
     announces = True
     lends = False
 
@@ -107,6 +108,7 @@ class CollectiveOutlet:
 class CollectiveInlet:
     """The taker's end; see `Inlet`."""
 
+    line = None
     place_bytes = PLACE_BYTES  # copied by the CPU: the loop gets a turn in between
 
     def __init__(self, memory: BlockMemory, options: CollectiveOptions) -> None:

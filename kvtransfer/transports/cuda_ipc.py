@@ -56,6 +56,7 @@ def carrier(timeout_s: float = TIMEOUT_S) -> Carrier:
 class CudaIpcOutlet:
     """The source's end; see `Outlet`. It exports, and says which event to wait for."""
 
+    line = None
     announces = True
     lends = True
     checksums = False
@@ -97,6 +98,7 @@ class CudaIpcOutlet:
 class CudaIpcInlet:
     """The taker's end; see `Inlet`."""
 
+    line = None
     card = b""
     place_bytes = FLOW.message_bytes
 

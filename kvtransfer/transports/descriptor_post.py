@@ -1,8 +1,8 @@
 """Hands a file's descriptor to the one process of this host that shows a one-time token, over a Unix socket.
 
 The socket is abstract, or a file of a directory where processes in other network namespaces find it; it is gone as soon
-as the descriptor was handed over. Who connects and says nothing holds up nobody, while such are fewer than are served
-at a time. Knows nothing of what is in the file.
+as the descriptor was handed over, and the connection stays as a line between the two. Who connects and says nothing
+holds up nobody, while such are fewer than are served at a time. Knows nothing of what is in the file.
 Invariants: the descriptor is handed out once, for reading alone; whoever asked for one has it, or it is closed.
 """
 
@@ -17,6 +17,8 @@ import secrets
 import socket
 from pathlib import Path
 
+from pagewire.kvtransfer.transports.line import SocketLine
+
 TOKEN_BYTES = 32
 CONNECT_S = 4.0
 MAX_ASKING = 16  # at a time
@@ -25,13 +27,14 @@ MAX_ASKING = 16  # at a time
 class DescriptorPost:
     """Listens for who shows `token`, from now until it came or `close`. Raises OSError where there can be no socket.
 
-    `directory` is where the socket lies; empty: nowhere, its address is abstract.
+    `directory` is where the socket lies; empty: nowhere, its address is abstract. `line` goes to whoever showed it.
     """
 
     def __init__(self, directory: str, fd: int, token: bytes) -> None:
         self.address = _new_address(directory)
         self._fd = fd
         self._token = token
+        self.line = SocketLine()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listening.setblocking(False)
@@ -43,7 +46,11 @@ class DescriptorPost:
         self._serving = asyncio.create_task(self._serve())
 
     def close(self) -> None:
-        """Stop listening; any number of times."""
+        """Stop listening and hang up; any number of times."""
+        self._stop_listening()
+        self.line.close()
+
+    def _stop_listening(self) -> None:
         self._serving.cancel()
         if self._listening.fileno() >= 0:
             self._listening.close()
@@ -64,11 +71,12 @@ class DescriptorPost:
             connection.setblocking(False)
             if hmac.compare_digest(await _shown(connection), self._token):
                 _send(connection, self._fd)
-                self.close()
+                self.line.attach(connection.dup())
+                self._stop_listening()
 
 
-async def fetch_descriptor(address: bytes, token: bytes) -> int:
-    """Return the descriptor that is handed out there, the caller's to close. Raises OSError."""
+async def fetch_descriptor(address: bytes, token: bytes, line: SocketLine) -> int:
+    """Return the descriptor that is handed out there, the caller's to close; `line` goes there then. Raises OSError."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
@@ -79,6 +87,7 @@ async def fetch_descriptor(address: bytes, token: bytes) -> int:
                 await _readable(connection)
         except TimeoutError:
             raise OSError(f"no descriptor within {CONNECT_S} s") from None
+        line.attach(connection.dup())
         # Here nobody can be cancelled between the kernel's handing it over and our having it.
         _, fds, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not fds:

@@ -20,6 +20,7 @@ from pagewire.kvtransfer.wire import Ready
 class GrpcOutlet:
     """The `Outlet` of payloads in band. Raises TransferFailed on a block too large for a message."""
 
+    line = None
     announces = False
     lends = False
     checksums = True
@@ -46,8 +47,9 @@ class GrpcOutlet:
 class GrpcInlet:
     """The `Inlet` of payloads in band."""
 
+    line = None
     card = b""
-    place_bytes = 1 << 20
+    place_bytes = 4 << 20
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         _check(memory)

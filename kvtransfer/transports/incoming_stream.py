@@ -18,8 +18,9 @@ from pagewire.kvtransfer.inbox import Inbox
 from pagewire.kvtransfer.placer import Placer
 from pagewire.kvtransfer.translation import Translation
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransferCounters
+from pagewire.kvtransfer.transports.line import GrpcLine
 from pagewire.kvtransfer.transports.stream import BROKEN, ended, why
-from pagewire.kvtransfer.wire import Credit, MalformedMessage
+from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class IncomingStream:
         self.reason = ""
         self.carrier_failed = False
         self._call = call
+        self._line = inlet.line or GrpcLine(call)
         self._inlet = inlet
         self._block_bytes = memory.block_bytes
         self._window_bytes = window_bytes
@@ -60,6 +62,7 @@ class IncomingStream:
         self._credit_bytes = 0
         self._credit_timer: asyncio.TimerHandle | None = None
         self._credited = asyncio.Event()
+        call.add_done_callback(lambda _: inlet.close())  # nothing else says so where messages have a line of their own
         self._placing = asyncio.create_task(self._place())
         self._crediting = asyncio.create_task(self._write_credit())
 
@@ -72,10 +75,14 @@ class IncomingStream:
         """Read until it ends; raises nothing but the caller's cancellation."""
         try:
             while True:
-                ready = wire.decode_ready(await read(self._call), self._block_bytes)
-                async with asyncio.timeout(self._place_s):
-                    await self._inlet.arrived(ready)
-                self.inbox.accept(ready)
+                message = await self._line.read()
+                if message is None:
+                    async with asyncio.timeout(self._place_s):
+                        raise MalformedMessage(f"the source closed it: {await self._call.details()}")
+                if wire.is_sums(message):
+                    self.inbox.summed(wire.decode_sums(message, self._block_bytes))
+                else:
+                    await self._accept(wire.decode_ready(message, self._block_bytes))
                 self.placer.wake()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -96,6 +103,11 @@ class IncomingStream:
             await ended(self._placing, self._crediting)
         finally:
             self.placer.give_up()
+
+    async def _accept(self, ready: Ready) -> None:
+        async with asyncio.timeout(self._place_s):
+            await self._inlet.arrived(ready)
+        self.inbox.accept(ready)
 
     async def _place(self) -> None:
         try:
@@ -128,8 +140,8 @@ class IncomingStream:
                     self._credit_timer = None
                 while self._credits:
                     key = next(iter(self._credits))
-                    await self._call.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
-        except BROKEN as error:
+                    await self._line.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
+        except (*BROKEN, TransferFailed) as error:
             self.end(why(error))
 
 

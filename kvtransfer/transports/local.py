@@ -41,6 +41,7 @@ class LocalPools:
 class LocalOutlet:
     """The `Outlet` of a pool that lies in the taker's process too."""
 
+    line = None
     announces = True
     lends = True
     checksums = True
@@ -70,6 +71,7 @@ class LocalOutlet:
 class LocalInlet:
     """The `Inlet` that copies out of the source's pool."""
 
+    line = None
     card = b""
     place_bytes = 4 << 20
 

@@ -49,6 +49,7 @@ def carrier(timeout_s: float = TIMEOUT_S) -> Carrier:
 class NixlOutlet:
     """The source's end; see `Outlet`. It only registers."""
 
+    line = None
     announces = True
     lends = True
 
@@ -96,6 +97,7 @@ class NixlOutlet:
 class NixlInlet:
     """The taker's end; see `Inlet`."""
 
+    line = None
     card = b""
     place_bytes = PLACE_BYTES
 
@@ -131,7 +133,7 @@ class NixlInlet:
             raise StreamLost("the stream is not open")
         copies = spans(ready, moves, self._memory, self._source_blocks)
         await self._worker.finish(agent.give_up, agent.read, source, copies, self._timeout_s)
-        if not ready.checksums:
+        if not ready.is_summed:
             await self._worker.finish(agent.give_up, agent.check_stamp, source, self._timeout_s)
         return ()
 

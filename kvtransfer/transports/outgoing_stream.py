@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 import grpc
 
 from pagewire.core.errors import TransferFailed, TransferTimeout
 from pagewire.kvtransfer import wire
-from pagewire.kvtransfer.carrier import Outlet
+from pagewire.kvtransfer.carrier import Line, Outlet
 from pagewire.kvtransfer.outbox import Batch, Outbox
 from pagewire.kvtransfer.transport import BlockMemory, Flow, ShipmentKey, TransferCounters, TransportTimes
+from pagewire.kvtransfer.transports.line import GrpcLine
 from pagewire.kvtransfer.transports.stream import BROKEN, ended, why
+from pagewire.kvtransfer.wire import Sums
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class OutgoingStream:
         self.memory = memory
         self.outbox = Outbox(memory.block_bytes, flow)
         self.reason = ""
+        self._sums_follow_bytes = flow.sums_follow_bytes
         self._outlet = outlet
         self._counters = counters
         self._times = times
@@ -79,8 +83,9 @@ class OutgoingStream:
 
     async def run(self, context: Context) -> None:
         """Write and read until it closes; what it began has ended by then."""
-        reader = asyncio.create_task(self._read_credit(context))
-        writer = asyncio.create_task(self._write_blocks(context))
+        line = self._outlet.line or GrpcLine(context)
+        reader = asyncio.create_task(self._read_credit(line))
+        writer = asyncio.create_task(self._write_blocks(line))
         try:
             await self._closing.wait()
         finally:
@@ -98,19 +103,19 @@ class OutgoingStream:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _read_credit(self, context: Context) -> None:
+    async def _read_credit(self, line: Line) -> None:
         try:
-            while isinstance(data := await context.read(), bytes):
+            while (data := await line.read()) is not None:
                 self.outbox.credit(wire.decode_credit(data))
                 self._work.set()
                 self._note()
             self.close("the taker closed it")
-        except BROKEN as error:
+        except (*BROKEN, TransferFailed) as error:
             self.close(why(error))
         finally:
             self.close("the taker is gone")
 
-    async def _write_blocks(self, context: Context) -> None:
+    async def _write_blocks(self, line: Line) -> None:
         try:
             while True:
                 batch = self.outbox.take()
@@ -120,7 +125,7 @@ class OutgoingStream:
                     continue
                 self._writing = batch.key
                 try:
-                    await self._write(batch, context)
+                    await self._write(batch, line)
                 finally:
                     self._writing = None
                     self._note()
@@ -132,10 +137,10 @@ class OutgoingStream:
             self.close(f"internal error: {error}")
             raise
 
-    async def _write(self, batch: Batch, context: Context) -> None:
-        message = self._message(batch)
+    async def _write(self, batch: Batch, line: Line) -> None:
         async with asyncio.timeout(self._times.write_s):
-            await context.write(message)
+            for message in self._messages(batch):
+                await line.write(message)
         try:
             async with asyncio.timeout(self._times.carry_s):
                 await self._outlet.carry(batch)
@@ -145,10 +150,16 @@ class OutgoingStream:
         self._counters.blocks += len(batch.block_ids)
         self._counters.bytes += len(batch.block_ids) * self.memory.block_bytes
 
-    def _message(self, batch: Batch) -> bytes:
-        outlet, memory = self._outlet, self.memory
-        blocks = [memory.read(block_id) for block_id in batch.block_ids] if outlet.checksums else []
+    def _messages(self, batch: Batch) -> Iterator[bytes]:
+        """What a batch takes, each made when the one before it is written."""
+        outlet, (key, _, block_ids, _), indices = self._outlet, batch, batch.indices
+        size = self.memory.block_bytes
+        blocks = [self.memory.read(block_id) for block_id in block_ids] if outlet.checksums else []
         if not outlet.announces:
-            return wire.encode_blocks(batch.key, batch.indices, blocks)
-        sums = wire.checksums(batch.key, batch.indices, blocks) if outlet.checksums else []
-        return wire.encode_ready(batch.key, batch.indices, memory.block_bytes, batch.block_ids, sums, outlet.tag(batch))
+            yield wire.encode_blocks(key, indices, blocks)
+        elif outlet.checksums and len(blocks) * size >= self._sums_follow_bytes:
+            yield wire.encode_ready(key, indices, size, block_ids, (), outlet.tag(batch), sums_follow=True)
+            yield wire.encode_sums(Sums(key, indices, wire.checksums(key, indices, blocks)), size)
+        else:
+            sums = wire.checksums(key, indices, blocks) if outlet.checksums else ()
+            yield wire.encode_ready(key, indices, size, block_ids, sums, outlet.tag(batch))

@@ -3,8 +3,8 @@
 The pool is a memfd. Its descriptor goes, read-only, to whoever shows the one-time token that came with the proven
 welcome (`DescriptorPost`); seals keep everybody but the source's own processes from writing or resizing it: a pod's
 memory is written by that pod alone, and a taker's reads never fault. Nothing has a name that could outlive a pod,
-except the socket file under `shm_dir` while a stream opens. Knows nothing of shipments. Invariant: no source block
-outside the mapped pool is touched.
+except the socket file under `shm_dir` while a stream opens. The stream's messages go over the same connection. Knows
+nothing of shipments. Invariant: no source block outside the mapped pool is touched.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from pathlib import Path
 from pagewire.core import pages
 from pagewire.core.buffer_address import BufferAddress
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.descriptor_post import TOKEN_BYTES, DescriptorPost, fetch_descriptor
+from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "shm"
@@ -53,6 +54,11 @@ class ShmOutlet:
         self._fd = memory.fd
         self._num_blocks = memory.num_blocks
         self._post: DescriptorPost | None = None
+
+    @property
+    def line(self) -> Line | None:
+        """To the one that fetched the descriptor."""
+        return self._post.line if self._post is not None else None
 
     async def open(self, card: bytes) -> bytes:
         """Listen for the one that holds our card. Raises TransferFailed."""
@@ -83,6 +89,7 @@ class ShmInlet:
     place_bytes = 4 << 20
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
+        self.line = SocketLine()
         self._memory = memory
         self._block_bytes = memory.block_bytes
         self._num_blocks = 0
@@ -98,7 +105,7 @@ class ShmInlet:
         token, num_blocks = _CARD.unpack_from(card)
         num_bytes = num_blocks * self._block_bytes
         try:
-            fd = await fetch_descriptor(card[_CARD.size :], token)
+            fd = await fetch_descriptor(card[_CARD.size :], token, self.line)
             try:
                 # A file that could shrink under us would end this process at the next read.
                 if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0 or os.fstat(fd).st_size < num_bytes:
@@ -130,7 +137,8 @@ class ShmInlet:
         """Nothing was staged."""
 
     def close(self) -> None:
-        """Unmap."""
+        """Hang up and unmap."""
+        self.line.close()
         self._num_blocks = 0
         self._held.close()
         if self._prefaulting is not None:

@@ -10,6 +10,7 @@ Invariant: at most one stream per taker is up, and what was queued on a lost one
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import secrets
 from collections.abc import Sequence
@@ -202,6 +203,6 @@ class StreamSender:
     def _flow(self, carrier: Carrier, window_bytes: int) -> Flow:
         message_bytes = min(self._message_bytes or carrier.flow.message_bytes, window_bytes // 2)
         try:
-            return Flow(window_bytes=window_bytes, message_bytes=message_bytes)
+            return dataclasses.replace(carrier.flow, window_bytes=window_bytes, message_bytes=message_bytes)
         except ValueError as error:
             raise MalformedMessage(str(error)) from None

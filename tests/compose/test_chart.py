@@ -35,7 +35,7 @@ GPUS: dict[str, Any] = {
         "resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "8"}},
         "shmSize": "8Gi",
         "runtimeClassName": "nvidia",
-        "prefixes": '[prefixes.policy]\ntext = "You are \\"careful\\"."\n',
+        "prefixes": '[policy]\ntext = "You are \\"careful\\"."\n',
         "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
         "nodeSelector": {"gpu": "h100"},

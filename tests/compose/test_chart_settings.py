@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import byte_tokenizer
 import chart_schema
 import pytest
 import redis
@@ -20,6 +21,7 @@ from redis_rig import KINDS, program
 from pagewire.cli.commands import OTHER_VARIABLES
 from pagewire.core.config import load
 from pagewire.core.messages import Role
+from pagewire.engine import prefix_file
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.redis_address import RedisAddress
@@ -43,7 +45,7 @@ FULL: dict[str, Any] = {
     "router": {"settings": {"slo_ttft_s": 2, "policy": "slo", "kv_limit": False, "max_body_bytes": "4MiB"}},
     "poolDefaults": {
         "settings": {"kv_memory": "8GiB", "step_target_ms": 40, "deterministic": True, "transports": "shm,grpc"},
-        "prefixes": '[prefixes.one]\ntext = "x"\n',
+        "prefixes": '[one]\ntext = "You are \\"careful\\"."\n',
     },
     "pools": {"prefill": {"settings": {"chunk_size": 512, "threads": 3}}, "decode": {"model": "/models/code"}},
 }
@@ -133,6 +135,13 @@ def test_every_value_reaches_its_process(tmp_path: Path) -> None:
         mounts = [each["mountPath"] for each in container(rendered, name)["volumeMounts"]]
         assert all(any(path.startswith(mount) for mount in mounts) for path in paths), (paths, mounts)
     assert router.tls_name == pod.tls_name == "pagewire.internal"
+
+
+def test_prefixes_arrive_as_a_pod_reads_them(tmp_path: Path) -> None:
+    rendered, model = render(FULL), byte_tokenizer.save(tmp_path / "model")
+    file = Path(pod_config(rendered, "rel-pagewire-decode", tmp_path).pin_prefix)
+    (prefix,) = prefix_file.read(tmp_path / file.name, model)
+    assert (prefix.name, byte_tokenizer.build().decode(list(prefix.tokens))) == ("one", 'You are "careful".')
 
 
 def test_ports_and_probes_are_those_of_the_processes(tmp_path: Path) -> None:

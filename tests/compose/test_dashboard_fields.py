@@ -1,7 +1,7 @@
 """Dashboards by Grafana's own models of them: no field, and no option of a panel of its kind, is unknown there.
 
 The models read what they know and leave out the rest, so a misspelt name does not come back. They judge names and where
-these stand; values, and what is drawn, are nobody's business here.
+these stand, and of values the units; other values, and what is drawn, are nobody's business here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboards import DASHBOARDS
+from dashboards import DASHBOARDS, panels
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 
@@ -45,6 +46,13 @@ def _lost(told: Any, known: Any, at: str) -> Iterator[str]:
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_grafana_knows_every_field(file: Path) -> None:
     assert unknown(json.loads(file.read_text())) == []
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_grafana_knows_every_unit(file: Path) -> None:
+    """One that it does not know it writes behind the number as it stands."""
+    known = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
+    assert {panel["fieldConfig"]["defaults"]["unit"] for panel in panels(json.loads(file.read_text()))} <= known
 
 
 def test_a_name_that_grafana_does_not_know_is_found_out() -> None:

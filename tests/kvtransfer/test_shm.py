@@ -18,6 +18,7 @@ from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
 from pagewire.kvtransfer.transports.descriptor_post import CONNECT_S, TOKEN_BYTES, fetch_descriptor
+from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
 from pagewire.kvtransfer.wire import Ready
 
@@ -26,7 +27,11 @@ KEY = ShipmentKey(1, 1)
 
 async def a_descriptor(card: bytes, token: bytes) -> int:
     """Fetch the pool's descriptor as an inlet does."""
-    return await fetch_descriptor(card[shm._CARD.size :], token)
+    line = SocketLine()
+    try:
+        return await fetch_descriptor(card[shm._CARD.size :], token, line)
+    finally:
+        line.close()
 
 
 @pytest.mark.parametrize("where", ["abstract", "directory"])
@@ -120,7 +125,8 @@ async def test_a_card_that_lies_is_refused() -> None:
     larger = shm._CARD.pack(card[:TOKEN_BYTES], NUM_BLOCKS + 1) + card[shm._CARD.size :]
     with pytest.raises(TransferFailed, match="not what its card says"):
         await inlet.open(larger)
-    outlet.close()
+    for end in (inlet, outlet):
+        end.close()
 
 
 async def test_a_pool_that_could_shrink_is_not_mapped() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.transport import ShipmentKey
-from pagewire.kvtransfer.wire import Credit, MalformedMessage
+from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready, Sums
 
 SIZE = 24
 KEY = ShipmentKey(2**64 - 1, 2**32 - 1)
@@ -26,12 +26,17 @@ def encoded(
     return wire.encode_blocks(key, indices(first, len(blocks), stride), [memoryview(block) for block in blocks])
 
 
+def sums_of(message: Ready) -> tuple[int, ...]:
+    """Those of the payload that came."""
+    return tuple(message.checksum(position, data) for position, data in enumerate(message.payloads))
+
+
 @given(key=KEYS, first=st.integers(0, 2**32 - 6000), blocks=BLOCKS, stride=st.integers(1, 1000))
 def test_blocks_come_out_as_they_went_in(key: ShipmentKey, first: int, blocks: list[bytes], stride: int) -> None:
     message = wire.decode_ready(encoded(key, first, tuple(blocks), stride), SIZE)
     assert (message.key, message.indices) == (key, indices(first, len(blocks), stride))
     assert [bytes(payload) for payload in message.payloads] == blocks
-    assert all(message.is_intact(position, data) for position, data in enumerate(message.payloads))
+    assert sums_of(message) == message.checksums
 
 
 @given(
@@ -39,26 +44,52 @@ def test_blocks_come_out_as_they_went_in(key: ShipmentKey, first: int, blocks: l
     first=st.integers(0, 2**32 - 6),
     stride=st.integers(1, 2**32 - 1),
     block_ids=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5),
-    has_sums=st.booleans(),
+    summed=st.sampled_from(["here", "following", "never"]),
     tag=st.integers(0, 2**32 - 1),
 )
 def test_ready_comes_out_as_it_went_in(
-    key: ShipmentKey, first: int, stride: int, block_ids: list[int], has_sums: bool, tag: int
+    key: ShipmentKey, first: int, stride: int, block_ids: list[int], summed: str, tag: int
 ) -> None:
-    sums = [block_id ^ 5 for block_id in block_ids] if has_sums else []
-    encoded_ready = wire.encode_ready(key, indices(first, len(block_ids), stride), SIZE, block_ids, sums, tag)
+    sums, follow = tuple(block_id ^ 5 for block_id in block_ids if summed == "here"), summed == "following"
+    encoded_ready = wire.encode_ready(
+        key, indices(first, len(block_ids), stride), SIZE, block_ids, sums, tag, sums_follow=follow
+    )
     message = wire.decode_ready(encoded_ready, SIZE)
-    assert message == wire.Ready(key, first, tuple(sums), tuple(block_ids), tag=tag, stride=stride)
+    assert message == Ready(key, first, sums, tuple(block_ids), tag=tag, stride=stride, sums_follow=follow)
+    assert message.is_summed == (summed != "never")
     for spoilt in (encoded_ready[:-1], encoded_ready + b"x"):
         with pytest.raises(MalformedMessage):
             wire.decode_ready(spoilt, SIZE)
 
 
+@given(
+    key=KEYS,
+    first=st.integers(0, 2**31),
+    stride=st.integers(1, 2**32 - 1),
+    checksums=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5).map(tuple),
+    cut=st.integers(0, 80),
+)
+def test_checksums_that_follow_come_out_as_they_went_in(
+    key: ShipmentKey, first: int, stride: int, checksums: tuple[int, ...], cut: int
+) -> None:
+    sums = Sums(key, indices(first, len(checksums), stride), checksums)
+    message = wire.encode_sums(sums, SIZE)
+    assert wire.is_sums(message)
+    assert wire.decode_sums(message, SIZE) == sums
+    for spoilt in (message[:-1], message[:cut][: len(message) - 1], message + b"x", encoded()):
+        with pytest.raises(MalformedMessage):
+            wire.decode_sums(spoilt, SIZE)
+    with pytest.raises(MalformedMessage):
+        wire.decode_sums(message, SIZE + 1)
+    with pytest.raises(MalformedMessage):
+        wire.decode_ready(message, SIZE)
+
+
 def test_the_header_is_frozen() -> None:
-    """Bytes of version 3, once and for all: another layout needs another version."""
+    """Bytes of version 4, once and for all: another layout needs another version."""
     message = wire.encode_blocks(ShipmentKey(1, 2), range(3, 4), [memoryview(bytes(range(4)))])
     start, key, rest = (
-        "50574b5603040000",
+        "50574b5604040000",
         "010000000000000002000000",
         "03000000010000000100000000000000040000000400000000000000",
     )
@@ -76,8 +107,7 @@ def test_no_flipped_bit_passes_as_the_same_blocks(at: int, bit: int) -> None:
         message = wire.decode_ready(bytes(spoilt), SIZE)
     except MalformedMessage:
         return
-    intact = [message.is_intact(position, data) for position, data in enumerate(message.payloads)]
-    assert not all(intact) or 32 <= at < 36
+    assert sums_of(message) != message.checksums or 32 <= at < 36
 
 
 @given(message=st.binary(max_size=200))

@@ -155,7 +155,7 @@ def test_a_kill_at_any_time_loses_only_the_probe_that_runs(tmp_path: Path, seed:
     with _program(whole) as in_one_go:
         in_one_go.communicate(timeout=60)
     finished: dict[str, str] = {}
-    for _ in range(5):
+    for _ in range(3):  # of sixteen probes, so that some are left however late a kill comes
         with _program(killed) as process:
             assert process.stdout is not None
             for _ in range(draw.randint(1, 4)):

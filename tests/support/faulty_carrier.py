@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, Outlet
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Line, Move, Outlet
+from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory
 from pagewire.kvtransfer.wire import Ready
@@ -32,6 +33,7 @@ class Faults:
         self.carry_fails_at: int | None = None  # the number of a message that is carried
         self.carry_hangs_at: int | None = None
         self.num_carried = 0
+        self.around_line: Callable[[Line], Line] = lambda line: line
         self.on_carried: Callable[[str, Batch], None] = lambda _taker_id, _batch: None
 
     def around(self, carrier: Carrier) -> Carrier:
@@ -41,6 +43,10 @@ class Faults:
             inlet=lambda memory, source_id: FaultyInlet(carrier.inlet(memory, source_id), memory, self),
             outlet=lambda memory, taker_id: FaultyOutlet(carrier.outlet(memory, taker_id), taker_id, self),
         )
+
+    def around_all(self, offers: Offers) -> Offers:
+        """The same of what a pod offers."""
+        return Offers(tuple(dataclasses.replace(offer, carrier=self.around(offer.carrier)) for offer in offers.offers))
 
 
 class FaultyOutlet:
@@ -52,6 +58,10 @@ class FaultyOutlet:
         self._outlet = outlet
         self._taker_id = taker_id
         self._faults = faults
+
+    @property
+    def line(self) -> Line | None:
+        return self._outlet.line
 
     async def carry(self, batch: Batch) -> None:
         faults = self._faults
@@ -75,6 +85,11 @@ class FaultyInlet:
         self._inlet = inlet
         self._memory = memory
         self._faults = faults
+
+    @property
+    def line(self) -> Line | None:
+        line = self._inlet.line
+        return line and self._faults.around_line(line)
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         faults = self._faults

@@ -1,18 +1,22 @@
 """A gRPC channel that spoils the bulk stream between two real ends: byte-level faults, decided by a script.
 
-Only messages that say which blocks are ready are touched, so greetings and credit work. Proves what the taker makes of
-bytes that come wrong, twice, late, out of order or not at all; cannot show what gRPC itself does about a bad network.
+Only messages that say which blocks are ready are touched, or those told instead, so greetings and credit work. Proves
+what the taker makes of bytes that come wrong, twice, late, out of order or not at all; cannot show what gRPC itself
+does about a bad network.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 
-KINDS = (4, 6)  # payload in band, or elsewhere
+from pagewire.kvtransfer.carrier import Line
+from pagewire.kvtransfer.wire import Kind
+
+KINDS = (Kind.BLOCKS, Kind.READY)
 Plan = Callable[[int, bytes], list[bytes]]
 """Given the number of a message of blocks (from 0, over all streams) and its bytes, what the receiver reads instead."""
 
@@ -54,42 +58,67 @@ def swallow(*numbers: int) -> Plan:
     return lambda number, message: [] if number in numbers else [message]
 
 
-class FaultyCall:
-    """A call whose reads go through the channel's plan."""
+class Spoiling:
+    """A `plan` for the messages of those `kinds`, of all streams; while `flowing` is cleared they stall."""
 
-    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, bytes], channel: FaultyChannel) -> None:
-        self._call = call
-        self._channel = channel
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.kinds: tuple[int, ...] = KINDS
+        self.num_messages = 0
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+
+    def line(self, line: Line) -> FaultyLine:
+        """Return a carrier's own line, with this plan."""
+        return FaultyLine(line, self)
+
+
+class FaultyReads:
+    """The messages of one stream, `read` one after another, as the plan has them."""
+
+    def __init__(self, read: Callable[[], Awaitable[object]], spoiling: Spoiling) -> None:
+        self._read = read
+        self._spoiling = spoiling
         self._ready: deque[bytes] = deque()
 
     async def read(self) -> object:
         while not self._ready:
-            message = await self._call.read()
-            if not isinstance(message, bytes) or message[5] not in KINDS:
+            message = await self._read()
+            if not isinstance(message, bytes) or message[5] not in self._spoiling.kinds:
                 return message
-            await self._channel.flowing.wait()
-            self._ready.extend(self._channel.plan(self._channel.num_messages, message))
-            self._channel.num_messages += 1
+            await self._spoiling.flowing.wait()
+            self._ready.extend(self._spoiling.plan(self._spoiling.num_messages, message))
+            self._spoiling.num_messages += 1
         return self._ready.popleft()
 
-    async def write(self, message: bytes) -> None:
-        await self._call.write(message)
 
-    async def details(self) -> str:
-        return await self._call.details()
+class FaultyCall:
+    """A call whose reads go through the plan."""
 
-    def cancel(self) -> bool:
-        return self._call.cancel()
+    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, bytes], spoiling: Spoiling) -> None:
+        self._call = call
+        self.read = FaultyReads(call.read, spoiling).read
+        self.write, self.details, self.cancel = call.write, call.details, call.cancel
+        self.add_done_callback = call.add_done_callback
 
 
-class FaultyChannel:
-    """A channel with a `plan`; while `flowing` is cleared the stream stalls."""
+class FaultyLine:
+    """A carrier's own line, the same way."""
+
+    def __init__(self, line: Line, spoiling: Spoiling) -> None:
+        self._reads = FaultyReads(line.read, spoiling)
+        self.write = line.write
+
+    async def read(self) -> bytes | None:
+        message = await self._reads.read()
+        return message if isinstance(message, bytes) else None
+
+
+class FaultyChannel(Spoiling):
+    """A channel whose streams are spoilt."""
 
     def __init__(self, channel: grpc.aio.Channel, plan: Plan) -> None:
-        self.plan = plan
-        self.num_messages = 0
-        self.flowing = asyncio.Event()
-        self.flowing.set()
+        super().__init__(plan)
         self._channel = channel
 
     def stream_stream(self, method: str) -> Callable[[], FaultyCall]:

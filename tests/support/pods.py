@@ -17,6 +17,7 @@ from typing import Any
 
 import fake_pod
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
+from faulty_carrier import Faults
 from faulty_channel import FaultyChannel
 from patience import comes_true
 from reference import NEAR_TIE, Reference
@@ -154,8 +155,11 @@ class Pod:
         config = PodConfig(
             model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **({"transports": "grpc"} | settings)
         )
-        self.front = Front(config, role, self.engine, offers or offered(config.transports), config.wire())
         self.bulk: list[FaultyChannel] = []
+        faults = Faults()
+        faults.around_line = lambda line: self.bulk[-1].line(line)
+        offers = faults.around_all(offers or offered(config.transports))
+        self.front = Front(config, role, self.engine, offers, config.wire())
         self.sender = StreamSender(
             pod_id=self.pod_id,
             secret=SECRET.encode(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -34,7 +36,7 @@ SECRET = b"cluster secret"
 FAST = TransportTimes(
     connect_s=10.0, write_s=5.0, place_s=5.0, credit_s=1.0, reconnect_min_s=0.01, reconnect_max_s=0.02
 )
-SMALL = Flow(window_bytes=8 * BLOCK_BYTES, message_bytes=2 * BLOCK_BYTES)
+SMALL = Flow(window_bytes=8 * BLOCK_BYTES, message_bytes=2 * BLOCK_BYTES, sums_follow_bytes=2 * BLOCK_BYTES)
 
 
 def _collective() -> Carrier:
@@ -49,7 +51,7 @@ def _cuda_ipc() -> Carrier:
 
 
 LOCAL_POOLS = LocalPools()
-CARRIERS: dict[str, Callable[[], Carrier]] = {
+_CARRIERS: dict[str, Callable[[], Carrier]] = {
     "local": lambda: LOCAL_POOLS.offer().carrier,
     "grpc": lambda: GRPC,
     "shm": shm_carrier,
@@ -58,7 +60,17 @@ CARRIERS: dict[str, Callable[[], Carrier]] = {
     "cuda_ipc": _cuda_ipc,
     "nccl": _collective,
 }
-"""Every carrier that the contract suite runs, `collective` under the name of each of its backends' devices."""
+
+
+def _small(name: str) -> Carrier:
+    return dataclasses.replace(_CARRIERS[name](), flow=SMALL)
+
+
+CARRIERS = {name: functools.partial(_small, name) for name in _CARRIERS}
+"""Every carrier that the contract suite runs, `collective` under the name of each of its backends' devices.
+
+Their messages of two blocks go ahead of their checksums where the taker fetches, those of one block do not.
+"""
 ON_DEVICES = {"cuda_ipc": (0, 0), "nccl": (0, 1)}  # two ranks of NCCL do not share a device
 """Those whose pools lie on CUDA devices, and on which: the source's, the taker's. No CPU touches their payload."""
 ON_HOSTS = tuple(sorted(CARRIERS.keys() - ON_DEVICES))

@@ -1,0 +1,285 @@
+"""What each kernel reaches on a GPU, beside what its memory and its matrix units give in the same run.
+
+    copy     bytes read and written by one copy within the device
+    matmul   FLOP of large products of random matrices
+    decode   one token each of a batch over paged keys and values: the bytes of those, over the copy rate
+    chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN
+    rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
+    sample   a token for each row of logits: bytes of logits, over the copy rate
+
+Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
+holds what is read. Random numbers, never zeros, which are faster. Bytes of keys and values count once a KV head.
+`--device cpu` under TRITON_INTERPRET=1 runs all of it on tiny shapes: it shows that this works, and its figures are
+nothing. `--json PATH` writes figures, machine, command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+from attention_peers import flashinfer_decode, torch_peers
+from gpu_clock import seconds
+from machine import command, machine, versions
+
+from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
+from pagewire.kernels.gpu.sampling import SamplingColumns, draw
+from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.gpu.work_list import Sequences
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.triton_backend import TritonBackend
+
+GB, TERA = 1e9, 1e12
+COLD_BYTES = 256 << 20  # of keys and values, or rows, that take turns: four times an H200's second cache
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What of a model its kernels see."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden: int
+    inner: int
+    vocab: int
+
+
+MODELS = {
+    "Llama-3-8B": Model(32, 8, 128, 4096, 14336, 128256),
+    "Qwen2.5-1.5B": Model(12, 2, 128, 1536, 8960, 151936),
+    "Qwen3-0.6B": Model(16, 8, 128, 1024, 3072, 151936),
+}
+DECODES = ((1, 8192), (8, 2048), (64, 512), (64, 2048), (64, 8192), (256, 1024))  # sequences, tokens of each
+PROMPTS = (2048, 8192)
+TINY = {"tiny": Model(4, 2, 16, 64, 96, 320)}
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Where kernels are measured, and on how much."""
+
+    device: torch.device
+    dtype: torch.dtype
+    processor: Processor
+    backend: TritonBackend
+    models: dict[str, Model]
+    decodes: Sequence[tuple[int, int]]
+    prompts: Sequence[int]
+    cold_bytes: int
+    num_rows: Sequence[int]  # of what is done row by row
+    matrix: int  # the side of a large one
+
+    @classmethod
+    def on(cls, device: torch.device) -> Lab:
+        """Return that of a CUDA device, or a tiny one."""
+        if device.type == "cuda":
+            own, rows = Processor.of(device), (1, 64, 8192)
+            backend = TritonBackend(device, own)
+            return cls(device, torch.bfloat16, own, backend, MODELS, DECODES, PROMPTS, COLD_BYTES, rows, 8192)
+        few = Processor((9, 0), 2)
+        backend = TritonBackend(device, few)
+        return cls(device, torch.float32, few, backend, TINY, ((2, 40),), (48,), 1 << 16, (3,), 64)
+
+    def plan(self, sequences: Sequences) -> AttentionPlan:
+        """Return what attention needs of a batch whose lengths are there already, as a graph's are."""
+        return AttentionPlan(sequences=sequences, processor=self.processor, window=0)
+
+    def random(self, *shape: int) -> torch.Tensor:
+        """Return random numbers there."""
+        return torch.randn(shape, device=self.device, dtype=self.dtype)
+
+    def seconds(self, works: Sequence[Callable[[], object]]) -> float:
+        """See `gpu_clock.seconds`."""
+        return seconds(self.device, works, rounds=7 if self.device.type == "cuda" else 1)
+
+    def turns(self, num_bytes: int) -> int:
+        """Return how many of that many bytes take turns, so that none is in a cache when it has its own."""
+        return max(2, -(-self.cold_bytes // num_bytes))
+
+
+def limits(lab: Lab) -> dict[str, float]:
+    """Return bytes per second of a copy, read and written, and FLOP per second of products."""
+    source = lab.random(max(lab.cold_bytes, 1 << 20) * 4 // lab.dtype.itemsize)
+    target = torch.empty_like(source)
+    copied = 2 * source.nbytes / lab.seconds([lambda: target.copy_(source)])
+    left, right = lab.random(lab.matrix, lab.matrix), lab.random(lab.matrix, lab.matrix)
+    product = torch.empty_like(left)
+    multiplied = 2 * lab.matrix**3 / lab.seconds([lambda: torch.mm(left, right, out=product)])
+    return {"copy-bytes-per-s": copied, "matmul-flop-per-s": multiplied}
+
+
+def decodes(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model, batch and size of blocks."""
+    for name, model in lab.models.items():
+        for num_sequences, kv_len in lab.decodes:
+            for block_size in (BLOCK, 4 * BLOCK):
+                yield _decode(lab, name, model, num_sequences, kv_len, block_size, copy_rate)
+
+
+def _decode(
+    lab: Lab, name: str, model: Model, num_sequences: int, kv_len: int, block_size: int, copy_rate: float
+) -> dict[str, Any]:
+    of_each = -(-kv_len // block_size)
+    num_blocks = num_sequences * of_each
+    num_bytes = num_sequences * kv_len * 2 * model.num_kv_heads * model.head_dim * lab.dtype.itemsize
+    num_layers = lab.turns(num_bytes)
+    pool = lab.random(num_blocks, num_layers, 2, model.num_kv_heads, block_size, model.head_dim)
+    table = torch.randperm(num_blocks).view(num_sequences, of_each).to(lab.device)
+    q = lab.random(num_sequences, model.num_q_heads, model.head_dim)
+    ragged = Ragged(
+        query_lens=(1,) * num_sequences, kv_lens=(kv_len,) * num_sequences, block_table=table, block_size=block_size
+    )
+    sequences, scale = Sequences.of(ragged), model.head_dim**-0.5
+    plan = lab.plan(sequences)
+
+    def attend(layer: int, plan: AttentionPlan | None) -> Callable[[], object]:
+        """A layer's; without a plan a step's first, which has the list of work made."""
+        return lambda: paged_attention(q, pool, layer, plan or lab.plan(sequences), scale)
+
+    layers = range(num_layers)
+    ours_s = lab.seconds([attend(layer, plan) for layer in layers])
+    planned_s = lab.seconds([attend(layer, None) for layer in layers]) - ours_s
+    row: dict[str, Any] = {
+        "what": "decode", "model": name, "sequences": num_sequences, "tokens": kv_len, "block": block_size,
+        "kv-bytes": num_bytes, "us": ours_s * 1e6, "work-list-us": planned_s * 1e6,
+        "gb-per-s": num_bytes / ours_s / GB, "over-copy": num_bytes / ours_s / copy_rate,
+    }  # fmt: skip
+    kv = [lab.random(2, num_sequences, model.num_kv_heads, kv_len, model.head_dim) for _ in layers]
+    peers = [torch_peers(q[:, :, None], each[0], each[1], is_causal=False) for each in kv]
+    pages = [flashinfer_decode(q, pool, layer, table, kv_len) if pool.is_cuda else {} for layer in layers]
+    for found in (peers, pages):
+        for peer in found[0]:
+            row[f"over-{peer}"] = lab.seconds([each[peer] for each in found]) / ours_s
+    return row
+
+
+def prompts(lab: Lab) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model and length: 16k tokens of prompts, causal, none of it cached."""
+    for name, model in lab.models.items():
+        for length in lab.prompts:
+            num_sequences = max(1, (16384 if lab.device.type == "cuda" else length) // length)
+            flop = 2 * num_sequences * model.num_q_heads * length * (length + 1) * model.head_dim  # half of all pairs
+            of_each = -(-length // BLOCK)
+            pool = lab.random(num_sequences * of_each, 1, 2, model.num_kv_heads, BLOCK, model.head_dim)
+            table = torch.randperm(len(pool)).view(num_sequences, of_each).to(lab.device)
+            lengths = (length,) * num_sequences
+            ragged = Ragged(query_lens=lengths, kv_lens=lengths, block_table=table, block_size=BLOCK)
+            plan = lab.plan(Sequences.of(ragged))
+            q, scale = lab.random(ragged.num_rows, model.num_q_heads, model.head_dim), model.head_dim**-0.5
+            ours_s = lab.seconds([lambda: paged_attention(q, pool, 0, plan, scale)])  # noqa: B023
+            row: dict[str, Any] = {
+                "what": "chunk", "model": name, "sequences": num_sequences, "tokens": length,
+                "us": ours_s * 1e6, "tflop-per-s": flop / ours_s / TERA,
+            }  # fmt: skip
+            dense = q.view(num_sequences, length, model.num_q_heads, model.head_dim).transpose(1, 2)
+            kv = lab.random(2, num_sequences, model.num_kv_heads, length, model.head_dim)
+            for peer, attend in torch_peers(dense, kv[0], kv[1], is_causal=True).items():
+                row[f"over-{peer}"] = lab.seconds([attend]) / ours_s
+            yield row
+
+
+def rows(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each kernel that goes row by row, and for each that moves blocks."""
+    for name, model in lab.models.items():
+        for num_rows in lab.num_rows:
+            for what, num_bytes, work in _row_works(lab, model, num_rows):
+                took_s = lab.seconds([work] * 4)
+                yield {
+                    "what": what, "model": name, "rows": num_rows, "bytes": num_bytes, "us": took_s * 1e6,
+                    "over-copy": num_bytes / took_s / copy_rate,
+                }  # fmt: skip
+
+
+def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int, Callable[[], object]]]:
+    x, residual, weight = (
+        lab.random(num_rows, model.hidden),
+        lab.random(num_rows, model.hidden),
+        lab.random(model.hidden),
+    )
+    yield "norm", 4 * x.nbytes, lambda: lab.backend.rms_norm(x, weight, 1e-6, residual)
+    gate_up = lab.random(num_rows, 2 * model.inner)
+    yield "swiglu", gate_up.nbytes * 3 // 2, lambda: lab.backend.silu_and_mul(gate_up)
+    q, k = (
+        lab.random(num_rows, model.num_q_heads, model.head_dim),
+        lab.random(num_rows, model.num_kv_heads, model.head_dim),
+    )
+    v, num_blocks = torch.randn_like(k), -(-num_rows // BLOCK)
+    angles = torch.rand(2, num_rows, model.head_dim // 2, device=lab.device)
+    pool = lab.random(2 * num_blocks, 1, 2, model.num_kv_heads, BLOCK, model.head_dim)
+    slots = torch.randperm(len(pool) * BLOCK)[:num_rows].to(lab.device)
+    moved = 2 * (q.nbytes + k.nbytes + v.nbytes)
+    yield "append", moved, lambda: lab.backend.append_kv(q, k, v, angles[0], angles[1], pool, 0, slots)
+    ids = torch.randperm(len(pool)).to(lab.device)
+    sources, targets = ids[:num_blocks], ids[num_blocks:]
+    yield "copy-blocks", pool.nbytes, lambda: lab.backend.copy_blocks(pool, sources, targets)
+    gathered = lab.backend.gather_blocks(pool, sources)
+    yield "gather-blocks", pool.nbytes, lambda: lab.backend.gather_blocks(pool, sources)
+    yield "scatter-blocks", pool.nbytes, lambda: lab.backend.scatter_blocks(pool, targets, gathered)
+
+
+def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each way of sampling; nothing goes to the host."""
+    ways = {"greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0), "top-p": (1.0, 0, 0.9)}
+    for name, model in lab.models.items():
+        for num_rows in (1, 64, 256) if lab.device.type == "cuda" else (2,):
+            logits = torch.randn(num_rows, model.vocab, device=lab.device) * 4
+            for way, (temperature, top_k, top_p) in ways.items():
+                asked = SamplingRows(
+                    temperature=(temperature,) * num_rows, top_k=(top_k,) * num_rows, top_p=(top_p,) * num_rows,
+                    min_p=(0.0,) * num_rows, typical_p=(1.0,) * num_rows, seed=tuple(range(num_rows)),
+                    index=(0,) * num_rows, position=(7,) * num_rows,
+                )  # fmt: skip
+                columns = SamplingColumns.of(asked, lab.device)
+                took_s = _drawn(lab, logits, columns, cuts=way.startswith("top"))
+                yield {
+                    "what": "sample", "model": name, "rows": num_rows, "way": way, "us": took_s * 1e6,
+                    "over-copy": logits.nbytes / took_s / copy_rate,
+                }  # fmt: skip
+
+
+def _drawn(lab: Lab, logits: torch.Tensor, columns: SamplingColumns, *, cuts: bool) -> float:
+    return lab.seconds([lambda: draw(logits, columns, cuts)])
+
+
+def main() -> None:
+    """Parse, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that this works")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    lab = Lab.on(torch.device(options.device))
+    found: dict[str, Any] = limits(lab)
+    copy_rate = found["copy-bytes-per-s"]
+    print(f"copy {copy_rate / GB:.0f} GB/s, products {found['matmul-flop-per-s'] / TERA:.0f} TFLOP/s", flush=True)
+    found["kernels"] = []
+    for each in (decodes(lab, copy_rate), prompts(lab), rows(lab, copy_rate), samples(lab, copy_rate)):
+        for row in each:
+            found["kernels"].append(row)
+            print(
+                ", ".join(
+                    f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+                ),
+                flush=True,
+            )
+    if options.json:
+        gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
+        told = {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
+        options.json.write_text(json.dumps({**found, **told, "command": command(sys.argv)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""Sampling on the device: a token is a pure function of (logits, seed, sequence index, position), as in `sampling.py`.
+
+    token = argmax over what the filters leave of  logit / temperature + noise(seed, index, position, id)
+
+Gumbel-max with stateless noise, one pass over the vocabulary, no softmax and no sort. The reference, with the formulas
+of noise and filters, is `kernels/sampling.py`; the tokens are its tokens:
+
+- The hash, the number in (0, 1) made of it, temperatures, top-k, min-p and all ties are the same to the last bit.
+- Logarithms and exponentials in float64 may differ in their last bit from those of a CPU, and sums of probabilities in
+  the order of their terms. So a token differs only where the two best scores are closer than a few units in the 16th
+  digit, or where the mass ahead of a token is as near to top-p as rounding: by estimate less than once in 10^11 draws.
+
+*Screen in fp32, decide in fp64.* Exact noise costs two logarithms in float64, and nearly all tokens are far from
+winning. So a tile first gets an upper bound of its scores in fp32, and is computed exactly only if it may hold a better
+one than the best so far: of the k-th tile that is one in k. Masses of top-p are found the same way: bisection in fp32
+proposes where to cut, sums in float64 accept that or correct it, by one value as a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from pagewire.kernels import sampling
+from pagewire.kernels.sampling_rows import SamplingRows
+
+NO_TOKEN = -1  # of a row without a finite maximum
+# As large as fits without spilling, with as many loads on their way as memory needs; not yet measured on a GPU.
+TILE, WARPS = 1024, 4  # logits at once, of a part of a row
+CUT_TILE, CUT_WARPS = 2048, 16  # of a row that one program cuts
+STAGES = 4  # tiles on their way
+PROGRAMS = 528  # to share the rows among: four for each of 132 multiprocessors
+
+_INF = tl.constexpr(float("inf"))
+_GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+_MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+_MIX_2 = tl.constexpr(0x94D049BB133111EB)
+_UNIFORM_MASK = tl.constexpr((1 << 52) - 1)
+_UNIFORM_STEP, _COARSE_STEP = tl.constexpr(2.0**-52), tl.constexpr(2.0**-32)
+_LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
+_BEHIND = tl.constexpr(torch.iinfo(torch.int32).max)  # every id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingColumns:
+    """`SamplingRows` where the kernels read them; what is made of a parameter is made on the host, as for a CPU."""
+
+    floats: torch.Tensor  # [3, n] float64: temperature, top-p, log of min-p
+    integers: torch.Tensor  # [4, n] int64: top-k, seed, index, position
+
+    @classmethod
+    def of(cls, rows: SamplingRows, device: torch.device) -> SamplingColumns:
+        """Return the columns of these rows."""
+        min_p = torch.tensor(rows.min_p, dtype=torch.float64).log()  # -inf where it is off
+        floats = torch.stack((*torch.tensor((rows.temperature, rows.top_p), dtype=torch.float64), min_p))
+        integers = torch.tensor((rows.top_k, rows.seed, rows.index, rows.position))
+        return cls(floats=floats.to(device), integers=integers.to(device))
+
+
+@triton.jit
+def _mix(value):
+    """splitmix64's finaliser of uint64."""
+    value = (value ^ (value >> 30)) * _MIX_1
+    value = (value ^ (value >> 27)) * _MIX_2
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def _key(seed, index, position):
+    key = _mix(seed.to(tl.uint64) + _GOLDEN)
+    key = _mix(key + index.to(tl.uint64) + _GOLDEN)
+    return _mix(key + position.to(tl.uint64) + _GOLDEN)
+
+
+@triton.jit
+def _random_bits(key, ids):
+    return _mix(key + (ids + 1).to(tl.uint64) * _GOLDEN) & _UNIFORM_MASK
+
+
+@triton.jit
+def _noise(bits):
+    """Standard Gumbel noise -log(-log u), u = (bits + 1/2) / 2^52, in float64."""
+    uniform = (bits.to(tl.float64) + 0.5) * _UNIFORM_STEP
+    return -tl.log(-tl.log(uniform))
+
+
+@triton.jit
+def _most_noise(bits):
+    """An upper bound of `_noise` in fp32: what the next multiple of 2^-32 above u would give, and what rounding may."""
+    # Near 1 that multiple is known by what it lacks, `left`, of which -log(1 - left) is the beginning of a series.
+    upper = (bits >> 20).to(tl.uint32)
+    left = (0xFFFFFFFF - upper).to(tl.float32) * _COARSE_STEP
+    surprise = -tl.log((upper.to(tl.float32) + 1.0) * _COARSE_STEP)
+    surprise = tl.where(left < 0.0078125, left * (1.0 + left * (0.5 + left * 0.33333334)), surprise)
+    return -tl.log(tl.maximum(surprise, 1e-30)) + 3e-5
+
+
+@triton.jit
+def _extent(line, vocab_size, TILE: tl.constexpr, STAGES: tl.constexpr):
+    """The least and the most of a row's logits that are above -inf, fp32; the most is inf for a row with a NaN."""
+    least = tl.full((TILE,), _INF, tl.float32)
+    most = tl.full((TILE,), -_INF, tl.float32)
+    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
+        ids = start + tl.arange(0, TILE)
+        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
+        least = tl.minimum(least, tl.where(x > -_INF, x, _INF))
+        most = tl.maximum(most, tl.where(x == x, x, _INF))
+    return tl.min(least), tl.max(most)
+
+
+@triton.jit
+def _weight(x, most, slope, WEIGHED: tl.constexpr):
+    """What a logit counts in fp32: 1, or its probability over that of the most."""
+    return tl.exp((x - most) * slope) if WEIGHED else tl.where(x > -_INF, 1.0, 0.0)
+
+
+@triton.jit
+def _bisect(
+    line, vocab_size, low, high, target, most, slope, WEIGHED: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr
+):
+    """The largest logit for which those no less weigh `target`; it is from `low` to `high`, which are logits too.
+
+    What weighs is what `_weight` says, summed in fp32: exact for counts. Each pass halves the interval and draws its
+    ends in to logits that are there, so it ends however they lie.
+    """
+    while low < high:
+        middle = low * 0.5 + high * 0.5
+        middle = tl.where(middle > low, middle, high)
+        amount = tl.zeros((TILE,), tl.float32)
+        above = tl.full((TILE,), _INF, tl.float32)  # the least that is no less than the middle
+        below = tl.full((TILE,), -_INF, tl.float32)  # the most that is less
+        for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
+            ids = start + tl.arange(0, TILE)
+            x = tl.load(line + ids, ids < vocab_size, other=-_INF)
+            is_above = x >= middle
+            amount += tl.where(is_above, _weight(x, most, slope, WEIGHED), 0.0)
+            above = tl.minimum(above, tl.where(is_above, x, _INF))
+            below = tl.maximum(below, tl.where(is_above, -_INF, x))
+        is_enough = tl.sum(amount) >= target
+        low = tl.where(is_enough, tl.min(above), low)
+        high = tl.where(is_enough, high, tl.max(below))
+    return low
+
+
+@triton.jit
+def _mass(line, vocab_size, floor, most, slope, TILE: tl.constexpr, STAGES: tl.constexpr):
+    """The weight in fp32 of all logits from `floor` on."""
+    amount = tl.zeros((TILE,), tl.float32)
+    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
+        ids = start + tl.arange(0, TILE)
+        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
+        amount += tl.where(x >= floor, _weight(x, most, slope, True), 0.0)
+    return tl.sum(amount)
+
+
+@triton.jit
+def _judge(line, vocab_size, floor, cut, top_p, peak, temperature, TILE: tl.constexpr, STAGES: tl.constexpr):
+    """What speaks for a cut of the logits from `floor` on, in float64.
+
+    Returns the mass that top-p still lacks ahead of logits that equal `cut`; the weight of one of them; their number;
+    which way the cut should go, 1 up, -1 down, 0 for neither; and the next logit there.
+    """
+    ahead = tl.zeros((TILE,), tl.float64)
+    total = tl.zeros((TILE,), tl.float64)
+    equal = tl.zeros((TILE,), tl.int32)
+    above = tl.full((TILE,), _INF, tl.float32)
+    below = tl.full((TILE,), -_INF, tl.float32)
+    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
+        ids = start + tl.arange(0, TILE)
+        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
+        mass = tl.where(x >= floor, tl.exp(x.to(tl.float64) / temperature - peak), 0.0)
+        total += mass
+        ahead += tl.where(x > cut, mass, 0.0)
+        equal += (x == cut).to(tl.int32)
+        above = tl.minimum(above, tl.where(x > cut, x, _INF))
+        below = tl.maximum(below, tl.where(x < cut, x, -_INF))
+    lacks = top_p * tl.sum(total) - tl.sum(ahead)
+    weight = tl.exp(cut.to(tl.float64) / temperature - peak)
+    number = tl.sum(equal)
+    way = tl.where(lacks <= 0.0, 1, tl.where(number * weight < lacks, -1, 0))
+    return lacks, weight, number, way, tl.where(way > 0, tl.min(above), tl.max(below))
+
+
+@triton.jit
+def _id_of(line, vocab_size, value, number, TILE: tl.constexpr):
+    """The id of the logit that is the `number`-th to equal `value`, counted from 1."""
+    found = 0
+    last = vocab_size
+    start = 0
+    while (start < vocab_size) & (found < number):
+        ids = start + tl.arange(0, TILE)
+        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
+        is_equal = (x == value).to(tl.int32)
+        rank = found + tl.cumsum(is_equal, 0)
+        last = tl.min(tl.where((is_equal == 1) & (rank == number), ids, last))
+        found += tl.sum(is_equal)
+        start += TILE
+    return last
+
+
+@triton.jit
+def _cut(
+    logits,  # [n, vocab_size] fp32, rows `stride` elements apart
+    floats,  # [3, n] float64, see SamplingColumns
+    integers,  # [4, n] int64
+    floors,  # [n] fp32: what is left of a row is its logits above this,
+    lasts,  # [n] int32: equal ones up to this id,
+    bounds,  # [n] float64: none that over its temperature is less than this
+    num_rows,
+    vocab_size,
+    stride,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Top-k, of its rest top-p, of its rest min-p, each as a place to cut. One program for each row."""
+    row = tl.program_id(0)
+    line = logits + row.to(tl.int64) * stride
+    temperature = tl.load(floats + row)
+    top_p = tl.load(floats + num_rows + row)
+    log_min_p = tl.load(floats + 2 * num_rows + row)
+    top_k = tl.load(integers + row)
+    floor = tl.full((), _LOWEST, tl.float32)
+    last = vocab_size
+    bound = tl.full((), -_INF, tl.float64)
+    cuts_k = (top_k > 1) & (top_k < vocab_size)
+    if (temperature > 0.0) & (top_k != 1) & (cuts_k | (top_p < 1.0) | (log_min_p > -_INF)):
+        least, most = _extent(line, vocab_size, TILE, STAGES)
+        if (most < _INF) & (most > -_INF):
+            peak = most.to(tl.float64) / temperature
+            slope = tl.minimum(1.0 / temperature, 1e30).to(tl.float32)
+            bound = peak + log_min_p
+            if cuts_k:
+                floor = _bisect(line, vocab_size, least, most, top_k.to(tl.float32), most, slope, False, TILE, STAGES)
+            if top_p < 1.0:
+                lowest = tl.maximum(floor, least)
+                enough = _mass(line, vocab_size, lowest, most, slope, TILE, STAGES) * top_p.to(tl.float32)
+                cut = _bisect(line, vocab_size, lowest, most, enough, most, slope, True, TILE, STAGES)
+                lacks, weight, number, way, beside = _judge(
+                    line, vocab_size, lowest, cut, top_p, peak, temperature, TILE, STAGES
+                )
+                low, high, tries = lowest, most, 0
+                while (way != 0) & (low < high):
+                    low = tl.where(way > 0, tl.minimum(beside, high), low)
+                    high = tl.where(way < 0, tl.maximum(beside, low), high)
+                    # Its neighbour, as a rule; else by halves, so that no row takes long.
+                    middle = low * 0.5 + high * 0.5
+                    cut = tl.where(tries > 0, middle, tl.where(way > 0, low, high))
+                    tries += 1
+                    lacks, weight, number, way, beside = _judge(
+                        line, vocab_size, lowest, cut, top_p, peak, temperature, TILE, STAGES
+                    )
+                floor = cut
+                stay = tl.maximum(tl.ceil(lacks / weight), 1.0)  # of equal ones, the lowest ids
+                if stay < number:
+                    last = _id_of(line, vocab_size, cut, stay.to(tl.int32), TILE)
+    tl.store(floors + row, floor)
+    tl.store(lasts + row, last)
+    tl.store(bounds + row, bound)
+
+
+@triton.jit
+def _draw(
+    logits,  # [n, vocab_size] fp32, rows `stride` elements apart
+    floats,  # [3, n] float64, see SamplingColumns
+    integers,  # [4, n] int64
+    floors,  # [n] fp32, see _cut; so are the next two
+    lasts,  # [n] int32
+    bounds,  # [n] float64
+    scores,  # [n, parts] float64: the best of each part of a row, -inf where nothing is left, inf where it is broken
+    ids,  # [n, parts] int32: where that is
+    num_rows,
+    vocab_size,
+    stride,
+    part,  # logits of a program, whole tiles
+    CUTS: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    row, number = tl.program_id(0), tl.program_id(1)
+    line = logits + row.to(tl.int64) * stride
+    temperature = tl.load(floats + row)
+    draws = (temperature > 0.0) & (tl.load(integers + row) != 1)
+    temperature = tl.where(draws, temperature, 1.0)
+    slope = tl.minimum(1.0 / temperature, 1e30).to(tl.float32)
+    key = _key(
+        tl.load(integers + num_rows + row),
+        tl.load(integers + 2 * num_rows + row),
+        tl.load(integers + 3 * num_rows + row),
+    )
+    floor = tl.load(floors + row) if CUTS else tl.full((), _LOWEST, tl.float32)
+    last = tl.load(lasts + row) if CUTS else vocab_size
+    bound = tl.load(bounds + row) if CUTS else tl.full((), -_INF, tl.float64)
+    best = tl.full((), -_INF, tl.float64)
+    token = -1
+    end = tl.minimum(number * part + part, vocab_size)
+    for start in tl.range(number * part, end, TILE, num_stages=STAGES):
+        column = start + tl.arange(0, TILE)
+        x = tl.load(line + column, column < end, other=-_INF)
+        # Not "above": what is left includes NaN, and nothing of -inf.
+        is_left = ~(x < floor) & ~((x == floor) & (column > last))
+        bits = _random_bits(key, column)
+        at_most = x * slope
+        at_most += tl.abs(at_most) * 1e-6
+        if draws:
+            at_most += _most_noise(bits)
+        at_most = tl.where(tl.abs(at_most) < 1e30, at_most, _INF)  # which a bound must not overflow, nor be NaN
+        if tl.max(tl.where(is_left, at_most, -_INF)) >= best:
+            score = x.to(tl.float64) / temperature
+            is_left = is_left & ~(score < bound)
+            if draws:
+                score += _noise(bits)
+            score = tl.where(is_left, tl.where(x == x, score, _INF), -_INF)
+            most = tl.max(score)
+            if most > best:
+                best = most
+                token = tl.min(tl.where(score == most, column, _BEHIND))
+    place = row * tl.num_programs(1) + number
+    tl.store(scores + place, best)
+    tl.store(ids + place, token)
+
+
+@triton.jit
+def _elect(
+    scores,  # [n, parts] float64
+    ids,  # [n, parts] int32
+    tokens,  # [n] int64
+    parts,
+    WIDTH: tl.constexpr,  # parts, as a power of two
+):
+    row, part = tl.program_id(0), tl.arange(0, WIDTH)
+    score = tl.load(scores + row * parts + part, part < parts, other=-_INF)
+    best = tl.max(score)
+    token = tl.min(tl.where(score == best, tl.load(ids + row * parts + part, part < parts, other=_BEHIND), _BEHIND))
+    tl.store(tokens + row, tl.where(tl.abs(best) < _INF, token, -1).to(tl.int64))
+
+
+def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool) -> torch.Tensor:
+    """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row.
+
+    `cuts` says that some row asks for top-k, top-p or min-p. Nothing waits for the device.
+    """
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    num_rows, vocab_size = logits.shape
+    stride, device = logits.stride(0), logits.device
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
+    if not num_rows:
+        return tokens
+    asked = (columns.floats, columns.integers)
+    places = tuple(
+        torch.empty(num_rows if cuts else 0, dtype=dtype, device=device)
+        for dtype in (torch.float32, torch.int32, torch.float64)
+    )
+    if cuts:
+        _cut[(num_rows,)](
+            logits, *asked, *places, num_rows, vocab_size, stride, TILE=CUT_TILE, STAGES=STAGES, num_warps=CUT_WARPS
+        )  # fmt: skip
+    num_tiles = triton.cdiv(vocab_size, TILE)
+    tiles = triton.cdiv(num_tiles, max(1, PROGRAMS // num_rows))
+    parts = triton.cdiv(num_tiles, tiles)
+    scores = torch.empty((num_rows, parts), dtype=torch.float64, device=device)
+    ids = torch.empty((num_rows, parts), dtype=torch.int32, device=device)
+    _draw[(num_rows, parts)](
+        logits, *asked, *places, scores, ids, num_rows, vocab_size, stride, tiles * TILE,
+        CUTS=cuts, TILE=TILE, STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip
+    _elect[(num_rows,)](scores, ids, tokens, parts, WIDTH=triton.next_power_of_2(parts), num_warps=1)
+    return tokens
+
+
+def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row."""
+    cuts = any(rows.top_k) or min(rows.top_p, default=1.0) < 1.0 or any(rows.min_p)
+    tokens = draw(logits, SamplingColumns.of(rows, logits.device), cuts)
+    # Seldom asked for, and no cut by size: the reference's own sort, on the device.
+    asked = zip(rows.temperature, rows.top_k, rows.typical_p, strict=True)
+    typical = [row for row, (temperature, k, p) in enumerate(asked) if temperature > 0.0 and k != 1 and p < 1.0]
+    if typical:
+        places = torch.tensor(typical, device=logits.device)
+        drawn = sampling.draw(logits[places], rows.take(typical))
+        tokens[places] = torch.where(tokens[places] == NO_TOKEN, NO_TOKEN, drawn)
+    return tokens

@@ -1,0 +1,104 @@
+"""How much of attention one program does at a time, by what it runs on and what it reads.
+
+A tile is `rows` query heads packed with query tokens, against `keys`. Knows nothing of batches. The size of blocks
+changes no entry: where one holds less than a tile, each key looks its own up.
+
+Chosen by what the compiler makes of them for sm_90, to which `tests/kernels/test_sm90.py` holds every entry: nothing on
+the stack, registers and shared memory for as many programs as are to be `resident`, wgmma from 64 rows on, copies of 16
+bytes. What was larger spilled: 128 x 64 on 4 warps and 128 x 128 at D = 128, 128 rows at D = 256, 64 x 64 on 4 warps
+with a group of 7. Not measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from pagewire.kernels.kv_elements import LARGEST as QUANTISED
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What a GPU is to a kernel."""
+
+    capability: tuple[int, int]
+    num_sms: int  # streaming multiprocessors
+
+    @classmethod
+    def of(cls, device: torch.device) -> Processor:
+        """Return that of a CUDA device."""
+        properties = torch.cuda.get_device_properties(device)
+        return cls((properties.major, properties.minor), properties.multi_processor_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What attention reads, and in what it computes."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype  # of queries, and of both products' operands
+    stored: torch.dtype  # of the pool
+
+    @property
+    def group(self) -> int:
+        """Query heads of one KV head, which share its keys and values."""
+        return self.num_q_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """One program's tile and how it is run."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int  # a tile of keys and of values is on its way for every two beyond the first
+    resident: int  # programs that a multiprocessor holds at once
+    programs: int  # programs to a multiprocessor in all
+
+
+# By compute capability and the largest head dim served: decodes of up to 32 rows, of up to 64, and chunks.
+_TABLE = {
+    (9, 0): {
+        64: (Tiles(32, 64, 4, 5, 3, 3), Tiles(64, 64, 4, 5, 2, 2), Tiles(128, 64, 8, 5, 1, 2)),
+        128: (Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 32, 4, 5, 2, 2), Tiles(128, 64, 8, 3, 1, 2)),
+        256: (Tiles(32, 32, 4, 5, 2, 2), Tiles(64, 32, 8, 3, 1, 1), Tiles(64, 32, 8, 3, 1, 2)),
+    },
+}
+# The same for quantised pools, whose keys and values pass through registers on their way.
+_QUANTISED = {
+    (9, 0): {
+        64: (Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 64, 4, 5, 2, 2), Tiles(128, 64, 8, 5, 1, 2)),
+        128: (Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 32, 4, 3, 2, 2), Tiles(128, 64, 8, 3, 1, 2)),
+        256: (Tiles(32, 32, 8, 3, 1, 2),) * 3,
+    },
+}
+# In fp32, which is for comparing, products are sums on ordinary units: the same for all.
+_FP32 = (Tiles(32, 32, 8, 3, 1, 2),) * 3
+
+
+def choose(processor: Processor, heads: Heads, query_len: int | None) -> Tiles:
+    """Return the tiles of decodes of up to `query_len` tokens, or of chunks (None).
+
+    Raises ValueError where no entry serves this processor or these heads.
+    """
+    table = _QUANTISED if heads.stored in QUANTISED else _TABLE
+    if processor.capability not in table:
+        known = ", ".join(f"{major}.{minor}" for major, minor in table)
+        raise ValueError(f"no attention tiles for compute capability {processor.capability}; there are for {known}")
+    entries = table[processor.capability]
+    served = min((head_dim for head_dim in entries if head_dim >= heads.head_dim), default=None)
+    if served is None:
+        raise ValueError(f"no attention tiles for heads of {heads.head_dim}, only of up to {max(entries)}")
+    few, more, chunks = _FP32 if heads.dtype == torch.float32 else entries[served]
+    if heads.group > chunks.rows:
+        raise ValueError(f"{heads.group} query heads to a KV head are more than the {chunks.rows} rows of a tile")
+    if query_len is None or heads.group > more.rows:
+        return chunks
+    # No more rows than one sequence has, but 16 at least, which a matrix product takes.
+    rows = max(16, 1 << (query_len * heads.group - 1).bit_length())
+    tiles = few if rows <= few.rows else more
+    return replace(tiles, rows=min(rows, tiles.rows))

@@ -1,0 +1,128 @@
+"""The CUDA backend: every op but the matrix products in Triton, those in torch.
+
+Satisfies `Backend`, which says what each op means; `gpu/` says how they are computed. What lies in host memory (the
+tier behind the pool) is moved by torch. Importing this file imports triton.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.gpu import blocks as moves
+from pagewire.kernels.gpu.paged_attention import AttentionPlan
+from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.logit_edits import LogitEdits
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.streamed_attention import Partial
+from pagewire.kernels.torch_backend import TorchBackend
+
+
+class TritonBackend(TorchBackend):
+    """Triton's ops on one device; see `Backend` for the contracts."""
+
+    def __init__(self, device: torch.device, processor: Processor) -> None:
+        self._device = device
+        self._processor = processor
+
+    @classmethod
+    def of(cls, device: torch.device) -> TritonBackend:
+        """Return the backend of a CUDA device."""
+        return cls(device, Processor.of(device))
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (normalised, x + residual)."""
+        return rms_norm.rms_norm(x, weight, eps, residual)
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up: `[T, 2 I]` -> `[T, I]`."""
+        return silu_and_mul.silu_and_mul(gate_up)
+
+    def append_kv(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate q and k, write k and v to their slots, return rotated q."""
+        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots)
+
+    def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
+        """Write k and v to their slots."""
+        append_kv.write_kv(k, v, pool, layer, slots)
+
+    def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
+        """Prepare what all layers with this window share."""
+        if ragged.spilled is not None:
+            return super().plan_attention(ragged, window, dtype)
+        return paged_attention.plan_attention(ragged, window, self._processor)
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        plan: object,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
+        if not isinstance(plan, AttentionPlan):
+            return super().paged_attention(q, pool, layer, plan, scale, softcap, sinks)
+        return paged_attention.paged_attention(q, pool, layer, plan, scale, softcap, sinks)
+
+    def partial_attention(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        first_query: int,
+        first_key: int,
+        window: int,
+        scale: float,
+        softcap: float,
+    ) -> Partial:
+        """Return attention of q `[T, Hq, D]` over kv `[2, Hk, n, D]` alone."""
+        return paged_attention.partial_attention(q, kv, first_query, first_key, window, scale, softcap, self._processor)
+
+    def edit_logits(self, logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+        """Return edited logits `[n, V]`."""
+        return logit_edits.edit(logits, edits)
+
+    def sample_on_device(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+        """Return a token per row of logits `[n, V]`: `[n]` int64 where they are, -1 for a row without a maximum."""
+        return sampling.sample(logits, rows)
+
+    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
+        """Return a token per row of logits `[n, V]`."""
+        tokens: list[int] = self.sample_on_device(logits, rows).tolist()
+        if sampling.NO_TOKEN in tokens:
+            raise ValueError(f"row {tokens.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
+        return tokens
+
+    def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy whole blocks inside the pool."""
+        moves.copy_blocks(pool, sources, targets)
+
+    def gather_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous copy of the blocks."""
+        here = pool.device.type == self._device.type
+        return moves.gather_blocks(pool, block_ids) if here else super().gather_blocks(pool, block_ids)
+
+    def scatter_blocks(self, pool: torch.Tensor, block_ids: torch.Tensor, blocks: torch.Tensor) -> None:
+        """Write blocks into the pool."""
+        here = pool.device.type == self._device.type
+        scatter = moves.scatter_blocks if here else super().scatter_blocks
+        scatter(pool, block_ids, blocks)
+
+    def zero_slots(self, pool: torch.Tensor, block_id: int, first_slot: int) -> None:
+        """Zero the slots of one block from `first_slot` on."""
+        moves.zero_slots(pool, block_id, first_slot)

@@ -1,0 +1,24 @@
+"""Kernels without a GPU, in Triton's interpreter: what they compute, not how fast.
+
+The interpreter takes the place of kernels when they are imported, so these files run in processes of their own, which
+`tests/kernels/test_interpreted.py` starts and any other session passes over. By hand:
+
+    TRITON_INTERPRET=1 .venv/bin/pytest tests/kernels/interpreted
+
+It computes fp32 and fp16 and takes milliseconds for each tile. Of bfloat16 it makes garbage and says nothing
+(triton#11584): that is for `tests/kernels/test_*_on_a_gpu.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the interpreter compute as it does: bounds of loops are arrays of one number, and NaN is no accident."""
+    config.addinivalue_line("filterwarnings", "ignore:Conversion of an array:DeprecationWarning:triton")
+    config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton")

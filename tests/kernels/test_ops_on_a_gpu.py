@@ -1,0 +1,173 @@
+"""What the interpreter cannot show: the ops in bf16, and every op as a GPU computes it, against torch on the CPU.
+
+Unused slots and what is allocated hold NaN. Under compute-sanitizer: `compute-sanitizer pytest -m gpu tests/kernels`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import kernel_definition as definition
+import pytest
+import torch
+
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.backend_choice import backend_for
+from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
+from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.torch_backend import TorchBackend
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation"),  # torch's sums, for typical-p
+]
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+DTYPES = (BF16, torch.float16, torch.float32)
+REFERENCE = TorchBackend()
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Have torch fill with NaN what is allocated and not yet written."""
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    return backend_for(torch.device("cuda"))
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = definition.TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.cpu().double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
+def nan_pool(num_blocks: int, num_heads: int, dim: int, dtype: torch.dtype, head_outer: bool) -> torch.Tensor:
+    """Return a pool `[N, 2, 2, Hk, 16, W]` of NaN on the CPU, codes and scales alike."""
+    width = (dim + 2 if dtype in (FP8, torch.int8) else dim) * dtype.itemsize
+    if not head_outer:
+        return torch.full((num_blocks, 2, 2, num_heads, 16, width), 255, dtype=torch.uint8).view(dtype)
+    memory = torch.full((num_blocks, num_heads, 2, 2, 16, width), 255, dtype=torch.uint8)
+    return memory.view(dtype).permute(0, 2, 3, 1, 4, 5)
+
+
+def content(blocks: torch.Tensor) -> torch.Tensor:
+    return blocks.cpu().contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [64, 576, 4096, 16384])
+def test_rms_norm(backend: Backend, dtype: torch.dtype, size: int) -> None:
+    x, residual = torch.randn(2, 67, size).to(dtype)
+    weight = torch.randn(size).to(dtype)
+    normed, total = backend.rms_norm(x.cuda(), weight.cuda(), 1e-5, residual.cuda())
+    assert torch.equal(total.cpu(), x + residual)
+    close(normed, definition.rms_norm(x + residual, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [24, 3072, 14336])
+def test_silu_and_mul(backend: Backend, dtype: torch.dtype, size: int) -> None:
+    gate_up = torch.randn(33, 2 * size).to(dtype)
+    close(backend.silu_and_mul(gate_up.cuda()), definition.silu_and_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", [*DTYPES, FP8, torch.int8])
+@pytest.mark.parametrize("head_outer", [False, True])
+@pytest.mark.parametrize(("num_q", "num_kv", "dim"), [(32, 8, 128), (9, 3, 64), (4, 2, 80)])
+def test_append_kv_keeps_the_bytes_that_torch_keeps(
+    backend: Backend, dtype: torch.dtype, kept: torch.dtype, head_outer: bool, num_q: int, num_kv: int, dim: int
+) -> None:
+    """Unturned, as products are fused where a GPU turns; turned, as near as the dtype allows."""
+    fused = torch.randn(50, num_q + 2 * num_kv, dim).to(dtype)
+    slots = torch.randperm(5 * 16)[:50]
+    angles = torch.rand(50, dim // 2) * 6
+    for cos, sin in ((torch.ones_like(angles), torch.zeros_like(angles)), (angles.cos(), angles.sin())):
+        pools = [nan_pool(5, num_kv, dim, kept, head_outer) for _ in range(2)]
+        pools[0] = pools[0].cuda()
+        q, k, v = torch.split(fused.cuda(), [num_q, num_kv, num_kv], dim=1)
+        rotated = backend.append_kv(q, k, v, cos.cuda(), sin.cuda(), pools[0], 1, slots.cuda())
+        q, k, v = torch.split(fused, [num_q, num_kv, num_kv], dim=1)
+        close(rotated, REFERENCE.append_kv(q, k, v, cos, sin, pools[1], 1, slots))
+        if bool(sin.any()):
+            assert torch.equal(content(pools[0][:, 1, 1]), content(pools[1][:, 1, 1]))
+        else:
+            assert torch.equal(content(pools[0]), content(pools[1]))
+
+
+@pytest.mark.parametrize("kept", [BF16, FP8])
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_blocks(backend: Backend, kept: torch.dtype, head_outer: bool) -> None:
+    pool = nan_pool(9, 8, 128, kept, head_outer).cuda()
+    for layer in range(2):
+        k, v = torch.randn(2, 9 * 16, 8, 128, device="cuda").to(BF16)
+        backend.write_kv(k, v, pool, layer, torch.arange(9 * 16, device="cuda"))
+    expected = content(pool)
+    backend.copy_blocks(pool, torch.tensor([0, 1], device="cuda"), torch.tensor([8, 7], device="cuda"))
+    expected[[8, 7]] = expected[[0, 1]]
+    gathered = backend.gather_blocks(pool, torch.tensor([3, 5], device="cuda"))
+    assert torch.equal(content(gathered), expected[[3, 5]])
+    backend.scatter_blocks(pool, torch.tensor([6, 2], device="cuda"), gathered)
+    expected[[6, 2]] = expected[[3, 5]]
+    backend.zero_slots(pool, 4, 7)
+    expected[4, :, :, :, 7:] = 0
+    assert torch.equal(content(pool), expected)
+    host = pool.cpu()
+    assert torch.equal(content(backend.gather_blocks(host, torch.tensor([1]))), expected[[1]]), "host memory, by torch"
+
+
+@pytest.mark.parametrize("vocab_size", [49152, 151936])
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "peaked"])
+def test_tokens_are_those_of_the_cpu(backend: Backend, vocab_size: int, kind: str) -> None:
+    chance = random.Random(0)
+    logits = torch.randn(64, vocab_size) * (12.0 if kind == "peaked" else 3.0)
+    if kind == "bf16":
+        logits = logits.bfloat16().float()
+    rows = SamplingRows(
+        temperature=tuple(chance.choice([0.0, 0.6, 1.0, 1.5]) for _ in range(64)),
+        top_k=tuple(chance.choice([0, 1, 20, 1000]) for _ in range(64)),
+        top_p=tuple(chance.choice([1.0, 0.5, 0.95]) for _ in range(64)),
+        min_p=tuple(chance.choice([0.0, 0.0, 0.1]) for _ in range(64)),
+        typical_p=tuple(chance.choice([1.0] * 7 + [0.5]) for _ in range(64)),
+        seed=tuple(chance.randrange(-(2**63), 2**63) for _ in range(64)),
+        index=tuple(range(64)),
+        position=tuple(chance.randrange(10**5) for _ in range(64)),
+    )
+    assert backend.sample(logits.cuda(), rows) == REFERENCE.sample(logits, rows)
+    logits[9, 77] = torch.nan
+    with pytest.raises(ValueError, match="row 9"):
+        backend.sample(logits.cuda(), rows)
+
+
+def test_edits_are_those_of_the_cpu(backend: Backend) -> None:
+    vocab_size = 151936
+    logits, chosen = torch.randn(16, vocab_size), torch.randperm(16 * vocab_size)[:3000]
+    rows, ids = chosen // vocab_size, chosen % vocab_size
+    tokens = torch.randint(0, 3000, (5, 4000))
+    tokens[3, 100:] = vocab_size
+    bits = torch.randint(-(2**31), 2**31, (3, vocab_size // 32), dtype=torch.int32)
+    amounts = torch.tensor([1.3, 0.7, 1.01, 2.0, 1.1])
+
+    def edits(device: str) -> LogitEdits:
+        def to(x: torch.Tensor) -> torch.Tensor:
+            return x.to(device)
+
+        five = to(torch.tensor([2, 3, 5, 7, 11]))
+        return LogitEdits(
+            bias=Bias(rows=to(rows), ids=to(ids), values=to(ids / 1e4)),
+            repetition=Repetition(rows=five, penalty=to(amounts), tokens=to(tokens)),
+            counted=Counted(rows=five, presence=to(amounts), frequency=to(amounts / 7), tokens=to(tokens)),
+            banned=(Banned(rows=to(rows[:99]), ids=to(ids[:99])),),
+            allowed=Allowed(rows=five[:2], places=to(rows % 2), ids=to(ids)),
+            masked=Masked(rows=five[2:], bits=to(bits)),
+        )
+
+    found = backend.edit_logits(logits.cuda(), edits("cuda")).cpu()
+    assert torch.equal(found, REFERENCE.edit_logits(logits, edits("cpu")))

@@ -1,0 +1,120 @@
+"""What the compiler makes of every attention kernel that is shipped, for an H100 or H200: none is needed here.
+
+Says nothing of speed. A spill or a narrow load costs tens of percent and shows in no result, so it is looked for here.
+"""
+
+from __future__ import annotations
+
+import pytest
+import sm90
+import torch
+from paged_batches import paged_batch
+
+from pagewire.kernels.gpu.paged_attention import paged_attention, partial_attention, plan_attention
+from pagewire.kernels.gpu.tiles import Processor, Tiles
+
+H200 = Processor((9, 0), 132)
+HEAD_DIMS = (64, 128, 256)  # the widest of each entry of the table
+# Query tokens, and heads of a KV head: decodes of 16, 32 and 64 rows, chunks. Odd groups take more registers.
+DECODES = ((1, 7), (8, 4), (7, 9))
+CHUNKS = ((200, 4), (200, 6))
+
+
+def attend(
+    query_len: int, group: int, head_dim: int, block_size: int = 16, stored: torch.dtype = torch.bfloat16, *,
+    dtype: torch.dtype = torch.bfloat16, window: int = 0, softcap: float = 0.0, with_sinks: bool = False,
+) -> tuple[Tiles, dict[str, sm90.Kernel]]:  # fmt: skip
+    """Compile what attention of one sequence launches: its tiles, and its kernels by their names."""
+    batch = paged_batch(
+        [(query_len, query_len + 100)], heads=(2 * group, 2), head_dim=head_dim, block_size=block_size, dtype=dtype,
+        stored=stored, window=window,
+    )  # fmt: skip
+    sinks = torch.zeros(2 * group, dtype=dtype) if with_sinks else None
+    plan = plan_attention(batch.ragged, window, H200)
+    with sm90.compiled() as kernels:
+        paged_attention(batch.q, batch.pool, 1, plan, 0.1, softcap, sinks)
+    ((work,),) = plan.lists.values()
+    assert [kernel.name for kernel in kernels] == ["_build", "_attend", "_merge"]
+    return work.tiles, {kernel.name: kernel for kernel in kernels}
+
+
+def check(tiles: Tiles, kernels: dict[str, sm90.Kernel]) -> sm90.Kernel:
+    """Hold kernels to what their tiles promise, and return that of attention itself."""
+    for kernel in kernels.values():
+        assert kernel.stack == 0, kernel
+        assert kernel.spills == 0, kernel
+        assert kernel.shared <= sm90.SHARED_BYTES, kernel
+    kernel = kernels["_attend"]
+    assert kernel.constants["ROWS"] == tiles.rows
+    assert kernel.blocks_per_sm >= tiles.resident, kernel
+    assert kernel.grid == (132 * tiles.programs,)
+    return kernel
+
+
+def check_16_bits(tiles: Tiles, kernel: sm90.Kernel, head_dim: int) -> None:
+    """Products on the units that they are meant for; keys and values copied to shared memory 16 bytes at a time."""
+    assert (kernel.hgmma > 0) == (tiles.rows >= 64), kernel
+    assert (kernel.hmma > 0) == (tiles.rows < 64), kernel
+    of_a_tile = 2 * tiles.keys * head_dim * 2 // (16 * 32 * tiles.num_warps)
+    # In the loop and, as deep as it is pipelined, ahead of it: half of them are gone if either is copied by less.
+    assert kernel.count(r"LDGSTS\..*\b128\b") >= (1 + (tiles.num_stages - 1) // 2) * of_a_tile, kernel
+
+
+@pytest.mark.parametrize(("query_len", "group"), DECODES + CHUNKS)
+@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (128, 16), (128, 64), (256, 16)])
+def test_attention(query_len: int, group: int, head_dim: int, block_size: int) -> None:
+    tiles, kernels = attend(query_len, group, head_dim, block_size)
+    check_16_bits(tiles, check(tiles, kernels), head_dim)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize(("query_len", "group"), [(1, 7), (7, 9), (200, 6)])
+@pytest.mark.parametrize(("window", "softcap", "with_sinks"), [(40, 0.0, True), (0, 30.0, False), (40, 30.0, True)])
+def test_attention_with_windows_caps_and_sinks(
+    query_len: int, group: int, head_dim: int, window: int, softcap: float, with_sinks: bool
+) -> None:
+    tiles, kernels = attend(query_len, group, head_dim, window=window, softcap=softcap, with_sinks=with_sinks)
+    check_16_bits(tiles, check(tiles, kernels), head_dim)
+
+
+@pytest.mark.parametrize("head_dim", [80, 96])
+@pytest.mark.parametrize(("query_len", "group"), [(1, 4), (200, 4)])
+def test_attention_of_heads_between_two_powers(query_len: int, group: int, head_dim: int) -> None:
+    tiles, kernels = attend(query_len, group, head_dim)
+    check_16_bits(tiles, check(tiles, kernels), head_dim)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize(("query_len", "group"), [*DECODES, (200, 6)])
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8])
+def test_attention_over_quantised_pools(query_len: int, group: int, head_dim: int, stored: torch.dtype) -> None:
+    """Slots of D + 2 bytes lie on multiples of 2, so their loads are of no more; all else holds."""
+    tiles, kernels = attend(query_len, group, head_dim, stored=stored)
+    assert (check(tiles, kernels).hgmma > 0) == (tiles.rows >= 64)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize(("query_len", "group"), [(1, 4), (200, 6)])
+def test_attention_in_fp32(query_len: int, group: int, head_dim: int) -> None:
+    tiles, kernels = attend(query_len, group, head_dim, stored=torch.float32, dtype=torch.float32)
+    check(tiles, kernels)
+
+
+@pytest.mark.parametrize("query_len", [1, 200])
+def test_partial_attention(query_len: int) -> None:
+    q, kv = torch.empty(query_len, 8, 128).bfloat16(), torch.empty(2, 2, 1024, 128).bfloat16()
+    with sm90.compiled() as kernels:
+        partial_attention(q, kv, 2000, 0, 0, 0.1, 0.0, H200)
+    for kernel in kernels:
+        assert kernel.stack == kernel.spills == 0, kernel
+
+
+def test_a_grid_is_of_one_size_whatever_the_lengths() -> None:
+    grids = set()
+    for lengths in ([(1, 5)], [(1, 5000)] * 3, [(1, 1), (1, 100000)]):
+        batch = paged_batch(lengths, heads=(4, 1), head_dim=16, block_size=16, dtype=torch.bfloat16)
+        plan = plan_attention(batch.ragged, 0, H200)
+        with sm90.compiled() as kernels:
+            paged_attention(batch.q, batch.pool, 1, plan, 0.1)
+        grids.add(tuple(kernel.grid for kernel in kernels))
+    assert len(grids) == 1

@@ -1,0 +1,150 @@
+"""What the compiler makes of every op but attention, as it is launched for the models that are served: none spills.
+
+And what a GPU reads and writes in bulk, it reads and writes 16 bytes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sm90
+import torch
+
+from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+# Llama-3-8B, Qwen2.5-1.5B, Qwen3-0.6B, SmolLM2-135M: hidden and intermediate sizes, query heads, KV heads, head dim.
+MODELS = {
+    "llama-8b": (4096, 14336, 32, 8, 128), "qwen2.5-1.5b": (1536, 8960, 12, 2, 128),
+    "qwen3-0.6b": (1024, 3072, 16, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64),
+}  # fmt: skip
+
+models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+
+
+def compiled(launch: Callable[[], object]) -> list[sm90.Kernel]:
+    """Return what is launched, none of which may touch local memory."""
+    with sm90.compiled() as kernels:
+        launch()
+    assert kernels
+    for kernel in kernels:
+        assert kernel.stack == 0, kernel
+        assert kernel.spills == 0, kernel
+        assert kernel.shared <= sm90.SHARED_BYTES, kernel
+        assert kernel.blocks_per_sm >= 1, kernel
+    return kernels
+
+
+def stores(kernel: sm90.Kernel) -> tuple[int, int]:
+    """Return how many stores there are of 16 bytes, and of less."""
+    wide = kernel.count(r"STG\..*\b128\b")
+    return wide, kernel.count("STG") - wide
+
+
+def pool_of(num_heads: int, head_dim: int, dtype: torch.dtype, head_outer: bool = False) -> torch.Tensor:
+    width = head_dim * 2 if dtype is BF16 else head_dim + 2
+    if head_outer:
+        memory = torch.empty((4, num_heads, 2, 2, 16, width), dtype=torch.uint8)
+        return memory.view(dtype).permute(0, 2, 3, 1, 4, 5)
+    return torch.empty((4, 2, 2, num_heads, 16, width), dtype=torch.uint8).view(dtype)
+
+
+@models
+def test_rms_norm(model: tuple[int, ...]) -> None:
+    hidden, _, num_q, num_kv, dim = model
+    x, weight = torch.empty(64, hidden, dtype=BF16), torch.empty(hidden, dtype=BF16)
+    (kernel,) = compiled(lambda: rms_norm.rms_norm(x, weight, 1e-5, x))
+    wide, narrow = stores(kernel)
+    assert wide >= 2
+    assert narrow == 0
+    assert kernel.wide_loads >= 3  # x, residual, weight
+    assert kernel.wide_loads == kernel.count("LDG")
+    fused, weight = torch.empty(64, num_q + 2 * num_kv, dim, dtype=BF16), torch.empty(dim, dtype=BF16)
+    (kernel,) = compiled(lambda: rms_norm.rms_norm(fused[:, :num_q], weight, 1e-5))
+    assert stores(kernel)[1] == 0
+    assert kernel.wide_loads >= 1
+
+
+@models
+def test_silu_and_mul(model: tuple[int, ...]) -> None:
+    (kernel,) = compiled(lambda: silu_and_mul.silu_and_mul(torch.empty(64, 2 * model[1], dtype=BF16)))
+    assert stores(kernel) == (kernel.wide_loads / 2, 0)
+    assert kernel.wide_loads == kernel.count("LDG")
+
+
+@models
+@pytest.mark.parametrize("kept", [BF16, FP8])
+def test_append_kv(model: tuple[int, ...], kept: torch.dtype) -> None:
+    """Codes are written narrowly: with its scale behind it, a head begins anywhere."""
+    _, _, num_q, num_kv, dim = model
+    fused = torch.empty(64, num_q + 2 * num_kv, dim, dtype=BF16)
+    q, k, v = torch.split(fused, [num_q, num_kv, num_kv], dim=1)
+    angles, slots = torch.empty(64, dim // 2), torch.zeros(64, dtype=torch.int64)
+    pool = pool_of(num_kv, dim, kept)
+    (kernel,) = compiled(lambda: append_kv.append_kv(q, k, v, angles, angles, pool, 1, slots))
+    assert kernel.wide_loads >= 6  # halves of q, k and v
+    wide, narrow = stores(kernel)
+    assert wide >= (6 if kept is BF16 else 2)
+    assert (narrow == 0) == (kept is BF16)
+    (kernel,) = compiled(lambda: append_kv.write_kv(k, v, pool, 1, slots))
+    assert kernel.wide_loads >= 4
+    assert (stores(kernel)[1] == 0) == (kept is BF16)
+
+
+def test_append_kv_as_int8() -> None:
+    k, v = torch.empty(2, 64, 8, 128, dtype=BF16)
+    pool, slots = pool_of(8, 128, torch.int8), torch.zeros(64, dtype=torch.int64)
+    compiled(lambda: append_kv.write_kv(k, v, pool, 1, slots))
+
+
+@pytest.mark.parametrize("kept", [BF16, FP8])
+@pytest.mark.parametrize("head_outer", [False, True])
+def test_blocks(kept: torch.dtype, head_outer: bool) -> None:
+    pool, ids = pool_of(8, 128, kept, head_outer), torch.zeros(2, dtype=torch.int64)
+    sent = torch.empty((2, *pool.shape[1:-1], pool.shape[-1] * kept.itemsize), dtype=torch.uint8).view(kept)
+    for launch in (
+        lambda: blocks.copy_blocks(pool, ids, ids),
+        lambda: blocks.gather_blocks(pool, ids),
+        lambda: blocks.scatter_blocks(pool, ids, sent),
+    ):
+        (kernel,) = compiled(launch)
+        assert stores(kernel) == (kernel.wide_loads, 0)
+        assert kernel.wide_loads >= 1
+    (kernel,) = compiled(lambda: blocks.zero_slots(pool, 1, 5))
+    assert kept is FP8 or stores(kernel)[1] == 0
+
+
+@pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 49152), (64, 151936)])
+def test_sampling(num_rows: int, vocab_size: int) -> None:
+    """Logits come by copies of 16 bytes, some tiles ahead of what is computed."""
+    columns = sampling.SamplingColumns(
+        floats=torch.empty(3, num_rows, dtype=torch.float64), integers=torch.empty(4, num_rows, dtype=torch.int64)
+    )
+    logits = torch.empty(num_rows, vocab_size)
+    for cuts in (False, True):
+        kernels = {kernel.name: kernel for kernel in compiled(lambda: sampling.draw(logits, columns, cuts))}  # noqa: B023
+        assert list(kernels) == (["_cut"] if cuts else []) + ["_draw", "_elect"]
+        for name in {"_cut", "_draw"} & set(kernels):
+            assert kernels[name].narrow_copies == 0
+            assert kernels[name].wide_loads >= sampling.STAGES
+        assert kernels["_draw"].blocks_per_sm >= 4
+        assert kernels["_draw"].grid[0] == num_rows
+
+
+def test_logit_edits() -> None:
+    rows, ids = torch.zeros(2, dtype=torch.int64), torch.zeros(9, dtype=torch.int64)
+    numbers, tokens = torch.empty(2), torch.zeros(2, 50, dtype=torch.int64)
+    edits = LogitEdits(
+        bias=Bias(rows=ids, ids=ids, values=torch.empty(9)),
+        repetition=Repetition(rows=rows, penalty=numbers, tokens=tokens),
+        counted=Counted(rows=rows, presence=numbers, frequency=numbers, tokens=tokens),
+        banned=(Banned(rows=ids, ids=ids),),
+        allowed=Allowed(rows=rows, places=ids, ids=ids),
+    )
+    kernels = compiled(lambda: logit_edits.edit(torch.empty(4, 128256), edits))
+    names = ["_add", "_tally", "_repeat", "_tally", "_count", "_ban", "_set_bits", "_mask"]
+    assert [kernel.name for kernel in kernels] == names
+    (count,) = (kernel for kernel in kernels if kernel.name == "_count")
+    assert count.count("FFMA") == 0, "a fused product would round otherwise than the reference"
