@@ -13,6 +13,7 @@ namespace {
 
 constexpr int PANELS = 2;       // of a stripe
 constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
+constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int LINES_AHEAD = 96; // asked for before they are read, however many rows keep the processor's own prefetching waiting
 
 // Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
@@ -26,17 +27,30 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const auto *stripes = static_cast<const U16 *>(packed);
     int64_t stripe = num_stripes * thread / num_threads;
     if (goes_by_tiles<Kind>(num_inputs)) {
-        // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more.
-        const int64_t at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), first = std::min<int64_t>(at_once, TILE_ROWS);
-        shape_for_pairs(first, at_once - first);
-        F16 sums[2 * TILE_ROWS][PANELS];
-        for (; stripe < end; stripe++)
-            for (int64_t row = 0, done = 0; done < num_rows; done = row + at_once, row = std::min(done, num_rows - at_once)) {
-                const auto *from = reinterpret_cast<const uint8_t *>(x + row * num_groups);
-                const auto pair = at_once > first ? tile_pair<true> : tile_pair<false>;
-                pair(from, num_inputs * 2, stripes + stripe * size, num_inputs, sums[0]);
-                for (int64_t r = 0; r < at_once; r++) finish(row + r, stripe, sums[r]);
+        // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more. Several
+        // of them go over a part of the inputs at a time, so that its weights stay in the first cache.
+        const int64_t at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
+        const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
+        auto *sums = reinterpret_cast<F16(*)[PANELS]>(scratch(num_parts * at_once * sizeof(F16[PANELS])));
+        const auto row_of = [&](int64_t part) { return std::min(part * at_once, num_rows - at_once); };
+        shape_for_pairs(at_once);
+        for (; stripe < end; stripe++) {
+            for (int64_t input = 0; input < num_inputs; input += inputs_at_once) {
+                const int64_t count = std::min(inputs_at_once, num_inputs - input);
+                const U16 *at = stripes + stripe * size + input / Kind::STEP * PANELS;
+                for (int64_t part = 0; part < num_parts; part++) {
+                    const Pair weights{at, 1, PANELS, TILE_INPUTS / Kind::STEP * PANELS};
+                    const auto pair = at_once > TILE_ROWS ? (input ? tile_pair<true, true> : tile_pair<true, false>)
+                                                          : (input ? tile_pair<false, true> : tile_pair<false, false>);
+                    // What comes after this part of the inputs is asked for while rows go over it; of few rows, 3 steps ahead.
+                    const int64_t lines = (TILE_INPUTS + num_parts - 1) / num_parts, steps = count / TILE_INPUTS;
+                    const U16 *ahead = num_parts == 1 ? at + 3 * TILE_INPUTS : at + count / Kind::STEP * PANELS + part * lines * steps;
+                    pair(x + row_of(part) * num_groups + input / Kind::STEP, num_inputs * 2, weights, count, sums[part * at_once], sizeof(F16[PANELS]), ahead, lines);
+                    if (input + count == num_inputs)
+                        for (int64_t r = 0; r < at_once; r++) finish(row_of(part) + r, stripe, sums[part * at_once + r]);
+                }
             }
+        }
     }
     for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;

@@ -36,7 +36,7 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
     }
 }
 
-template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x / (splat(1.0f) + exp(-x))); }
+template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x * sigmoid<Kind>(x)); }
 
 template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size) {
     typedef typename Kind::Element Element;

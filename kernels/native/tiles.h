@@ -28,19 +28,27 @@ template <typename Kind> inline bool goes_by_tiles(int64_t num_inputs) { return 
 
 template <int TILE> inline void zero_tile() { asm volatile("tilezero %%tmm%c0" ::"i"(TILE)); }
 template <int TILE> inline void load_tile(const void *at, int64_t stride) { asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(TILE) : "memory"); }
+// Likewise, past the first cache.
+template <int TILE> inline void stream_tile(const void *at, int64_t stride) { asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(at), "r"(stride), "i"(TILE) : "memory"); }
 template <int TILE> inline void store_tile(void *at, int64_t stride) { asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(at), "r"(stride), "i"(TILE) : "memory"); }
 // Adds to SUMS the products of ROWS and WEIGHTS.
 template <int SUMS, int ROWS, int WEIGHTS> inline void multiply_tiles() { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(ROWS), "i"(WEIGHTS)); }
 
-// Says how many rows each of the eight tiles has, 0 for none; all are 64 bytes wide.
-inline void shape_tiles(std::initializer_list<int64_t> rows) {
+// How many rows a tile has, 0 for none, and how many bytes each of them.
+struct TileShape {
+    int64_t rows, row_bytes;
+    TileShape(int64_t rows, int64_t row_bytes = 64) : rows(rows), row_bytes(row_bytes) {}
+};
+
+// Says how large each of the eight tiles is.
+inline void shape_tiles(std::initializer_list<TileShape> tiles) {
     struct alignas(64) {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
         uint16_t row_bytes[16] = {};
         uint8_t rows[16] = {};
     } shape;
     int tile = 0;
-    for (const int64_t count : rows) shape.rows[tile] = uint8_t(count), shape.row_bytes[tile++] = count ? 64 : 0;
+    for (const TileShape &each : tiles) shape.rows[tile] = uint8_t(each.rows), shape.row_bytes[tile++] = uint16_t(each.rows ? each.row_bytes : 0);
     asm volatile("ldtilecfg %0" ::"m"(shape));
 }
 
@@ -50,45 +58,86 @@ inline void release_tiles() {
 }
 
 // For products of up to 32 rows and two panels: sums of the first 16 rows, of the others, these rows, and weights.
-inline void shape_for_pairs(int64_t first, int64_t second) { shape_tiles({first, first, second, second, first, second, TILE_ROWS, TILE_ROWS}); }
-
-// Products of rows, `x_stride` bytes apart, and two panels that lie by turns: `sums` is `[32][2]`.
-template <bool HAS_SECOND> inline void tile_pair(const uint8_t *x, int64_t x_stride, const U16 *weights, int64_t num_inputs, F16 *sums) {
-    zero_tile<0>(), zero_tile<1>();
-    if constexpr (HAS_SECOND) zero_tile<2>(), zero_tile<3>();
-    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += TILE_INPUTS) {
-        for (int line = 0; line < TILE_INPUTS; line++) __builtin_prefetch(weights + 3 * TILE_INPUTS + line, 0, 2);
-        load_tile<4>(x, x_stride), load_tile<6>(weights, 2 * sizeof(U16)), load_tile<7>(weights + 1, 2 * sizeof(U16));
-        multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
-        if constexpr (HAS_SECOND) load_tile<5>(x + TILE_ROWS * x_stride, x_stride), multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
-    }
-    store_tile<0>(sums, 2 * sizeof(F16)), store_tile<1>(sums + 1, 2 * sizeof(F16));
-    if constexpr (HAS_SECOND) store_tile<2>(sums + 2 * TILE_ROWS, 2 * sizeof(F16)), store_tile<3>(sums + 2 * TILE_ROWS + 1, 2 * sizeof(F16));
+inline void shape_for_pairs(int64_t num_rows) {
+    const int64_t first = std::min<int64_t>(num_rows, TILE_ROWS), second = num_rows - first;
+    shape_tiles({first, first, second, second, first, second, TILE_ROWS, TILE_ROWS});
 }
 
-// For products of up to 16 rows and four panels: four sums, the rows, and weights.
-inline void shape_for_rows(int64_t rows) { shape_tiles({rows, rows, rows, rows, rows, TILE_ROWS, TILE_ROWS, TILE_ROWS}); }
+// Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
+struct Pair {
+    const U16 *at;           // [16, ...] of the first panel
+    int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
+};
 
-// Products of rows and `COUNT` panels, whose groups lie `group_stride` vectors apart and they `panel_stride`; of `sums`,
-// `sums_stride` bytes apart, a row has them side by side.
-template <int COUNT>
-inline void tile_rows(const void *x, int64_t x_stride, const U16 *weights, int64_t panel_stride, int64_t group_stride, int64_t num_inputs, void *sums_, int64_t sums_stride) {
+// Products of up to 32 rows, `x_stride` bytes apart, and two panels over `num_inputs`; to `sums`, `sums_stride` bytes apart,
+// they are added, or they are all that is there. `ahead` is asked for meanwhile, `lines` a step. Rows go past the first
+// cache: there are many, and the panels have to stay in it.
+template <bool HAS_SECOND, bool ADDS>
+inline void tile_pair(const void *rows, int64_t x_stride, const Pair &pair, int64_t num_inputs, void *sums_, int64_t sums_stride, const U16 *ahead = nullptr, int64_t lines = 0) {
+    const auto *x = static_cast<const uint8_t *>(rows);
+    auto *sums = static_cast<uint8_t *>(sums_), *others = sums + TILE_ROWS * sums_stride;
+    if constexpr (ADDS) {
+        load_tile<0>(sums, sums_stride), load_tile<1>(sums + sizeof(F16), sums_stride);
+        if constexpr (HAS_SECOND) load_tile<2>(others, sums_stride), load_tile<3>(others + sizeof(F16), sums_stride);
+    } else {
+        zero_tile<0>(), zero_tile<1>();
+        if constexpr (HAS_SECOND) zero_tile<2>(), zero_tile<3>();
+    }
+    const U16 *weights = pair.at;
+    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += pair.step) {
+        for (int64_t line = 0; line < lines; line++) __builtin_prefetch(ahead++, 0, 2);
+        stream_tile<4>(x, x_stride);
+        if constexpr (HAS_SECOND) stream_tile<5>(x + TILE_ROWS * x_stride, x_stride);
+        load_tile<6>(weights, pair.row * sizeof(U16)), load_tile<7>(weights + pair.second, pair.row * sizeof(U16));
+        multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
+        if constexpr (HAS_SECOND) multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
+    }
+    store_tile<0>(sums, sums_stride), store_tile<1>(sums + sizeof(F16), sums_stride);
+    if constexpr (HAS_SECOND) store_tile<2>(others, sums_stride), store_tile<3>(others + sizeof(F16), sums_stride);
+}
+
+// Scores of up to 16 queries against 64 keys, sixteen of which lie at each of `keys`, `key_stride` bytes apart. The keys are
+// the rows here, so that they need not be packed, and a score has the bits that it has where queries are; these are
+// `[D / 2, 16]` groups. To `[64]` rows `width` floats apart; `meanwhile` is done for each 16 lines that are read.
+inline void shape_for_keys(int64_t num_queries) {
+    const TileShape scores(TILE_ROWS, 4 * num_queries), queries = scores;
+    shape_tiles({scores, scores, scores, scores, TILE_ROWS, TILE_ROWS, queries, queries});
+}
+template <typename Meanwhile>
+inline void tile_keys(const uint8_t *const (&keys)[4], int64_t key_stride, const U16 *queries, int64_t num_inputs, float *to, int64_t width, const Meanwhile &meanwhile) {
+    zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
+    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, queries += TILE_INPUTS / 2) {
+        load_tile<6>(queries, sizeof(U16));
+        load_tile<4>(keys[0] + 2 * input, key_stride), multiply_tiles<0, 4, 6>(), meanwhile();
+        load_tile<5>(keys[1] + 2 * input, key_stride), multiply_tiles<1, 5, 6>(), meanwhile();
+        load_tile<4>(keys[2] + 2 * input, key_stride), multiply_tiles<2, 4, 6>(), meanwhile();
+        load_tile<5>(keys[3] + 2 * input, key_stride), multiply_tiles<3, 5, 6>(), meanwhile();
+    }
+    const int64_t stride = width * sizeof(float);
+    store_tile<0>(to, stride), store_tile<1>(to + TILE_ROWS * width, stride), store_tile<2>(to + 2 * TILE_ROWS * width, stride), store_tile<3>(to + 3 * TILE_ROWS * width, stride);
+}
+
+// Adds to sums of up to 16 rows, `stride` bytes apart and of `COUNT` panels, probabilities times values: `pack` makes 32
+// keys' values `[16, COUNT]` groups each time.
+inline void shape_for_values(int64_t num_rows) { shape_tiles({num_rows, num_rows, num_rows, num_rows, num_rows, TILE_ROWS, TILE_ROWS, TILE_ROWS}); }
+template <int COUNT, typename Pack>
+inline void tile_values(const void *probabilities, int64_t probability_stride, int64_t num_keys, void *sums_, int64_t stride, const Pack &pack) {
+    const auto *row = static_cast<const uint8_t *>(probabilities);
+    auto *sums = static_cast<uint8_t *>(sums_);
     const auto each_panel = [](const auto &each) {
-        each(std::integral_constant<int, 0>());
-        if constexpr (COUNT > 1) each(std::integral_constant<int, 1>());
+        each(std::integral_constant<int, 0>()), each(std::integral_constant<int, 1>());
         if constexpr (COUNT > 2) each(std::integral_constant<int, 2>()), each(std::integral_constant<int, 3>());
     };
-    const auto *row = static_cast<const uint8_t *>(x);
-    auto *sums = static_cast<uint8_t *>(sums_);
-    each_panel([](auto panel) { zero_tile<panel.value>(); });
-    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, row += 2 * TILE_INPUTS, weights += TILE_INPUTS / 2 * group_stride) {
-        load_tile<4>(row, x_stride);
+    each_panel([&](auto panel) { load_tile<panel.value>(sums + panel.value * sizeof(F16), stride); });
+    for (int64_t key = 0; key < num_keys; key += TILE_INPUTS, row += 2 * TILE_INPUTS) {
+        const U16 *values = pack(key);
+        load_tile<4>(row, probability_stride);
         each_panel([&](auto panel) {
-            load_tile<5 + panel.value % 3>(weights + panel.value * panel_stride, group_stride * sizeof(U16));
+            load_tile<5 + panel.value % 3>(values + panel.value, COUNT * sizeof(U16));
             multiply_tiles<panel.value, 4, 5 + panel.value % 3>();
         });
     }
-    each_panel([&](auto panel) { store_tile<panel.value>(sums + panel.value * sizeof(F16), sums_stride); });
+    each_panel([&](auto panel) { store_tile<panel.value>(sums + panel.value * sizeof(F16), stride); });
 }
 
 #else
@@ -96,10 +145,17 @@ inline void tile_rows(const void *x, int64_t x_stride, const U16 *weights, int64
 inline bool may_use_tiles() { return false; }
 inline void release_tiles() {}
 template <typename Kind> constexpr bool goes_by_tiles(int64_t) { return false; }
-inline void shape_for_pairs(int64_t, int64_t) {}
-inline void shape_for_rows(int64_t) {}
-template <bool HAS_SECOND> inline void tile_pair(const uint8_t *, int64_t, const U16 *, int64_t, F16 *) {}
-template <int COUNT> inline void tile_rows(const void *, int64_t, const U16 *, int64_t, int64_t, int64_t, void *, int64_t) {}
+inline void shape_for_pairs(int64_t) {}
+struct Pair {
+    const U16 *at;
+    int64_t second, row, step;
+};
+template <bool HAS_SECOND, bool ADDS> inline void tile_pair(const void *, int64_t, const Pair &, int64_t, void *, int64_t, const U16 * = nullptr, int64_t = 0) {}
+inline void shape_for_keys(int64_t) {}
+template <typename Meanwhile>
+inline void tile_keys(const uint8_t *const (&)[4], int64_t, const U16 *, int64_t, float *, int64_t, const Meanwhile &) {}
+inline void shape_for_values(int64_t) {}
+template <int COUNT, typename Pack> inline void tile_values(const void *, int64_t, int64_t, void *, int64_t, const Pack &) {}
 
 #endif
 
