@@ -86,7 +86,7 @@ template <typename Kind> struct Worker {
         if constexpr (Kind::STEP == 1) {
             for (int panel = 0; panel < COUNT; panel++) to[panel] = load<U16>(first + panel * LANES);
         } else if constexpr (COUNT == 1) {
-            to[0] = __builtin_convertvector(load<H16>(first), U16) | __builtin_convertvector(load<H16>(second), U16) << 16;
+            to[0] = widened(load<H16>(first)) | widened(load<H16>(second)) << 16;
         } else {
             for (int panel = 0; panel < COUNT; panel += 2) interleave(first + panel * LANES, second + panel * LANES, to + panel);
         }
@@ -140,27 +140,31 @@ template <typename Kind> struct Worker {
     inline void probable(int64_t row, const Seen &seen, float *scores, int64_t num_sub, Element *probability) {
         const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const F16 nothing = splat(-std::numeric_limits<float>::infinity());
-        F16 most = nothing;
-        for (int64_t sub = 0; sub < num_sub; sub++) {
-            const int32_t base = int32_t(sub * LANES);
-            F16 score = load<F16>(scores + base);
-            if (base + LANES - 1 > seen.last || base < seen.first) {
-                score = ((ramp + base <= seen.last) & (ramp + base >= seen.first)) ? score : nothing;
-                store(scores + base, score);
+        F16 most[PANELS_AT_ONCE]; // by fours, which do not wait for one another
+        for (F16 &each : most) each = nothing;
+        for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE)
+            for (int64_t panel = 0; panel < PANELS_AT_ONCE; panel++) {
+                const int32_t base = int32_t((sub + panel) * LANES);
+                F16 score = load<F16>(scores + base);
+                if (base + LANES - 1 > seen.last || base < seen.first) {
+                    score = ((ramp + base <= seen.last) & (ramp + base >= seen.first)) ? score : nothing;
+                    store(scores + base, score);
+                }
+                most[panel] = larger(score, most[panel]);
             }
-            most = larger(score, most);
-        }
-        const float to_powers = a.scale * LOG2_E, before = maxima[row], maximum = std::max(before, max_of(most) * to_powers);
+        const float to_powers = a.scale * LOG2_E, before = maxima[row], maximum = std::max(before, max_of(larger(larger(most[0], most[1]), larger(most[2], most[3]))) * to_powers);
         if (maximum == -std::numeric_limits<float>::infinity()) { // it sees nothing here
             std::memset(probability, 0, num_sub * LANES * sizeof(Element));
             return;
         }
-        F16 total{};
-        for (int64_t sub = 0; sub < num_sub; sub++) {
-            const F16 value = exp2(load<F16>(scores + sub * LANES) * splat(to_powers) - splat(maximum));
-            total += value;
-            Kind::write(probability + sub * LANES, value);
-        }
+        F16 total[PANELS_AT_ONCE] = {};
+        for (int64_t sub = 0; sub < num_sub; sub += PANELS_AT_ONCE)
+            for (int64_t panel = 0; panel < PANELS_AT_ONCE; panel++) {
+                const int64_t at = (sub + panel) * LANES;
+                const F16 value = exp2(load<F16>(scores + at) * splat(to_powers) - splat(maximum));
+                total[panel] += value;
+                Kind::write(probability + at, value);
+            }
         if (maximum != before) {
             const F16 shrink = exp2(splat(before - maximum));
             float *sum = sums + row * a.head_dim;
@@ -168,7 +172,7 @@ template <typename Kind> struct Worker {
             for (int64_t d = 0; d < a.head_dim; d += LANES) store(sum + d, load<F16>(sum + d) * shrink);
             maxima[row] = maximum;
         }
-        denominators[row] += sum_of(total);
+        denominators[row] += sum_of(total[0] + total[1] + (total[2] + total[3]));
     }
 
     // Adds to the rows' shares what `add(count, panel, sums)` adds to the sums of `count` panels, `[ROWS][count]`.
@@ -241,18 +245,15 @@ template <typename Kind> struct Worker {
     void attend_by_tiles(int64_t row, int64_t count, int64_t group, int64_t first_position, int64_t first_key, int64_t end) {
         const int64_t groups = a.head_dim / Kind::STEP, panels = a.head_dim / LANES, at_once = PANELS_AT_ONCE * LANES;
         const int64_t num_sub = (end - first_key + at_once - 1) / at_once * PANELS_AT_ONCE;
-        const bool has_second = count > TILE_ROWS;
         shape_for_pairs(count);
         const Element *query = q + (first_row + row) * a.head_dim;
         for (int64_t sub = 0; sub < num_sub; sub += 2)
-            (has_second ? tile_pair<true, false> : tile_pair<false, false>)(
-                query, a.head_dim * sizeof(Element), {keys + sub * groups, groups, 1, TILE_ROWS}, a.head_dim, scores + sub * LANES, SCORES * sizeof(float), nullptr, 0);
+            tile_pair<false, true>(count, query, a.head_dim * sizeof(Element), {keys + sub * groups, groups, 1, TILE_ROWS}, a.head_dim, scores + sub * LANES, SCORES * sizeof(float));
         for (int64_t r = 0; r < count; r++)
             probable(first_row + row + r, seen(row + r, group, first_position, first_key), scores + r * SCORES, num_sub, probabilities + r * PROBABILITIES);
         float *sum = sums + (first_row + row) * a.head_dim;
         for (int64_t panel = 0; panel < panels; panel += 2)
-            (has_second ? tile_pair<true, true> : tile_pair<false, true>)(
-                probabilities, PROBABILITIES * sizeof(Element), {values + panel, 1, panels, TILE_ROWS * panels}, num_sub * LANES, sum + panel * LANES, a.head_dim * sizeof(float), nullptr, 0);
+            tile_pair<true, true>(count, probabilities, PROBABILITIES * sizeof(Element), {values + panel, 1, panels, TILE_ROWS * panels}, num_sub * LANES, sum + panel * LANES, a.head_dim * sizeof(float));
     }
 
     // Up to 16 rows, to which no others are to come: keys are not packed, and values 32 at a time.

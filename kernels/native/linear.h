@@ -14,7 +14,53 @@ namespace {
 constexpr int PANELS = 2;       // of a stripe
 constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
+constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
 constexpr int LINES_AHEAD = 96; // asked for before they are read, however many rows keep the processor's own prefetching waiting
+
+// Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more. Several of them go
+// over a part of the inputs at a time, so that its weights stay in the first cache. Calls `finish` as `product` does, for
+// the rows before while the next ones are multiplied: that is another unit of the processor.
+template <typename Kind, typename Finish>
+void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t num_rows, int64_t num_inputs, int64_t stripe, int64_t end, const Finish &finish) {
+    const int64_t num_groups = num_inputs / Kind::STEP, at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
+    const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
+    const int64_t num_kept = std::max<int64_t>(num_parts, 2); // parts: one waits while the next is multiplied
+    auto *sums = reinterpret_cast<F16(*)[PANELS]>(scratch(num_kept * at_once * sizeof(F16[PANELS])));
+    struct Waiting {
+        int64_t row = 0, stripe = 0, done = 0, count = 0;
+        const F16 (*sums)[PANELS] = nullptr;
+    } waiting;
+    const auto finish_some = [&](int64_t most) {
+        for (; most > 0 && waiting.done < waiting.count; most--, waiting.done++) finish(waiting.row + waiting.done, waiting.stripe, waiting.sums[waiting.done]);
+    };
+    shape_for_pairs(at_once);
+    for (; stripe < end; stripe++)
+        for (int64_t input = 0; input < num_inputs; input += inputs_at_once) {
+            const int64_t count = std::min(inputs_at_once, num_inputs - input);
+            const U16 *weights = stripes + (stripe * num_groups + input / Kind::STEP) * PANELS;
+            for (int64_t part = 0; part < num_parts; part++) {
+                const int64_t row = std::min(part * at_once, num_rows - at_once);
+                auto *to = sums + (num_parts == 1 ? stripe % 2 : part) * at_once;
+                // What comes after these weights is asked for while rows go over them; of few rows, three steps ahead.
+                const int64_t lines = (TILE_INPUTS + num_parts - 1) / num_parts;
+                const U16 *ahead = num_parts == 1 ? weights + 3 * TILE_INPUTS : weights + count / Kind::STEP * PANELS + part * lines * (count / TILE_INPUTS);
+                const auto meanwhile = [&] {
+                    for (int64_t line = 0; line < lines; line++) __builtin_prefetch(ahead++, 0, 2);
+                    finish_some(2);
+                };
+                const Pair pair{weights, 1, PANELS, TILE_INPUTS / Kind::STEP * PANELS};
+                const auto *from = x + row * num_groups + input / Kind::STEP;
+                const auto multiply = num_parts == 1 ? tile_pair<false, true, decltype(meanwhile)>
+                                      : input       ? tile_pair<true, false, decltype(meanwhile)>
+                                                    : tile_pair<false, false, decltype(meanwhile)>;
+                multiply(at_once, from, num_inputs * 2, pair, count, to, sizeof(F16[PANELS]), meanwhile);
+                if (input + count < num_inputs) continue;
+                finish_some(at_once);
+                waiting = {row, stripe, 0, at_once, to};
+            }
+        }
+    finish_some(2 * TILE_ROWS);
+}
 
 // Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
 template <typename Kind, typename Finish>
@@ -27,30 +73,10 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     const auto *stripes = static_cast<const U16 *>(packed);
     int64_t stripe = num_stripes * thread / num_threads;
     if (goes_by_tiles<Kind>(num_inputs)) {
-        // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more. Several
-        // of them go over a part of the inputs at a time, so that its weights stay in the first cache.
-        const int64_t at_once = std::min<int64_t>(num_rows, 2 * TILE_ROWS), num_parts = (num_rows + at_once - 1) / at_once;
-        const int64_t inputs_at_once = num_parts == 1 ? num_inputs : std::min<int64_t>(num_inputs, TILE_INPUTS_AT_ONCE);
-        auto *sums = reinterpret_cast<F16(*)[PANELS]>(scratch(num_parts * at_once * sizeof(F16[PANELS])));
-        const auto row_of = [&](int64_t part) { return std::min(part * at_once, num_rows - at_once); };
-        shape_for_pairs(at_once);
-        for (; stripe < end; stripe++) {
-            for (int64_t input = 0; input < num_inputs; input += inputs_at_once) {
-                const int64_t count = std::min(inputs_at_once, num_inputs - input);
-                const U16 *at = stripes + stripe * size + input / Kind::STEP * PANELS;
-                for (int64_t part = 0; part < num_parts; part++) {
-                    const Pair weights{at, 1, PANELS, TILE_INPUTS / Kind::STEP * PANELS};
-                    const auto pair = at_once > TILE_ROWS ? (input ? tile_pair<true, true> : tile_pair<true, false>)
-                                                          : (input ? tile_pair<false, true> : tile_pair<false, false>);
-                    // What comes after this part of the inputs is asked for while rows go over it; of few rows, 3 steps ahead.
-                    const int64_t lines = (TILE_INPUTS + num_parts - 1) / num_parts, steps = count / TILE_INPUTS;
-                    const U16 *ahead = num_parts == 1 ? at + 3 * TILE_INPUTS : at + count / Kind::STEP * PANELS + part * lines * steps;
-                    pair(x + row_of(part) * num_groups + input / Kind::STEP, num_inputs * 2, weights, count, sums[part * at_once], sizeof(F16[PANELS]), ahead, lines);
-                    if (input + count == num_inputs)
-                        for (int64_t r = 0; r < at_once; r++) finish(row_of(part) + r, stripe, sums[part * at_once + r]);
-                }
-            }
-        }
+        for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
+            product_by_tiles<Kind>(x + row * num_groups, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
+                                   [&](int64_t r, int64_t each, const F16 (&sums)[PANELS]) { finish(row + r, each, sums); });
+        stripe = end;
     }
     for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;

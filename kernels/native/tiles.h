@@ -69,11 +69,12 @@ struct Pair {
     int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
 };
 
-// Products of up to 32 rows, `x_stride` bytes apart, and two panels over `num_inputs`; to `sums`, `sums_stride` bytes apart,
-// they are added, or they are all that is there. `ahead` is asked for meanwhile, `lines` a step. Rows go past the first
-// cache: there are many, and the panels have to stay in it.
-template <bool HAS_SECOND, bool ADDS>
-inline void tile_pair(const void *rows, int64_t x_stride, const Pair &pair, int64_t num_inputs, void *sums_, int64_t sums_stride, const U16 *ahead = nullptr, int64_t lines = 0) {
+// Past the first cache, or not.
+template <bool STAYS, int TILE> inline void load_tile(const void *at, int64_t stride) { STAYS ? load_tile<TILE>(at, stride) : stream_tile<TILE>(at, stride); }
+
+// Does `tile_pair` for more than 16 rows, or for fewer.
+template <bool HAS_SECOND, bool ADDS, bool ROWS_STAY, typename Meanwhile>
+inline void tile_rows(const void *rows, int64_t x_stride, const Pair &pair, int64_t num_inputs, void *sums_, int64_t sums_stride, const Meanwhile &meanwhile) {
     const auto *x = static_cast<const uint8_t *>(rows);
     auto *sums = static_cast<uint8_t *>(sums_), *others = sums + TILE_ROWS * sums_stride;
     if constexpr (ADDS) {
@@ -85,15 +86,24 @@ inline void tile_pair(const void *rows, int64_t x_stride, const Pair &pair, int6
     }
     const U16 *weights = pair.at;
     for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += pair.step) {
-        for (int64_t line = 0; line < lines; line++) __builtin_prefetch(ahead++, 0, 2);
-        stream_tile<4>(x, x_stride);
-        if constexpr (HAS_SECOND) stream_tile<5>(x + TILE_ROWS * x_stride, x_stride);
-        load_tile<6>(weights, pair.row * sizeof(U16)), load_tile<7>(weights + pair.second, pair.row * sizeof(U16));
+        load_tile<ROWS_STAY, 4>(x, x_stride);
+        if constexpr (HAS_SECOND) load_tile<ROWS_STAY, 5>(x + TILE_ROWS * x_stride, x_stride);
+        load_tile<!ROWS_STAY, 6>(weights, pair.row * sizeof(U16)), load_tile<!ROWS_STAY, 7>(weights + pair.second, pair.row * sizeof(U16));
         multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
         if constexpr (HAS_SECOND) multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
+        meanwhile();
     }
     store_tile<0>(sums, sums_stride), store_tile<1>(sums + sizeof(F16), sums_stride);
     if constexpr (HAS_SECOND) store_tile<2>(others, sums_stride), store_tile<3>(others + sizeof(F16), sums_stride);
+}
+
+// Products of up to 32 rows, `x_stride` bytes apart, and two panels over `num_inputs`; to `sums`, `sums_stride` bytes apart,
+// they are added, or they are all that is there. `meanwhile` is done at each step. Either the rows stay in the first cache
+// and the panels go past it, or the other way round.
+template <bool ADDS, bool ROWS_STAY, typename Meanwhile = Nothing>
+inline void tile_pair(int64_t num_rows, const void *rows, int64_t x_stride, const Pair &pair, int64_t num_inputs, void *sums, int64_t sums_stride, const Meanwhile &meanwhile = {}) {
+    if (num_rows > TILE_ROWS) tile_rows<true, ADDS, ROWS_STAY>(rows, x_stride, pair, num_inputs, sums, sums_stride, meanwhile);
+    else tile_rows<false, ADDS, ROWS_STAY>(rows, x_stride, pair, num_inputs, sums, sums_stride, meanwhile);
 }
 
 // Scores of up to 16 queries against 64 keys, sixteen of which lie at each of `keys`, `key_stride` bytes apart. The keys are
@@ -150,7 +160,8 @@ struct Pair {
     const U16 *at;
     int64_t second, row, step;
 };
-template <bool HAS_SECOND, bool ADDS> inline void tile_pair(const void *, int64_t, const Pair &, int64_t, void *, int64_t, const U16 * = nullptr, int64_t = 0) {}
+template <bool ADDS, bool ROWS_STAY, typename Meanwhile = Nothing>
+inline void tile_pair(int64_t, const void *, int64_t, const Pair &, int64_t, void *, int64_t, const Meanwhile & = {}) {}
 inline void shape_for_keys(int64_t) {}
 template <typename Meanwhile>
 inline void tile_keys(const uint8_t *const (&)[4], int64_t, const U16 *, int64_t, float *, int64_t, const Meanwhile &) {}

@@ -39,7 +39,14 @@ inline float from_bf16(uint16_t bits) {
     std::memcpy(&value, &wide, 4);
     return value;
 }
-inline F16 from_bf16(H16 bits) { return (F16)(__builtin_convertvector(bits, U16) << 16); }
+inline U16 widened(H16 bits) {
+#if defined(__AVX512F__)
+    return (U16)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)bits); // gcc makes five instructions of the other
+#else
+    return __builtin_convertvector(bits, U16);
+#endif
+}
+inline F16 from_bf16(H16 bits) { return (F16)(widened(bits) << 16); }
 
 // Rounds to nearest even, as torch does; NaN stays NaN.
 inline uint16_t to_bf16(float value) {
@@ -93,7 +100,13 @@ struct Fp32 {
     static inline Element write_one(float value) { return value; }
 };
 
-inline F16 larger(F16 left, F16 right) { return left > right ? left : right; }
+inline F16 larger(F16 left, F16 right) { // the right one where either is NaN
+#if defined(__AVX512F__)
+    return (F16)_mm512_maskz_max_ps(0xFFFF, (__m512)left, (__m512)right);
+#else
+    return left > right ? left : right;
+#endif
+}
 
 // 2^x by its whole part and a polynomial of the rest: relative error 1e-7; 0 far below, NaN where x is.
 inline F16 exp2(F16 x) {
