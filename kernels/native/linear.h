@@ -30,7 +30,7 @@ void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t
         int64_t row = 0, stripe = 0, done = 0, count = 0;
         const F16 (*sums)[PANELS] = nullptr;
     } waiting;
-    const auto finish_some = [&](int64_t most) {
+    const auto finish_some = [&](int64_t most) __attribute__((always_inline)) {
         for (; most > 0 && waiting.done < waiting.count; most--, waiting.done++) finish(waiting.row + waiting.done, waiting.stripe, waiting.sums[waiting.done]);
     };
     shape_for_pairs(at_once);
@@ -75,7 +75,7 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     if (goes_by_tiles<Kind>(num_inputs)) {
         for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
             product_by_tiles<Kind>(x + row * num_groups, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
-                                   [&](int64_t r, int64_t each, const F16 (&sums)[PANELS]) { finish(row + r, each, sums); });
+                                   [&](int64_t r, int64_t each, const F16 (&sums)[PANELS]) __attribute__((always_inline)) { finish(row + r, each, sums); });
         stripe = end;
     }
     for (; stripe < end; stripe++) {
@@ -95,17 +95,12 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
 template <typename Kind, typename Out>
 void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) {
-        for (int panel = 0; panel < PANELS; panel++) {
-            const int64_t at = (stripe * PANELS + panel) * LANES;
-            const F16 sum = sums[panel];
-            auto *to = y + row * num_outputs + at;
-            if (at + LANES <= num_outputs) {
-                Out::write(to, bias ? sum + load<F16>(bias + at) : sum);
-            } else {
-                for (int lane = 0; lane < num_outputs - at; lane++) to[lane] = Out::write_one(sum[lane] + (bias ? bias[at + lane] : 0.0f));
-            }
-        }
+    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
+        const int64_t first = stripe * PANELS * LANES, count = std::min<int64_t>(PANELS * LANES, num_outputs - first);
+        auto *to = y + row * num_outputs + first;
+        const float *own = bias ? bias + first : nullptr;
+        if (count == PANELS * LANES) return Out::write(to, own ? sums[0] + load<F16>(own) : sums[0], own ? sums[1] + load<F16>(own + LANES) : sums[1]);
+        for (int64_t at = 0; at < count; at++) to[at] = Out::write_one(sums[at / LANES][at % LANES] + (own ? own[at] : 0.0f));
     });
 }
 
@@ -113,7 +108,7 @@ void linear(const void *x, const void *packed, const float *bias, void *y_, int6
 template <typename Kind>
 void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) {
+    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
         const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;
         const F16 gate = Kind::rounded(own ? sums[0] + load<F16>(own) : sums[0]);
         const F16 up = Kind::rounded(own ? sums[1] + load<F16>(own + LANES) : sums[1]);

@@ -85,10 +85,11 @@ inline void tile_rows(const void *rows, int64_t x_stride, const Pair &pair, int6
         if constexpr (HAS_SECOND) zero_tile<2>(), zero_tile<3>();
     }
     const U16 *weights = pair.at;
-    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += pair.step) {
+    const int64_t second = pair.second, row_bytes = pair.row * sizeof(U16), step = pair.step;
+    for (int64_t input = 0; input < num_inputs; input += TILE_INPUTS, x += 2 * TILE_INPUTS, weights += step) {
         load_tile<ROWS_STAY, 4>(x, x_stride);
         if constexpr (HAS_SECOND) load_tile<ROWS_STAY, 5>(x + TILE_ROWS * x_stride, x_stride);
-        load_tile<!ROWS_STAY, 6>(weights, pair.row * sizeof(U16)), load_tile<!ROWS_STAY, 7>(weights + pair.second, pair.row * sizeof(U16));
+        load_tile<!ROWS_STAY, 6>(weights, row_bytes), load_tile<!ROWS_STAY, 7>(weights + second, row_bytes);
         multiply_tiles<0, 4, 6>(), multiply_tiles<1, 4, 7>();
         if constexpr (HAS_SECOND) multiply_tiles<2, 5, 6>(), multiply_tiles<3, 5, 7>();
         meanwhile();

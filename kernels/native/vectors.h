@@ -82,6 +82,13 @@ struct Bf16 {
     }
     static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
     static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
+    static inline void write(Element *at, F16 first, F16 second) {
+#if defined(__AVX512BF16__)
+        store(at, (H32)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+        write(at, first), write(at + LANES, second);
+#endif
+    }
     static inline F16 rounded(F16 value) { return from_bf16(to_bf16(value)); }
     static inline float read_one(Element value) { return from_bf16(value); }
     static inline Element write_one(float value) { return to_bf16(value); }
@@ -95,6 +102,7 @@ struct Fp32 {
     static inline F16 dot(F16 sum, U16 left, U16 right) { return sum + (F16)left * (F16)right; }
     static inline F16 read(const Element *at) { return load<F16>(at); }
     static inline void write(Element *at, F16 value) { store(at, value); }
+    static inline void write(Element *at, F16 first, F16 second) { store(at, first), store(at + LANES, second); }
     static inline F16 rounded(F16 value) { return value; }
     static inline float read_one(Element value) { return value; }
     static inline Element write_one(float value) { return value; }
