@@ -103,7 +103,7 @@ class Batch:
             self._seen.add(line.custom_id)
             try:
                 call = line.call()
-                # Not the runner's `run`: it makes a Ctrl-C that comes as it begins a CancelledError (CPython 3.11 to 3.13).
+                # Not the runner's `run`, in which CPython makes a CancelledError of a Ctrl-C that comes as it begins.
                 request = loop.run_until_complete(self._intake.accept(call.ask, self._intake.check(call.ask)))
                 self._engine.check(request.sampling)
             except PagewireError as error:

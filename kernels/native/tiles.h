@@ -15,6 +15,12 @@ namespace {
 
 constexpr int TILE_ROWS = 16, TILE_INPUTS = 32;
 
+// Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
+struct Pair {
+    const U16 *at;                   // [16, ...] of the first panel
+    int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
+};
+
 #if defined(__AMX_BF16__)
 
 // Asks the kernel for the tiles' registers, which it hands out to those that ask.
@@ -63,13 +69,7 @@ inline void shape_for_pairs(int64_t num_rows) {
     shape_tiles({first, first, second, second, first, second, TILE_ROWS, TILE_ROWS});
 }
 
-// Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
-struct Pair {
-    const U16 *at;           // [16, ...] of the first panel
-    int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
-};
-
-// Past the first cache, or not.
+// In the first cache, or past it.
 template <bool STAYS, int TILE> inline void load_tile(const void *at, int64_t stride) { STAYS ? load_tile<TILE>(at, stride) : stream_tile<TILE>(at, stride); }
 
 // Does `tile_pair` for more than 16 rows, or for fewer.
@@ -157,10 +157,6 @@ inline bool may_use_tiles() { return false; }
 inline void release_tiles() {}
 template <typename Kind> constexpr bool goes_by_tiles(int64_t) { return false; }
 inline void shape_for_pairs(int64_t) {}
-struct Pair {
-    const U16 *at;
-    int64_t second, row, step;
-};
 template <bool ADDS, bool ROWS_STAY, typename Meanwhile = Nothing>
 inline void tile_pair(int64_t, const void *, int64_t, const Pair &, int64_t, void *, int64_t, const Meanwhile & = {}) {}
 inline void shape_for_keys(int64_t) {}
