@@ -17,7 +17,7 @@ constexpr int TILE_ROWS = 16, TILE_INPUTS = 32;
 
 // Two panels of weights, side by side in what comes of them: where a step of 32 inputs of either lies.
 struct Pair {
-    const U16 *at;                   // [16, ...] of the first panel
+    const U16 *at;             // [16, ...] of the first panel
     int64_t second, row, step; // vectors: from it to the other panel, from one of its rows to the next, and to the next step
 };
 
