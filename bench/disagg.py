@@ -1,14 +1,16 @@
 """What prefilling in another pod costs one lonely request: 1P1D over colocated, on one machine, in one run.
 
 Each pod has one core and one engine thread: the prefill pod the first core, the decode pod and the colocated one the
-last. Requests come one at a time to systems that take turns, with prompts of random token ids that no cache has seen.
-At the client, which has no core of its own either: TTFT, from sending to the first token; the gap between token 0 and
-token 1; TPOT, the median of the later gaps. From the decode pod's report: how long bytes were on their way and how
-much of that decoding waited for. `--peer vllm=PYTHON` measures vLLM in the same way beside it, its pair over NIXL. Its
-servers poll when idle, so they are paused while others are measured; the pair does not get over a pause, and is
-measured by itself when all others are done. A short request to the same system goes before each measured one, as a
-cluster in use has it: a virtual machine's memory that rested for seconds is slow at first, and a prefill pod, which has
-nothing to do while answers are decoded, would pay for that, not for disaggregation. `--cold` leaves it out.
+last, and in every second round the other way round, because cores of one machine are not alike: 3 % apart were seen,
+which is all that the price may be. Peers stay where they are. Requests come one at a time to systems that take turns,
+with prompts of random token ids that no cache has seen. At the client, which has no core of its own either: TTFT, from
+sending to the first token; the gap between token 0 and token 1; TPOT, the median of the later gaps. From the decode
+pod's report: how long bytes were on their way and how much of that decoding waited for. `--peer vllm=PYTHON` measures
+vLLM in the same way beside it, its pair over NIXL. Its servers poll when idle, so they are paused while others are
+measured; the pair does not get over a pause, and is measured by itself when all others are done. A short request to
+the same system goes before each measured one, as a cluster in use has it: a virtual machine's memory that rested for
+seconds is slow at first, and a prefill pod, which has nothing to do while answers are decoded, would pay for that, not
+for disaggregation. `--cold` leaves it out.
 
     disaggregations-price   TTFT of the pair over that of its colocated pod, medians
     hand-over-gap           token 0 -> token 1 over TPOT, median over the requests
@@ -97,6 +99,9 @@ def measure(systems: Sequence[System], options: argparse.Namespace) -> Runs:
     for system in systems if pauses else ():
         _pause(system)
     for repeat in range(options.warmups + options.repeats):
+        for system in systems:
+            if isinstance(system, PagewireServers):
+                system.turn_cores(repeat % 2)
         for length in options.prompts:
             first = repeat % len(systems)
             for system in (*systems[first:], *systems[:first]):

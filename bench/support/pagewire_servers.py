@@ -37,9 +37,14 @@ class PagewireServers:
             raise RuntimeError(f"{name} did not start:\n{self._server.tail}")
         said: dict[str, Any] = json.loads(line)
         self._url: str = said["router"]["http"]
-        for role, core in cores.items():
-            for pod in said[role]:
-                pin(pod["pid"], [core])
+        self._cores = [(pod["pid"], core) for role, core in cores.items() for pod in said[role]]
+        self.turn_cores(0)
+
+    def turn_cores(self, num_cores: int) -> None:
+        """Move every pod `num_cores` of the machine's cores on from its own, around the end."""
+        cores = sorted(os.sched_getaffinity(0))
+        for pid, core in self._cores:
+            pin(pid, [cores[(cores.index(core) + num_cores) % len(cores)]])
 
     def run(self, prompt: Sequence[int], max_tokens: int) -> TokenStream:
         """Stream one completion; `own` of what comes back is the request's report and timelines."""
