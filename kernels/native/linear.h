@@ -4,9 +4,10 @@
 // some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
+#include "products.h"
 #include "rows.h"
+#include "scratch.h"
 #include "tiles.h"
-#include "vectors.h"
 #include <omp.h>
 
 namespace {

@@ -2,6 +2,8 @@
 //
 // Rounded where torch rounds: a sum, a norm and its product with the weight, a silu and its product with `up`.
 #pragma once
+#include "exponential.h"
+#include "scratch.h"
 #include "stored.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // How keys and values lie in a pool, whatever is computed with: kernels/kv_elements.py defines it, and this is bit for bit
 // the same. A quantised slot is `dim` codes of one byte, and behind them their scale, a bfloat16.
 #pragma once
-#include "vectors.h"
+#include "kinds.h"
 
 namespace {
 

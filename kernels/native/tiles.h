@@ -2,7 +2,7 @@
 // 32 inputs of a row at once and sums those at even and at odd places apart, so its bits differ from those of vectors: what
 // may be computed by tiles always is, however few the rows, so that a row is the same in any company.
 #pragma once
-#include "vectors.h"
+#include "products.h"
 #include <initializer_list>
 #if defined(__AMX_BF16__)
 #include <sys/syscall.h>

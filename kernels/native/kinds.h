@@ -1,0 +1,76 @@
+// Kinds of elements, bf16 and fp32: how they are read, written, rounded and multiplied. bf16 products are summed in fp32,
+// by the AVX512-BF16 instruction where there is one.
+#pragma once
+#include "vectors.h"
+
+namespace {
+
+inline float from_bf16(uint16_t bits) {
+    const uint32_t wide = uint32_t(bits) << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+}
+inline F16 from_bf16(H16 bits) { return (F16)(widened(bits) << 16); }
+
+// Rounds to nearest even, as torch does; NaN stays NaN.
+inline uint16_t to_bf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (value != value) return 0x7FC0;
+    return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+inline H16 to_bf16(F16 value) {
+#if defined(__AVX512BF16__)
+    return (H16)_mm512_cvtneps_pbh((__m512)value);
+#else
+    const U16 bits = (U16)value;
+    const U16 rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const I16 is_nan = value != value;
+    return __builtin_convertvector((U16)(is_nan & (I16)splat(0x7FC0u)) | (U16)(~is_nan & (I16)rounded), H16);
+#endif
+}
+
+// How elements of a type are multiplied: `STEP` of them at a time lie behind one another in a lane.
+struct Bf16 {
+    typedef uint16_t Element;
+    typedef uint32_t Group; // of STEP elements
+    static constexpr int STEP = 2;
+    static inline F16 dot(F16 sum, U16 left, Group right) { return dot(sum, left, splat(right)); }
+    static inline F16 dot(F16 sum, U16 left, U16 right) {
+#if defined(__AVX512BF16__)
+        return (F16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
+#else
+        sum += (F16)(left << 16) * (F16)(right << 16);
+        return sum + (F16)(left & 0xFFFF0000u) * (F16)(right & 0xFFFF0000u);
+#endif
+    }
+    static inline F16 read(const Element *at) { return from_bf16(load<H16>(at)); }
+    static inline void write(Element *at, F16 value) { store(at, to_bf16(value)); }
+    static inline void write(Element *at, F16 first, F16 second) {
+#if defined(__AVX512BF16__)
+        store(at, (H32)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+        write(at, first), write(at + LANES, second);
+#endif
+    }
+    static inline F16 rounded(F16 value) { return from_bf16(to_bf16(value)); }
+    static inline float read_one(Element value) { return from_bf16(value); }
+    static inline Element write_one(float value) { return to_bf16(value); }
+};
+
+struct Fp32 {
+    typedef float Element;
+    typedef float Group;
+    static constexpr int STEP = 1;
+    static inline F16 dot(F16 sum, U16 left, Group right) { return sum + (F16)left * splat(right); }
+    static inline F16 dot(F16 sum, U16 left, U16 right) { return sum + (F16)left * (F16)right; }
+    static inline F16 read(const Element *at) { return load<F16>(at); }
+    static inline void write(Element *at, F16 value) { store(at, value); }
+    static inline void write(Element *at, F16 first, F16 second) { store(at, first), store(at + LANES, second); }
+    static inline F16 rounded(F16 value) { return value; }
+    static inline float read_one(Element value) { return value; }
+    static inline Element write_one(float value) { return value; }
+};
+
+} // namespace

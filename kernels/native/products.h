@@ -1,0 +1,62 @@
+// Products of rows and panels by vectors, and how rows and panels are taken by as many as registers hold. A panel is 16
+// outputs' weights: a vector for each group of inputs.
+#pragma once
+#include "kinds.h"
+
+namespace {
+
+// Calls `each(std::integral_constant<int, count>)` for a count from 1 to MOST.
+template <int MOST, typename Each> inline void with_constant(int64_t count, const Each &each) {
+    if constexpr (MOST > 1)
+        if (count < MOST) return with_constant<MOST - 1>(count, each);
+    each(std::integral_constant<int, MOST>());
+}
+
+// Calls `each(std::integral_constant<int, ROWS>, row)` for parts of at most MOST rows, as equal as they can be.
+template <int MOST, typename Each> inline void in_parts(int64_t num_rows, const Each &each) {
+    int64_t row = 0;
+    for (int64_t left = (num_rows + MOST - 1) / MOST; left > 0; left--) {
+        const int64_t count = (num_rows - row + left - 1) / left;
+        with_constant<MOST>(count, [&](auto rows) { each(rows, row); });
+        row += count;
+    }
+}
+
+// Calls `each(std::integral_constant<int, count>, panel)` for `num_panels` panels, as many at once as there may be.
+template <typename Each> inline void each_panels(int64_t num_panels, const Each &each) {
+    int64_t panel = 0;
+    for (; panel + 4 <= num_panels; panel += 4) each(std::integral_constant<int, 4>(), panel);
+    for (; panel + 2 <= num_panels; panel += 2) each(std::integral_constant<int, 2>(), panel);
+    for (; panel < num_panels; panel++) each(std::integral_constant<int, 1>(), panel);
+}
+
+struct Nothing {
+    inline void operator()() const {}
+};
+
+// Adds to `sums` the products of `ROWS` rows, `x_stride` groups apart, and `COUNT` panels. A panel's groups lie
+// `group_stride` vectors apart, panels `panel_stride`. Each sum goes over the groups in order; `meanwhile` is done once
+// for each group.
+template <typename Kind, int ROWS, int COUNT, typename Meanwhile = Nothing>
+inline void add_tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+                     int64_t num_groups, F16 (&sums)[ROWS][COUNT], Meanwhile &&meanwhile = {}) {
+    for (int64_t group = 0; group < num_groups; group++) {
+        meanwhile();
+        U16 weights[COUNT];
+        for (int part = 0; part < COUNT; part++) weights[part] = panel[part * panel_stride + group * group_stride];
+        for (int row = 0; row < ROWS; row++)
+            for (int part = 0; part < COUNT; part++)
+                sums[row][part] = Kind::dot(sums[row][part], weights[part], x[row * x_stride + group]);
+    }
+}
+
+// Likewise, from zero.
+template <typename Kind, int ROWS, int COUNT, typename Meanwhile = Nothing>
+inline void tile(const typename Kind::Group *x, int64_t x_stride, const U16 *panel, int64_t panel_stride, int64_t group_stride,
+                 int64_t num_groups, F16 (&sums)[ROWS][COUNT], Meanwhile &&meanwhile = {}) {
+    for (int row = 0; row < ROWS; row++)
+        for (int part = 0; part < COUNT; part++) sums[row][part] = F16{};
+    add_tile<Kind, ROWS, COUNT>(x, x_stride, panel, panel_stride, group_stride, num_groups, sums, meanwhile);
+}
+
+} // namespace

@@ -1,0 +1,117 @@
+// Query rows of a task, head by head: what they ask, what they find in the tile at hand, and what they have summed so far.
+// Knows no keys. A row's probabilities are rounded to what is multiplied; its denominator sums them as they were before.
+#pragma once
+#include "exponential.h"
+#include "paged_kv.h"
+#include "products.h"
+#include "scratch.h"
+#include "shuffles.h"
+
+namespace {
+
+constexpr int PANELS_OF_SCORES = 4; // by as many at once their largest is found, which do not wait for one another
+constexpr int MOST_ROWS = 32;       // that have scores at once
+constexpr int SCORES = TILE_KEYS + 16, PROBABILITIES = TILE_KEYS + 32; // of a row: a power of two would crowd some lines of the first cache
+
+template <typename Kind> struct QueryRows {
+    typedef typename Kind::Element Element;
+    const int64_t dim, group; // query heads of a KV head
+    const float to_powers;    // of 2
+    const int64_t window;
+    int64_t num_rows = 0, first_position = 0; // of a KV head; where its first row stands
+    int64_t first_row = 0;                    // of the KV head at work, among those of all
+    Element *q;                               // [rows, D]
+    float *sums, *maxima, *denominators;      // [rows, D], [rows] each
+    float *scores;                            // [MOST_ROWS, SCORES]
+    Element *probabilities;                   // [MOST_ROWS, PROBABILITIES]
+
+    static size_t size(int64_t most_rows, int64_t dim) {
+        return Pieces::size<Element>((most_rows + LANES) * dim) + Pieces::size<float>(most_rows * dim) + 2 * Pieces::size<float>(most_rows) +
+               Pieces::size<float>(MOST_ROWS * SCORES) + Pieces::size<Element>(MOST_ROWS * PROBABILITIES);
+    }
+
+    QueryRows(const Attention &a, int64_t most_rows, Pieces &pieces)
+        : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), to_powers(a.scale * LOG2_E), window(a.window) {
+        q = pieces.take<Element>((most_rows + LANES) * dim); // sixteen are turned, however few there are
+        sums = pieces.take<float>(most_rows * dim);
+        maxima = pieces.take<float>(most_rows);
+        denominators = pieces.take<float>(most_rows);
+        scores = pieces.take<float>(MOST_ROWS * SCORES);
+        probabilities = pieces.take<Element>(MOST_ROWS * PROBABILITIES);
+    }
+
+    const Element *query(int64_t row) const { return q + (first_row + row) * dim; }
+    float *sum(int64_t row) const { return sums + (first_row + row) * dim; }
+
+    // Begins row `row` of all.
+    void begin(int64_t row, const Element *query) {
+        std::memset(sums + row * dim, 0, dim * sizeof(float));
+        std::memcpy(q + row * dim, query, dim * sizeof(Element));
+        maxima[row] = -std::numeric_limits<float>::infinity();
+        denominators[row] = 0;
+    }
+
+    // Writes what row `row` of all has found.
+    void finish(int64_t row, Element *to) const {
+        const F16 denominator = splat(denominators[row]);
+        each_panels(dim / LANES, [&](auto count, int64_t panel) {
+            F16 sum[count.value];
+            for (int p = 0; p < count.value; p++) sum[p] = load<F16>(sums + row * dim + (panel + p) * LANES) / denominator;
+            if constexpr (Kind::STEP == 2)
+                for (int p = 0; p + 2 <= count.value; p += 2) in_order(sum[p], sum[p + 1]);
+            for (int p = 0; p < count.value; p++) Kind::write(to + (panel + p) * LANES, sum[p]);
+        });
+    }
+
+    // Turns the scores of `count` rows of the head from `row` on, against `num_panels` of keys, into probabilities.
+    inline void weigh(int64_t row, int64_t count, int64_t first_key, int64_t num_panels) {
+        for (int64_t r = 0; r < count; r++) {
+            const int32_t last = int32_t(first_position + (row + r) / group - first_key);
+            const int32_t first = window ? last - int32_t(window) + 1 : std::numeric_limits<int32_t>::min();
+            weigh_row(first_row + row + r, first, last, scores + r * SCORES, num_panels, probabilities + r * PROBABILITIES);
+        }
+    }
+
+  private:
+    // Likewise of one row, which sees the keys of the tile from `first` to `last`; what it has summed so far is scaled down
+    // where it must be.
+    inline void weigh_row(int64_t row, int32_t first, int32_t last, float *scores, int64_t num_panels, Element *probability) {
+        const I16 ramp = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const F16 nothing = splat(-std::numeric_limits<float>::infinity());
+        F16 most[PANELS_OF_SCORES];
+        for (F16 &each : most) each = nothing;
+        for (int64_t from = 0; from < num_panels; from += PANELS_OF_SCORES)
+            for (int64_t panel = 0; panel < PANELS_OF_SCORES; panel++) {
+                const int32_t base = int32_t((from + panel) * LANES);
+                F16 score = load<F16>(scores + base);
+                if (base + LANES - 1 > last || base < first) {
+                    score = ((ramp + base <= last) & (ramp + base >= first)) ? score : nothing;
+                    store(scores + base, score);
+                }
+                most[panel] = larger(score, most[panel]);
+            }
+        const float before = maxima[row], maximum = std::max(before, max_of(larger(larger(most[0], most[1]), larger(most[2], most[3]))) * to_powers);
+        if (maximum == -std::numeric_limits<float>::infinity()) { // it sees nothing here
+            std::memset(probability, 0, num_panels * LANES * sizeof(Element));
+            return;
+        }
+        F16 total[PANELS_OF_SCORES] = {};
+        for (int64_t from = 0; from < num_panels; from += PANELS_OF_SCORES)
+            for (int64_t panel = 0; panel < PANELS_OF_SCORES; panel++) {
+                const int64_t at = (from + panel) * LANES;
+                const F16 value = exp2(load<F16>(scores + at) * splat(to_powers) - splat(maximum));
+                total[panel] += value;
+                Kind::write(probability + at, value);
+            }
+        if (maximum != before) {
+            const F16 shrink = exp2(splat(before - maximum));
+            float *sum = sums + row * dim;
+            denominators[row] *= shrink[0];
+            for (int64_t d = 0; d < dim; d += LANES) store(sum + d, load<F16>(sum + d) * shrink);
+            maxima[row] = maximum;
+        }
+        denominators[row] += sum_of(total[0] + total[1] + (total[2] + total[3]));
+    }
+};
+
+} // namespace
