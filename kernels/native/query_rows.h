@@ -73,6 +73,16 @@ template <typename Kind> struct QueryRows {
     }
 
   private:
+    // NaN where one of the scores is, or zero: what it does not see scores minus infinity.
+    static float sum_of_nans(const float *scores, int64_t num_panels) {
+        F16 sum{};
+        for (int64_t panel = 0; panel < num_panels; panel++) {
+            const F16 score = load<F16>(scores + panel * LANES);
+            sum += score != score ? score : F16{};
+        }
+        return sum_of(sum);
+    }
+
     // Likewise of one row, which sees the keys of the tile from `first` to `last`; what it has summed so far is scaled down
     // where it must be.
     inline void weigh_row(int64_t row, int32_t first, int32_t last, float *scores, int64_t num_panels, Element *probability) {
@@ -91,8 +101,9 @@ template <typename Kind> struct QueryRows {
                 most[panel] = larger(score, most[panel]);
             }
         const float before = maxima[row], maximum = std::max(before, max_of(larger(larger(most[0], most[1]), larger(most[2], most[3]))) * to_powers);
-        if (maximum == -std::numeric_limits<float>::infinity()) { // it sees nothing here
+        if (maximum == -std::numeric_limits<float>::infinity()) { // it sees nothing here, or nothing but NaN, which no maximum is
             std::memset(probability, 0, num_panels * LANES * sizeof(Element));
+            denominators[row] += sum_of_nans(scores, num_panels);
             return;
         }
         F16 total[PANELS_OF_SCORES] = {};
