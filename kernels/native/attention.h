@@ -6,8 +6,8 @@
 #pragma once
 #include "attention_by_tiles.h"
 #include "attention_by_vectors.h"
+#include "team.h"
 #include <atomic>
-#include <omp.h>
 #include <vector>
 
 namespace {
@@ -70,10 +70,10 @@ template <typename Kind> struct Worker {
     }
 };
 
-// The threads of a region take tasks by turns: `taken` counts them, from 0, for all of them.
-template <typename Kind> void attention(const Attention &a, std::atomic<int64_t> &taken) {
+// The threads of a team take tasks by turns: `taken` counts them, from 0, for all of them.
+template <typename Kind> void attention(const Attention &a, std::atomic<int64_t> &taken, const Team &team) {
     const int64_t group = a.num_q_heads / a.num_kv_heads;
-    const bool are_many = a.num_sequences >= 4 * omp_get_num_threads(), by_tiles = goes_by_tiles<Kind>(a.head_dim);
+    const bool are_many = a.num_sequences >= 4 * team.parts, by_tiles = goes_by_tiles<Kind>(a.head_dim);
     std::vector<Task> tasks;
     int64_t num_rows = 0; // of the largest
     for (int64_t sequence = 0; sequence < a.num_sequences; sequence++) {
@@ -95,7 +95,7 @@ template <typename Kind> void attention(const Attention &a, std::atomic<int64_t>
         next = take();
         worker.run(*task, next);
     }
-#pragma omp barrier
+    team.meet();
 }
 
 } // namespace

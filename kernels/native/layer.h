@@ -8,6 +8,10 @@
 
 namespace {
 
+constexpr int MANY_ROWS = 192;    // of each thread: it may read all weights for itself
+constexpr int ROWS_AT_ONCE = 256; // through a layer, about: what they become stays in the second cache
+constexpr int ROWS_MULTIPLE = 2 * TILE_ROWS;
+
 struct Layer {
     const void *input_norm, *qkv, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down; // matrices packed; no q_norm: null
     const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;                       // or null
@@ -24,44 +28,84 @@ struct Pass {
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
 };
 
+// Rows of a pass, from and up to, that are computed through a layer some at a time, as if there were no others.
+struct Share {
+    int64_t first, end, at_once;
+
+    // All of them, at once.
+    static Share whole(int64_t num_rows) { return {0, num_rows, std::max<int64_t>(num_rows, 1)}; }
+
+    // A team's part of many, in parts as equal as they can be.
+    static Share of_many(int64_t num_rows, const Team &team) {
+        const auto up = [](int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple; };
+        const int64_t pieces = up(num_rows, ROWS_MULTIPLE), first = team.first(pieces) * ROWS_MULTIPLE, end = std::min(num_rows, team.end(pieces) * ROWS_MULTIPLE);
+        const int64_t parts = std::max<int64_t>((end - first + ROWS_AT_ONCE / 2) / ROWS_AT_ONCE, 1);
+        return {first, end, up(up(end - first, parts), ROWS_MULTIPLE) * ROWS_MULTIPLE};
+    }
+
+    // Calls `visit` with each pass over some of them. They have scratch in common where nobody reads it afterwards.
+    template <typename Element, typename Visit> void each(const Pass &whole, const Layer &w, const Visit &visit) const {
+        const int64_t q_size = w.num_q_heads * w.head_dim, half = w.head_dim / 2;
+        for (int64_t row = first; row < end; row += at_once) {
+            Pass p = whole;
+            const auto skip = [&](void *&at, int64_t row, int64_t width) { at = static_cast<Element *>(at) + row * width; };
+            skip(p.hidden, row, w.hidden_size), skip(p.residual, row, w.hidden_size), skip(p.rotated, row, q_size), skip(p.attended, row, q_size);
+            skip(p.normed, first, w.hidden_size), skip(p.qkv, first, q_size + 2 * w.num_kv_heads * w.head_dim), skip(p.inner, first, w.inner_size);
+            p.cos += row * half, p.sin += row * half, p.slots += row, p.num_rows = std::min(at_once, end - row);
+            visit(p);
+        }
+    }
+};
+
 // Up to attention: `rotated` and the pool have what it reads. Before the first layer there is no `residual`.
-template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *kv, bool is_first) {
+template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *kv, bool is_first, const Team &team) {
     typedef typename Kind::Element Element;
     const int64_t q_size = w.num_q_heads * w.head_dim, kv_size = w.num_kv_heads * w.head_dim, row = q_size + 2 * kv_size;
     auto *q = static_cast<Element *>(p.qkv), *k = q + q_size, *v = k + kv_size;
     if (is_first) {
-#pragma omp single
-        std::memcpy(p.residual, p.hidden, p.num_rows * w.hidden_size * sizeof(Element));
+        const int64_t first = team.first(p.num_rows) * w.hidden_size, end = team.end(p.num_rows) * w.hidden_size;
+        std::memcpy(static_cast<Element *>(p.residual) + first, static_cast<const Element *>(p.hidden) + first, (end - first) * sizeof(Element));
     }
-    rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
-    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row);
+    rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
+    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row, team);
     if (w.q_norm) {
-        rms_norm<Kind>(q, nullptr, w.q_norm, q, nullptr, p.num_rows, w.num_q_heads, w.head_dim, row, row, w.eps);
-        rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps);
+        rms_norm<Kind>(q, nullptr, w.q_norm, q, nullptr, p.num_rows, w.num_q_heads, w.head_dim, row, row, w.eps, team);
+        rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps, team);
     }
     append_kv<Kind>({q, k, v, p.rotated, kv, p.cos, p.sin, p.slots, p.num_rows, w.num_q_heads, w.num_kv_heads, w.head_dim, p.block_size,
-                     row, row, row, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored});
+                     row, row, row, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored}, team);
 }
 
 // From `attended` on: `hidden` becomes the layer's output and `residual` what it is to be added to.
-template <typename Kind> void layer_after(const Layer &w, const Pass &p) {
-    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, w.num_q_heads * w.head_dim, w.hidden_size);
-    rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps);
-    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size);
-    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size);
+template <typename Kind> void layer_after(const Layer &w, const Pass &p, const Team &team) {
+    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, w.num_q_heads * w.head_dim, w.hidden_size, team);
+    rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
+    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size, team);
+    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size, team);
 }
 
-// Layers one after another, `layer_bytes` apart in the pool; `taken` is a counter for each.
+// Layers one after another, `layer_bytes` apart in the pool; `taken` is a counter for each. Of few rows, threads divide
+// the outputs, so that each weight is read once; of many, the rows: what one has computed is then read by itself, some
+// rows at a time, from its own second cache.
 template <typename Kind>
-void layers(const Layer *weights, int64_t count, const Pass &p, void *kv_, int64_t layer_bytes, bool is_first, std::atomic<int64_t> *taken) {
+void layers(const Layer *weights, int64_t count, const Pass &p, void *kv_, int64_t layer_bytes, bool is_first, std::atomic<int64_t> *taken, const Team &team) {
+    typedef typename Kind::Element Element;
+    const bool are_many = p.num_rows >= MANY_ROWS * team.parts;
+    const Share share = are_many ? Share::of_many(p.num_rows, team) : Share::whole(p.num_rows);
+    const Team own = are_many ? Team{} : team;
+    const auto kv = [&](int64_t number) { return static_cast<uint8_t *>(kv_) + number * layer_bytes; };
+    share.each<Element>(p, weights[0], [&](const Pass &rows) { layer_before<Kind>(weights[0], rows, kv(0), is_first, own); });
     for (int64_t number = 0; number < count; number++) {
         const Layer &w = weights[number];
-        uint8_t *kv = static_cast<uint8_t *>(kv_) + number * layer_bytes;
-        layer_before<Kind>(w, p, kv, is_first && number == 0);
-        attention<Kind>({p.rotated, kv, p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                         w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken[number]);
-        layer_after<Kind>(w, p);
+        if (are_many) team.meet();
+        attention<Kind>({p.rotated, kv(number), p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
+                         w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken[number], team);
+        share.each<Element>(p, w, [&](const Pass &rows) {
+            layer_after<Kind>(w, rows, own);
+            if (number + 1 < count) layer_before<Kind>(weights[number + 1], rows, kv(number + 1), false, own);
+        });
     }
+    if (are_many) team.meet();
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// Linears over prepacked weights. The threads of a region divide the outputs among them.
+// Linears over prepacked weights. A team divides the outputs.
 //
 // Packed weights: stripes of 32 outputs, `[ceil(N / 32), K / STEP, 32, STEP]`, zeros behind the last output: who does
 // some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
@@ -6,9 +6,9 @@
 #pragma once
 #include "products.h"
 #include "rows.h"
+#include "team.h"
 #include "scratch.h"
 #include "tiles.h"
-#include <omp.h>
 
 namespace {
 
@@ -65,14 +65,13 @@ void product_by_tiles(const typename Kind::Group *x, const U16 *stripes, int64_t
 
 // Calls `finish(row, stripe, sums)` with the sums of a row and a stripe.
 template <typename Kind, typename Finish>
-void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Finish &finish) {
+void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
     const auto *x = static_cast<const typename Kind::Group *>(x_);
     if (num_rows == 0) return; // for all threads: none waits
     const int64_t num_groups = num_inputs / Kind::STEP, size = PANELS * num_groups;
-    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), num_threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    const int64_t end = num_stripes * (thread + 1) / num_threads;
+    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES), end = team.end(num_stripes);
     const auto *stripes = static_cast<const U16 *>(packed);
-    int64_t stripe = num_stripes * thread / num_threads;
+    int64_t stripe = team.first(num_stripes);
     if (goes_by_tiles<Kind>(num_inputs)) {
         for (int64_t row = 0; row < num_rows; row += TILE_ROWS_AT_ONCE)
             product_by_tiles<Kind>(x + row * num_groups, stripes, std::min<int64_t>(TILE_ROWS_AT_ONCE, num_rows - row), num_inputs, stripe, end,
@@ -90,13 +89,13 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
     }
-#pragma omp barrier
+    team.meet();
 }
 
 template <typename Kind, typename Out>
-void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs) {
+void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
         const int64_t first = stripe * PANELS * LANES, count = std::min<int64_t>(PANELS * LANES, num_outputs - first);
         auto *to = y + row * num_outputs + first;
         const float *own = bias ? bias + first : nullptr;
@@ -107,9 +106,9 @@ void linear(const void *x, const void *packed, const float *bias, void *y_, int6
 
 // silu(gate) * up of `[T, K]`: the weight's panels are one of gate and one of up by turns, `size` outputs of each.
 template <typename Kind>
-void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size) {
+void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
         const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;
         const F16 gate = Kind::rounded(own ? sums[0] + load<F16>(own) : sums[0]);
         const F16 up = Kind::rounded(own ? sums[1] + load<F16>(own + LANES) : sums[1]);

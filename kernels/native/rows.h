@@ -1,21 +1,22 @@
-// What is done to rows: norms, the gated activation, rope and the writing of KV. The threads of a region divide the rows.
+// What is done to rows: norms, the gated activation, rope and the writing of KV. A team divides the rows.
 //
 // Rounded where torch rounds: a sum, a norm and its product with the weight, a silu and its product with `up`.
 #pragma once
 #include "exponential.h"
 #include "scratch.h"
 #include "stored.h"
+#include "team.h"
 
 namespace {
 
 // `num_inner` rows side by side, `num_outer` times, `stride` elements apart in x and `normed_stride` in what comes of them.
 template <typename Kind>
 void rms_norm(const void *x_, const void *residual_, const void *weight_, void *normed_, void *total_, int64_t num_outer, int64_t num_inner,
-              int64_t size, int64_t stride, int64_t normed_stride, float eps) {
+              int64_t size, int64_t stride, int64_t normed_stride, float eps, const Team &team) {
     typedef typename Kind::Element Element;
     const auto *weight = static_cast<const Element *>(weight_);
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < num_outer * num_inner; row++) {
+    const int64_t num_rows = num_outer * num_inner;
+    for (int64_t row = team.first(num_rows); row < team.end(num_rows); row++) {
         const int64_t outer = row / num_inner, inner = row % num_inner;
         const Element *x = static_cast<const Element *>(x_) + outer * stride + inner * size;
         Element *normed = static_cast<Element *>(normed_) + outer * normed_stride + inner * size;
@@ -36,20 +37,21 @@ void rms_norm(const void *x_, const void *residual_, const void *weight_, void *
         for (int64_t at = 0; at < size; at += LANES)
             Kind::write(normed + at, Kind::rounded(Kind::read(x + at) * splat(factor)) * Kind::read(weight + at));
     }
+    team.meet();
 }
 
 template <typename Kind> inline F16 silu(F16 x) { return Kind::rounded(x * sigmoid<Kind>(x)); }
 
-template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size) {
+template <typename Kind> void silu_and_mul(const void *gate_up_, void *out_, int64_t num_rows, int64_t size, const Team &team) {
     typedef typename Kind::Element Element;
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < num_rows; row++) {
+    for (int64_t row = team.first(num_rows); row < team.end(num_rows); row++) {
         const Element *gate = static_cast<const Element *>(gate_up_) + row * 2 * size, *up = gate + size;
         Element *out = static_cast<Element *>(out_) + row * size;
         for (int64_t at = 0; at < size; at += LANES) {
             Kind::write(out + at, silu<Kind>(Kind::read(gate + at)) * Kind::read(up + at));
         }
     }
+    team.meet();
 }
 
 struct Append {
@@ -75,11 +77,10 @@ template <typename Kind> inline void rotate(const typename Kind::Element *from, 
     }
 }
 
-template <typename Kind> void append_kv(const Append &a) {
+template <typename Kind> void append_kv(const Append &a, const Team &team) {
     typedef typename Kind::Element Element;
     const int64_t dim = a.head_dim, half = dim / 2;
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < a.num_rows; row++) {
+    for (int64_t row = team.first(a.num_rows); row < team.end(a.num_rows); row++) {
         const float *cos = a.cos + row * half, *sin = a.sin + row * half;
         const Element *q = static_cast<const Element *>(a.q) + row * a.q_stride;
         const Element *k = static_cast<const Element *>(a.k) + row * a.k_stride;
@@ -99,6 +100,7 @@ template <typename Kind> void append_kv(const Append &a) {
             }
         }
     }
+    team.meet();
 }
 
 } // namespace
