@@ -6,6 +6,7 @@ without a token hold NaN.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import kernel_definition as definition
@@ -59,6 +60,8 @@ def run(
     pool: torch.Tensor,
     parts: list[tuple[torch.Tensor, int, list[int]]],
     spilled: Spilled | None = None,
+    *,
+    is_heard: bool = True,
 ) -> list[torch.Tensor]:
     """Compute a batch of (embeddings [n, H], where they start, the sequence's blocks); return each part's rows."""
     width = max(len(blocks) for _, _, blocks in parts)
@@ -78,8 +81,9 @@ def run(
     )
     batch = StackBatch(ragged=ragged, slots=torch.tensor(slots), cos=cos, sin=sin)
     heard: list[int] = []
-    hidden, residual = stack(torch.cat([x for x, _, _ in parts]), batch, pool, heard.append)
-    assert heard == list(range(LAYERS))
+    on_layer = heard.append if is_heard else None
+    hidden, residual = stack(torch.cat([x for x, _, _ in parts]), batch, pool, on_layer)
+    assert heard == (list(range(LAYERS)) if is_heard else [])
     return list(torch.split((hidden.float() + residual.float()), list(lengths)))
 
 
@@ -122,6 +126,43 @@ def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
     # Two layers of it; a key that rounds to another code is a sixteenth away.
     tolerance = 10 * definition.TOLERANCE[dtype if kept is None else torch.bfloat16]
     torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """On how many threads native ops compute meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    try:
+        yield request.param
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lengths", [(1, 190), (383,), (400, 33, 2), (1000, 100)])
+def test_many_rows_are_the_ops_bit_for_bit_on_any_threads(
+    threads: int, build: str, dtype: torch.dtype, lengths: tuple[int, ...]
+) -> None:
+    torch.manual_seed(2)
+    backend = native_backend(build)
+    layers = weights(dtype, biases=True, qk_norm=True)
+    stack, composed = backend.decoder_stack(layers, SHAPE), ComposedStack(backend, layers, SHAPE)
+    assert isinstance(stack, CpuStack)
+    parts, num_blocks = [], 0
+    for length in lengths:
+        blocks = list(range(num_blocks, num_blocks + -(-length // BLOCK)))[::-1]
+        num_blocks += len(blocks)
+        parts.append((torch.randn(length, HIDDEN).to(dtype), 0, blocks))
+    results, pools = [], []
+    for each, is_heard in ((composed, True), (stack, True), (stack, False)):
+        pool = empty_pool(num_blocks, dtype)
+        results.append(torch.cat(run(each, pool, [(x.clone(), at, blocks) for x, at, blocks in parts], is_heard=is_heard)))
+        pools.append(pool.nan_to_num(9.0))
+    for result, pool in zip(results[1:], pools[1:], strict=True):
+        assert torch.equal(result, results[0])
+        assert torch.equal(pool, pools[0])
 
 
 @pytest.mark.parametrize("build", BUILDS)
