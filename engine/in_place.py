@@ -103,7 +103,7 @@ class Completion:
 
 @dataclass(slots=True, kw_only=True)
 class _Stream:
-    """A sequence that runs, and what it has said."""
+    """A sequence that runs, and what it has said: its text at the end at once, where no stop string may be in it."""
 
     sampling: SamplingParams
     stream: TextStream
@@ -116,13 +116,20 @@ class _Stream:
     score: float | None = None
 
     def hear(self, record: TokenRecord) -> None:
+        self.cumulative_logprob, self.score = record.cumulative_logprob, record.score
+        self.finish_reason = record.finish_reason
+        if not self.stream.has_stops:
+            self.tokens += record.tokens
+            self.logprobs += record.logprobs
+            if self.finish_reason is not None:
+                self.texts.append(self.stream.whole(self.tokens, self.finish_reason))
+            return
         piece = self.stream.push(record.tokens, record.finish_reason)
         self.texts.append(piece.text)
-        self.tokens.extend(piece.tokens)
-        self.logprobs.extend(record.logprobs[: len(piece.tokens)])
-        self.stop_text = piece.stop_text
-        self.cumulative_logprob, self.score = record.cumulative_logprob, record.score
-        self.finish_reason = FinishReason.STOP if piece.stop_text is not None else record.finish_reason
+        self.tokens += piece.tokens
+        self.logprobs += record.logprobs[: len(piece.tokens)]
+        if piece.stop_text is not None:
+            self.stop_text, self.finish_reason = piece.stop_text, FinishReason.STOP
 
     def output(self) -> Output:
         if self.finish_reason is None:

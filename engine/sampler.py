@@ -78,7 +78,7 @@ class Sampler:
 
     def _edited(self, logits: torch.Tensor, draws: dict[str, Draw]) -> torch.Tensor:
         edits = self._edits.build(draws, logits.shape[1])
-        return logits if edits is None else self._backend.edit_logits(logits, edits)
+        return logits if edits is None else self._backend.edit_logits(logits.float(), edits)
 
 
 def _places(batch: Batch, chosen: Container[str]) -> torch.Tensor:

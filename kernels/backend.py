@@ -113,7 +113,7 @@ class Backend(Protocol):
         ...
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
-        """Return a token per row of logits `[n, V]` fp32; a row's token depends on that row alone.
+        """Return a token per row of logits `[n, V]`; a row's token depends on that row alone.
 
         Raises ValueError for a row without a finite maximum: the model produced no distribution.
         """

@@ -16,13 +16,14 @@ import torch
 
 from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
-from pagewire.kernels import kv_elements
+from pagewire.kernels import kv_elements, sampling
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.torch_backend import TorchBackend
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
@@ -188,6 +189,21 @@ class CpuBackend(TorchBackend):
         )  # fmt: skip
         self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
         return out
+
+    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
+        """Return a token per row of logits `[n, V]`."""
+        return sampling.sample(logits, rows, self._largest)
+
+    def _largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        num_rows, size = logits.shape
+        if logits.dtype not in STEP or size % LANES or not logits.is_contiguous():
+            return sampling.largest(logits)
+        values, places = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+        arguments = (_POINTER, _INT, _INT, _POINTER, _POINTER)
+        self._function("largest", logits.dtype, arguments)(
+            logits.data_ptr(), num_rows, size, values.data_ptr(), places.data_ptr()
+        )
+        return values, places
 
     def _function(self, name: str, dtype: torch.dtype, arguments: tuple[type, ...]) -> Callable[..., None]:
         function = getattr(self._library, f"{name}_{SUFFIX[dtype]}")

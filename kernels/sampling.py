@@ -10,6 +10,7 @@ state. Invariant: no row's result depends on its neighbours, to the last bit: su
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -19,14 +20,27 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _TILE_BYTES = 1 << 21  # of float64 logits: what is done to them stays in a core's cache
-_PART = 128  # of a vocabulary, in which the largest logit is looked for alone; most are a multiple of it
-_FEW = 8  # rows for which that takes longer
 _UNIFORM_BITS = 52  # the widest for which (2^bits - 1/2) / 2^bits is still below 1 in float64
 
 
-def sample(logits: torch.Tensor, rows: SamplingRows) -> list[int]:
-    """Return a token for each row of logits `[n, V]` fp32, where -inf is never chosen; see `Backend.sample`."""
-    best, likeliest = _best(logits)  # the token answers greedy rows, its logit shows a broken row
+Largest = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest of each row `[n, V]` and where it is, the first of equals: `[n]` each.
+
+    NaN where a row has one.
+    """
+    best = logits.max(dim=-1)
+    return best.values, best.indices
+
+
+def sample(logits: torch.Tensor, rows: SamplingRows, find_largest: Largest = largest) -> list[int]:
+    """Return a token for each row of logits `[n, V]`, where -inf is never chosen; see `Backend.sample`.
+
+    `find_largest` does what `largest` does.
+    """
+    best, likeliest = find_largest(logits)  # the token answers greedy rows, its logit shows a broken row
     for row, value in enumerate(best.tolist()):
         if not math.isfinite(value):
             raise ValueError(f"row {row} of the logits has no finite maximum")
@@ -43,19 +57,6 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         for row, token in zip(tile, draw(some, rows.take(tile)).tolist(), strict=True):
             tokens[row] = token
     return tokens
-
-
-def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest of each row `[n, V]` and where it is: `[n]` each."""
-    vocab_size = logits.shape[1]
-    if logits.device.type != "cpu" or len(logits) < _FEW or vocab_size % _PART:
-        best = logits.max(dim=-1)
-        return best.values, best.indices
-    # torch finds how large the largest is in a twentieth of the time in which it finds where; each call has its price.
-    parts = logits.view(-1, vocab_size // _PART, _PART)
-    values, part = parts.amax(dim=-1).max(dim=-1)
-    inside = parts[torch.arange(len(parts)), part].argmax(dim=-1)
-    return values, part * _PART + inside
 
 
 def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:

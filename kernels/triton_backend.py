@@ -99,7 +99,7 @@ class TritonBackend(TorchBackend):
 
     def sample_on_device(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         """Return a token per row of logits `[n, V]`: `[n]` int64 where they are, -1 for a row without a maximum."""
-        return sampling.sample(logits, rows)
+        return sampling.sample(logits.float(), rows)
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""

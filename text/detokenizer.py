@@ -9,7 +9,7 @@ Invariant: the concatenation of everything returned, `finish()` included, is `de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 
 REPLACEMENT = "\ufffd"
 # A window this long is cut back to its last readable tokens: the cost of a token stays bounded however long the text.
@@ -56,6 +56,10 @@ class Detokenizer:
         self._ids = []
         self._sent = 0
         return piece
+
+    def whole(self, token_ids: Iterable[int]) -> str:
+        """Return the text of all tokens of a stream that none was pushed to: what the pieces would add up to."""
+        return self._decode([token_id for token_id in token_ids if token_id not in self._silent_ids])
 
     def _cut(self, text: str) -> None:
         # The window keeps a tail that reads the same alone as in its place: a start of text may be decoded differently

@@ -7,6 +7,7 @@ unless that is to stay.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagewire.core.sampling import FinishReason
@@ -51,8 +52,7 @@ class TextStream:
 
     def push(self, tokens: tuple[int, ...], finish_reason: FinishReason | None) -> Piece:
         """Take the next tokens; `finish_reason` is set with the last ones. Tokens behind a match are not consumed."""
-        # The token that a stop rule matched (the end of sequence, say) has no place in the text.
-        spoken = tokens[:-1] if finish_reason is FinishReason.STOP and not self._with_stop else tokens
+        spoken = self._spoken(tokens, finish_reason)
         if self._stops is None:
             text = "".join([self._detokenizer.push(token) for token in spoken])
             return Piece(text=text if finish_reason is None else text + self._detokenizer.finish(), tokens=tokens)
@@ -77,3 +77,16 @@ class TextStream:
         elif self._with_stop:
             text += passed.matched
         return Piece(text=text, tokens=tokens, stop_text=passed.matched)
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether a stop string may end it, so that somebody has to look at each token's text."""
+        return self._stops is not None
+
+    def whole(self, tokens: Sequence[int], finish_reason: FinishReason) -> str:
+        """Return the text of all tokens of a sequence without stop strings, of which none was pushed."""
+        return self._detokenizer.whole(self._spoken(tokens, finish_reason))
+
+    def _spoken(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Sequence[int]:
+        # The token that a stop rule matched (the end of sequence, say) has no place in the text.
+        return tokens[:-1] if finish_reason is FinishReason.STOP and not self._with_stop else tokens

@@ -22,7 +22,7 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
-        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
+        """Write the KV of the batch's tokens to the pool; return logits `[n, V]` of its `logit_rows`.
 
         `wrote` hears of each layer, in order, once the KV of that layer is in the pool.
         """

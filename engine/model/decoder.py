@@ -45,7 +45,7 @@ class Decoder:
         return self._stack.arithmetic
 
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
-        """Write the KV of the batch's tokens to the pool; return fp32 logits `[n, V]` of its `logit_rows`.
+        """Write the KV of the batch's tokens to the pool; return logits `[n, V]` of its `logit_rows`.
 
         `wrote` hears of each layer, in order, once the KV of that layer is in the pool.
         """
@@ -55,4 +55,4 @@ class Decoder:
         hidden, residual = self._stack(hidden, rows, pool, wrote)
         drawn = batch.logit_rows
         normed, _ = self._backend.rms_norm(hidden[drawn], self._norm, self._norm_eps, residual[drawn])
-        return self._head(normed).float()
+        return self._head(normed)

@@ -158,7 +158,8 @@ def test_many_rows_are_the_ops_bit_for_bit_on_any_threads(
     results, pools = [], []
     for each, is_heard in ((composed, True), (stack, True), (stack, False)):
         pool = empty_pool(num_blocks, dtype)
-        results.append(torch.cat(run(each, pool, [(x.clone(), at, blocks) for x, at, blocks in parts], is_heard=is_heard)))
+        given = [(x.clone(), at, blocks) for x, at, blocks in parts]
+        results.append(torch.cat(run(each, pool, given, is_heard=is_heard)))
         pools.append(pool.nan_to_num(9.0))
     for result, pool in zip(results[1:], pools[1:], strict=True):
         assert torch.equal(result, results[0])

@@ -179,6 +179,7 @@ SENTENCEPIECE = _sentencepiece()
 def pieces_of(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[str]:
     byte_ids = {i for text, i in tokenizer.get_vocab().items() if text.startswith("<0x")}
     detokenizer = Detokenizer(tokenizer.decode, silent_ids={0, 1, 2}, byte_ids=byte_ids)
+    assert detokenizer.whole(ids) == tokenizer.decode(ids)
     return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()]
 
 
