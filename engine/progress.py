@@ -7,7 +7,7 @@ registered; the partial tail block stays private.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagewire.core.engine_messages import ChunkDone, SequenceEnd
 from pagewire.core.errors import ErrorInfo, InvalidRequest
@@ -112,23 +112,25 @@ def _found(spec: SequenceSpec, index: int, hypothesis: Hypothesis) -> TokenRecor
 
 
 def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) -> TokenRecord:
-    record = _record(sequence.spec, sequence.index, len(sequence.output), computed)
-    sequence.output += record.tokens
+    position, token = len(sequence.output), computed.token
+    assert token is not None, "a sequence that draws is given a token"
+    sequence.output.append(token)
     reason = _reason(scheduler, sequence, sequence.output)
     if reason is not None:
         scheduler.remove(sequence)
-    return replace(record, finish_reason=reason)
+    return _record(sequence.spec, sequence.index, position, computed, reason)
 
 
 def _hand_off(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:
     """Say the first tokens of all sequences, which fork where they go on."""
     indices = [sequence.index, *(branch.index for branch in sequence.unforked)]
     first = [computed[name] for name in grant.draws()]
+    tokens = [each.token for each in first if each.token is not None]
+    reasons = [_reason(scheduler, sequence, [*sequence.output, token]) for token in tokens]
     records = [
-        _record(sequence.spec, index, len(sequence.output), each) for index, each in zip(indices, first, strict=True)
+        _record(sequence.spec, index, len(sequence.output), each, reason)
+        for index, each, reason in zip(indices, first, reasons, strict=True)
     ]
-    reasons = [_reason(scheduler, sequence, [*sequence.output, *record.tokens]) for record in records]
-    records = [replace(record, finish_reason=reason) for record, reason in zip(records, reasons, strict=True)]
     goes_on = None in reasons
     sequence.output += records[0].tokens
     # A request that its first tokens end ships nothing more.
@@ -145,11 +147,14 @@ def _reason(scheduler: Scheduler, sequence: Sequence, output: list[int]) -> Fini
     return finish_reason(output, sequence.num_prompt, sampling, limits.eos_token_ids, limits.max_model_len)
 
 
-def _record(spec: SequenceSpec, index: int, position: int, computed: Computed) -> TokenRecord:
+def _record(
+    spec: SequenceSpec, index: int, position: int, computed: Computed, reason: FinishReason | None = None
+) -> TokenRecord:
     return TokenRecord(
         request_id=spec.request_id,
         index=index,
         position=position,
+        finish_reason=reason,
         tokens=() if computed.token is None else (computed.token,),
         logprobs=() if computed.logprobs is None else (computed.logprobs,),
         prompt_logprobs=computed.prompt_logprobs,
