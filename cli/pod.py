@@ -95,7 +95,13 @@ class PodProcess:
             ends.push_async_callback(self._engine.close)
             config = self._config
             credentials = self._wire.credentials()
-            doors = await Doors.open(config.host, config.port, config.metrics_port, credentials=credentials)
+            doors = await Doors.open(
+                config.host,
+                config.port,
+                config.metrics_port,
+                credentials=credentials,
+                metrics_tls=config.metrics_context(),
+            )
             ends.push_async_callback(doors.close)
             while True:
                 front = self.front

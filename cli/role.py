@@ -11,6 +11,7 @@ import typer
 
 from pagewire.core.errors import Unavailable, from_cause
 from pagewire.core.messages import Role
+from pagewire.serving.tls import show
 
 WAIT_S = 600.0  # the router gives up before
 
@@ -33,8 +34,8 @@ def run(
     if (tls_cert is None) != (tls_key is None):
         raise ValueError("a certificate and its key are given together")
     context = ssl.create_default_context(cafile=tls_ca)
-    if tls_cert is not None:
-        context.load_cert_chain(tls_cert, tls_key)
+    if tls_cert is not None and tls_key is not None:
+        show(context, tls_cert, tls_key)
     try:
         answer = httpx.post(
             f"{router.rstrip('/')}/pods/{pod_id}/role",

@@ -64,6 +64,13 @@ def run(
         Path | None,
         typer.Option("--tls-ca", help="PEM file of the authority of the server's certificate", metavar="FILE"),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", help="PEM file of our certificate, for a server that asks for one", metavar="FILE"),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")
+    ] = None,
 ) -> None:
     """Play a workload against a running server and print what TTFT and TPOT came to, and what share met its SLO."""
     from pagewire.cli import slo_run
@@ -80,9 +87,12 @@ def run(
             vocabulary=parse_vocabulary(token_ids),
             is_chat=api == "chat",
         )
+        server = Server(
+            url=url, model=model, extends=not plain, api_key=api_key,
+            ca=str(tls_ca or ""), cert=str(tls_cert or ""), key=str(tls_key or ""),
+        )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    server = Server(url=url, model=model, extends=not plain, api_key=api_key, ca=str(tls_ca) if tls_ca else "")
     slo_run.execute(config, server, plan, records=records, summary=summary)
 
 

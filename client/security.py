@@ -8,6 +8,8 @@ from typing import Self
 
 import grpc
 
+_ENCRYPTED = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
@@ -25,6 +27,8 @@ class Tls:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("a client certificate and its key are given together")
+        if self.key is not None and any(mark in self.key for mark in _ENCRYPTED):
+            raise ValueError("the client's key is protected by a passphrase: store it without one")
 
     @classmethod
     def of_files(

@@ -195,8 +195,9 @@ class Front:
             ends.push_async_callback(_stop, publishing)
             self.lifecycle.ready()
             await doors.serving(self.lifecycle.is_ready)
+            scheme = "http" if config.metrics_tls == "off" else "https"
             on_ready({
-                "id": identity.peer_id, "grpc": doors.address, "metrics": f"http://{registration.metrics}/metrics",
+                "id": identity.peer_id, "grpc": doors.address, "metrics": f"{scheme}://{registration.metrics}/metrics",
                 "pid": os.getpid(), "role": identity.role.value,
             })  # fmt: skip
             await self._until_drained(doors, service, publisher, publishing)

@@ -165,12 +165,8 @@ class Router:
                 yield self._balancing(model).run()
 
     def reload(self) -> None:
-        """Read the key file and the certificate for HTTP callers again; all other certificates need no telling."""
+        """Read the key file again; certificates need no telling."""
         self.authenticator.reload()
-        try:
-            self.http.reload()
-        except OSError as error:
-            log.error("the certificate from before stays: %s", error)
 
     async def tell_health(self) -> None:
         """Say of the service if a request would be admitted and some pod could take it; the empty name is liveness."""

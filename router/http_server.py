@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from pagewire.serving.renewed_context import RenewedContext
 from pagewire.serving.tls import Tls
 
 BACKLOG = 2048
@@ -26,7 +26,6 @@ class HttpServer(uvicorn.Server):
     """Serves `app`, in the clear without `edge`."""
 
     def __init__(self, app: ASGIApp, edge: Tls | None) -> None:
-        self.edge = edge
         super().__init__(
             uvicorn.Config(
                 app,
@@ -45,12 +44,6 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone: the lifecycle decides when to stop."""
         yield
-
-    def reload(self) -> None:
-        """Read the certificate again; raises OSError, and the one from before stays."""
-        context = self.config.ssl if self.config.loaded else None  # else it is yet to be read
-        if self.edge is not None and context is not None:
-            context.load_cert_chain(self.edge.cert, self.edge.key)
 
 
 def listen(host: str, port: int, *, shares: bool = False, stall_s: float = 60.0) -> socket.socket:
@@ -82,7 +75,5 @@ def _ssl(edge: Tls | None) -> dict[str, Any]:
     """Return what uvicorn is told of the certificate that callers are met with."""
     if edge is None:
         return {}
-    told: dict[str, Any] = {"ssl_certfile": edge.cert, "ssl_keyfile": edge.key}
-    if edge.ca is not None:
-        told |= {"ssl_ca_certs": str(edge.ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return told
+    renewed = RenewedContext(edge)
+    return {"ssl_context_factory": lambda _config, _default: renewed.context}

@@ -6,6 +6,7 @@ while nothing is behind the doors health says NOT_SERVING, and whoever calls is 
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,14 +31,20 @@ class Doors:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, metrics_port: int, *, credentials: grpc.ServerCredentials | None = None
+        cls,
+        host: str,
+        port: int,
+        metrics_port: int,
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+        metrics_tls: ssl.SSLContext | None = None,
     ) -> Doors:
-        """Listen on both, 0 for a free port; gRPC in the clear without credentials. OSError where a port is taken."""
+        """Listen on both, 0 for a free port; in the clear with nothing to show. OSError where a port is taken."""
         hall, shown = _Hall(), _Shown()
         server = GrpcServer(host, port, [hall], credentials=credentials)
         await server.start()
         try:
-            http = HttpPort.open(host, metrics_port, shown, lambda: shown.is_serving)
+            http = HttpPort.open(host, metrics_port, shown, lambda: shown.is_serving, tls=metrics_tls)
         except OSError:
             await server.stop(0.0)
             raise

@@ -1,20 +1,24 @@
-"""A pod's HTTP port: /metrics, /health and /live, from a thread, in the clear.
+"""A pod's HTTP port: /metrics, /health and /live, from threads, in the clear unless there is a TLS context.
 
 For whoever watches a pod from outside and speaks no gRPC, or not the cluster's TLS: Prometheus, Kubernetes, a
-person. Knows no service. Invariant: /health is 200 while the gRPC health service would say SERVING, /live while the
-event loop turns, and what neither of them nor /metrics is, is 404.
+person. Knows no service. Invariants: /health is 200 while the gRPC health service would say SERVING, /live while the
+event loop turns, and what neither of them nor /metrics is, is 404; who says nothing, or half a request, keeps a thread
+for a bounded time, and only so many do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,7 +28,11 @@ from pagewire.serving.metrics import Shown
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+log = logging.getLogger(__name__)
+
 TURN_S = 3.0  # how long the event loop may take to come round
+SILENCE_S = 10.0  # how long a caller may say nothing, within a handshake or a request
+MAX_CALLERS = 64  # at once; who comes then is hung up on
 
 
 class HttpPort:
@@ -35,13 +43,22 @@ class HttpPort:
         self.port = server.server_port
 
     @classmethod
-    def open(cls, host: str, port: int, shown: Shown, is_serving: Callable[[], bool]) -> HttpPort:
+    def open(
+        cls,
+        host: str,
+        port: int,
+        shown: Shown,
+        is_serving: Callable[[], bool],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> HttpPort:
         """Listen, 0 for a free port; call on the running event loop. Raises OSError where the port is taken."""
         registry = CollectorRegistry()
         registry.register(shown)  # type: ignore[arg-type]
         app = _Pages(registry, is_serving, asyncio.get_running_loop())
         kind = _Server6 if ":" in host else _Server
         server = make_server(host, port, app, kind, _Silent)
+        server.tls = tls
         threading.Thread(target=server.serve_forever, name="http-port", daemon=True).start()
         return cls(server)
 
@@ -98,6 +115,11 @@ def _send(start_response: StartResponse, status: HTTPStatus, kind: str, content:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    tls: ssl.SSLContext | None = None
+
+    def __init__(self, *args: Any) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CALLERS)
+        super().__init__(*args)
 
     def server_bind(self) -> None:
         """Bind without asking a name server what the address is called, as the base class does."""
@@ -106,11 +128,42 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name = str(host)
         self.setup_environ()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, while there is room for one."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, in the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Shake hands first, here where nobody else waits for it."""
+        request.settimeout(SILENCE_S)
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        with self.tls.wrap_socket(request, server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of callers that go away, fall silent or show no certificate; anything else is ours."""
+        error = sys.exception() if sys.version_info >= (3, 12) else sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.error("a request to the HTTP port ended in an error that nobody foresaw", exc_info=error)
+
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
 class _Silent(WSGIRequestHandler):
+    timeout = SILENCE_S
+
     def log_message(self, *_args: object) -> None:
         """Log no request: probes come every few seconds."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pagewire.core.config import setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
-from pagewire.serving.tls import Wire
+from pagewire.serving.renewed_context import RenewedContext
+from pagewire.serving.tls import Tls, Wire
 
 UNENCRYPTED = frozenset(("collective", "nixl"))  # transports that leave the host and know no TLS
 
@@ -30,6 +33,10 @@ class PodConfig:
     tls_key: str = setting("", help="PEM file of that certificate's key")
     tls_ca: str = setting("", help="PEM file of the authority that every process of the cluster has a certificate of")
     tls_name: str = setting("", help="name in all those certificates; the address that is dialled when unset")
+    metrics_tls: Literal["off", "on", "mutual"] = setting(
+        "off",
+        help="the HTTP port: off: in the clear; on: with tls_cert; mutual: for certificates of tls_ca alone",
+    )
     redis_url: str = setting(
         "redis://127.0.0.1:6379/0",
         help="Redis or Valkey to register in; rediss: with TLS, redis+cluster: a Redis Cluster",
@@ -121,6 +128,8 @@ class PodConfig:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
         if bool(self.tls_cert) != bool(self.tls_key) or bool(self.tls_cert) != bool(self.tls_ca):
             raise ValueError("tls_cert, tls_key and tls_ca go together: a pod's peers show certificates too")
+        if self.metrics_tls != "off" and not self.tls_cert:
+            raise ValueError(f"metrics_tls {self.metrics_tls} needs a certificate: tls_cert, tls_key and tls_ca")
         if self.tls_ca and (bare := UNENCRYPTED.intersection(self.transports.replace(" ", "").split(","))):
             raise ValueError(f"transport {', '.join(sorted(bare))} sends in the clear: not where tls_ca is set")
         if self.role is Role.ROUTER:
@@ -129,3 +138,10 @@ class PodConfig:
     def wire(self) -> Wire:
         """Return how peers are met; raises ValueError, naming the file, where a certificate cannot be used."""
         return Wire.of(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca, name=self.tls_name)
+
+    def metrics_context(self) -> ssl.SSLContext | None:
+        """Return what the HTTP port answers with, None in the clear; raises ValueError as `wire` does."""
+        if self.metrics_tls == "off":
+            return None
+        ca = Path(self.tls_ca) if self.metrics_tls == "mutual" else None
+        return RenewedContext(Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca)).context

@@ -22,6 +22,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError
 
+from pagewire.serving.tls import show
+
 CLUSTER = "+cluster"
 TIMEOUT_S = 1.0
 
@@ -48,7 +50,8 @@ class RedisAddress:
         """Return what `url` says. `ca` is a file of certificates to trust with TLS, the system's when empty; `cert` and
         `key` are our own, in PEM files, where the server asks for one.
 
-        Raises ValueError on a URL that names no Redis, OSError where a file cannot be read or is none of its kind.
+        Raises ValueError on a URL that names no Redis, or a key that a passphrase protects; OSError where a file cannot
+        be read or is none of its kind.
         """
         scheme = urlsplit(url).scheme
         is_cluster = scheme.endswith(CLUSTER)
@@ -88,7 +91,7 @@ class RedisAddress:
         Our certificate is read each time, so that it can be renewed.
         """
         if self._tls is not None and self.cert:
-            self._tls.load_cert_chain(self.cert, self.key)
+            show(self._tls, self.cert, self.key)
         return self._tls
 
     def client(self) -> Redis | RedisCluster:
@@ -104,7 +107,7 @@ class RedisAddress:
         if self.ca:
             options["ssl_ca_certs"] = self.ca
         if self.cert:
-            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key}
+            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key, "ssl_password": ""}  # never asked for
         if self.is_cluster:
             return _Cluster.from_url(self.url, **options)
         client = Redis.from_url(self.url, **options)

@@ -17,6 +17,19 @@ import grpc
 ChannelOptions = Sequence[tuple[str, int | str]]
 
 
+def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
+    """Have `context` show the certificate in these files.
+
+    Raises ValueError on a key that a passphrase protects, OSError where a file cannot be read or is none of its kind.
+    """
+
+    def passphrase() -> str:
+        # Without this OpenSSL asks whoever sits at the terminal, and a service waits for ever.
+        raise ValueError(f"{key} is protected by a passphrase, which nobody is asked for: store it without one")
+
+    context.load_cert_chain(cert, key, password=passphrase)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     """A certificate with its key, and the authority whose certificates are believed; PEM files.
@@ -31,15 +44,23 @@ class Tls:
     name: str = ""
 
     def check(self) -> None:
-        """Raise ValueError, naming the file, where one cannot be read or the key is another's."""
+        """Raise ValueError, naming the file, where one cannot be read or the key is another's or has a passphrase."""
+        self.context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a server that is not gRPC's answers with; raises ValueError as `check` does.
+
+        It asks for a certificate where there is a `ca`, and has every caller show it anew.
+        """
         for path in filter(None, (self.cert, self.key, self.ca)):
             try:
                 path.read_bytes()
             except OSError as error:
                 raise ValueError(f"cannot read {path}: {error.strerror}") from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(self.cert, self.key)
+            show(context, self.cert, self.key)
         except ssl.SSLError as error:
             raise ValueError(f"{self.cert} and {self.key} are no certificate with its key: {error.reason}") from error
         if self.ca is not None:
@@ -47,6 +68,10 @@ class Tls:
                 context.load_verify_locations(self.ca)
             except ssl.SSLError as error:
                 raise ValueError(f"{self.ca} holds no certificate of an authority: {error.reason}") from error
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        return context
 
     def server(self) -> grpc.ServerCredentials:
         """Return what a gRPC server answers with; it asks for a certificate where there is a `ca`."""

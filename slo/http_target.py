@@ -15,6 +15,7 @@ import httpx
 
 from pagewire.core.errors import Unavailable
 from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.serving.tls import show
 from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 
 DONE = b"[DONE]"
@@ -33,7 +34,7 @@ class HttpTarget:
 
     def __init__(
         self, url: str, *, now: Callable[[], float], extends: bool = True, model: str = "", api_key: str = "",
-        ca: str = "",
+        ca: str = "", cert: str = "", key: str = "",
     ) -> None:  # fmt: skip
         self.model = model
         self._now = now
@@ -45,7 +46,7 @@ class HttpTarget:
             timeout=httpx.Timeout(None, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=False,
-            verify=ssl.create_default_context(cafile=ca) if ca else True,
+            verify=_context(ca, cert, key) if ca or cert else True,
         )
 
     async def __aenter__(self) -> Self:
@@ -144,6 +145,13 @@ class HttpTarget:
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError) as error:
             raise AskFailed("stream", f"no part of an answer: {event!r:.{DETAIL_CHARS}}") from error
+
+
+def _context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca or None)
+    if cert:
+        show(context, cert, key)
+    return context
 
 
 def _object(event: bytes) -> dict[str, Any]:

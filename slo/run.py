@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from pagewire.client import Tls
@@ -38,7 +37,8 @@ class _OpenTarget(Target, Protocol):
 class Server:
     """Who is asked: an OpenAI-compatible HTTP server, or the gRPC address (HOST:PORT) of a router of ours.
 
-    `api_key` and `ca` (a PEM file) are for servers that ask for them. `extends`: see HttpTarget.
+    `api_key`, `ca` and our own `cert` with its `key` (PEM files) are for servers that ask for them. `extends`: see
+    HttpTarget. Raises ValueError on a certificate without its key.
     """
 
     url: str
@@ -46,14 +46,22 @@ class Server:
     extends: bool = True
     api_key: str = field(default="", repr=False)
     ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.cert) != bool(self.key):
+            raise ValueError("a certificate and its key are given together")
 
     def target(self, now: Callable[[], float]) -> AbstractAsyncContextManager[_OpenTarget]:
         """Return the way to ask it, to be opened."""
         if self.url.startswith(HTTP):
             return HttpTarget(
-                self.url, now=now, extends=self.extends, model=self.model, api_key=self.api_key, ca=self.ca
-            )
-        tls = Tls.of_files(Path(self.ca)) if self.ca else None
+                self.url, now=now, extends=self.extends, model=self.model, api_key=self.api_key, ca=self.ca,
+                cert=self.cert, key=self.key,
+            )  # fmt: skip
+        ca, cert, key = (each or None for each in (self.ca, self.cert, self.key))
+        tls = Tls.of_files(ca, certificate=cert, key=key) if ca or cert else None
         return GrpcTarget(self.url, now=now, model=self.model, api_key=self.api_key, tls=tls)
 
 

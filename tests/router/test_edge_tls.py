@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import httpx
 import pytest
 from certificates import Certificates
 from fake_pod import FakePod
-from router_rig import StartRouter, client_context, events, eventually
+from router_rig import RunningRouter, StartRouter, client_context, events, eventually
 
 from pagewire.cli import role, talk
 from pagewire.client.aio import AsyncClient
@@ -26,6 +24,7 @@ from pagewire.protos import inference_pb2 as pb
 from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
 from pagewire.serving.tls import Tls, Wire
+from pagewire.slo.run import Server
 
 TOKENIZER = byte_tokenizer.build()
 
@@ -88,6 +87,22 @@ async def test_commands_show_a_certificate_where_the_router_asks(
                 await asyncio.to_thread(changed, **shown)
         with pytest.raises(ValueError, match="together"):
             await asyncio.to_thread(changed, tls_cert=ours.cert)
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+async def test_load_is_played_where_the_router_asks_for_a_certificate(
+    start: StartRouter, certificates: Certificates, settings: dict[str, Any], door: str
+) -> None:
+    ours = certificates.tls("client")
+    shown = {"ca": str(ours.ca), "cert": str(ours.cert), "key": str(ours.key)}
+    async with start(over_tls(certificates), tls=ours, **settings) as router:
+        async with Server(url=router.addresses[door], **shown).target(lambda: 0.0) as target:
+            assert target.model == "fake"
+        with pytest.raises(Unavailable):
+            async with Server(url=router.addresses[door], ca=str(ours.ca)).target(lambda: 0.0):
+                pass
+        with pytest.raises(ValueError, match="together"):
+            Server(url=router.addresses[door], cert=str(ours.cert))
 
 
 @pytest.mark.parametrize("case", ["strangers", "expired", "none", "in the clear"])
@@ -183,7 +198,7 @@ def test_settings_that_would_protect_nothing_are_refused(given: dict[str, str], 
         RouterConfig(model=("m",), cluster_secret="s", **given)  # type: ignore[arg-type]
 
 
-async def test_a_renewed_certificate_is_shown_to_http_callers_on_sighup(
+async def test_a_renewed_certificate_and_authority_count_for_http_callers_at_once(
     start: StartRouter, certificates: Certificates, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     edge = {"edge_cert": tmp_path / "edge.pem", "edge_key": tmp_path / "edge.key"}
@@ -193,17 +208,28 @@ async def test_a_renewed_certificate_is_shown_to_http_callers_on_sighup(
             edge[setting].write_bytes(certificates.path(file, whose).read_bytes())
 
     put("ours")
-    named = {setting: str(path) for setting, path in edge.items()}
+    asked_for = tmp_path / "callers.pem"
+    asked_for.write_bytes(certificates.path("ca.pem").read_bytes())
+    named = {setting: str(path) for setting, path in edge.items()} | {"tls_client_ca": str(asked_for)}
     async with start(over_tls(certificates), tls=certificates.tls("client"), **{**settings, **named}) as router:
+        before = await _shakes_hands(router, certificates.tls("client"))
         put("strangers")
-        os.kill(os.getpid(), signal.SIGHUP)
-        context = client_context(certificates.tls("client", believes="strangers"))
-        async with httpx.AsyncClient(base_url=router.addresses["http"], trust_env=False, verify=context) as client:
+        (tmp_path / "edge.key").write_text("half a file")  # what cannot be used changes nothing
+        assert before == await _shakes_hands(router, certificates.tls("client")) == "opens"
+        put("strangers")
+        assert await _shakes_hands(router, certificates.tls("client", believes="strangers")) == "opens"
+        asked_for.write_bytes(certificates.path("ca.pem", "strangers").read_bytes())
+        theirs = certificates.tls("client", whose="strangers", believes="strangers")
+        assert await _shakes_hands(router, theirs) == "opens"
+        assert await _shakes_hands(router, certificates.tls("client", believes="strangers")) == "refused"
 
-            async def shown() -> bool:
-                try:
-                    return (await client.get("/live")).status_code == 200
-                except httpx.ConnectError:
-                    return False
 
-            await eventually(shown)
+async def _shakes_hands(router: RunningRouter, shown: Tls) -> str:
+    """Return whether a new connection opens to who shows this."""
+    context = client_context(shown)
+    async with httpx.AsyncClient(base_url=router.addresses["http"], trust_env=False, verify=context) as client:
+        try:
+            assert (await client.get("/live")).status_code == 200
+        except httpx.TransportError:
+            return "refused"
+        return "opens"

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from certificates import Certificates
 from prometheus_client.core import Metric
+from router_rig import client_context
 
 from pagewire.core.load import Load
+from pagewire.core.messages import Role
 from pagewire.serving import http_port
 from pagewire.serving.doors import Doors
 from pagewire.serving.metrics import About, LoadCollector
+from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.sample import Sample
 from pagewire.serving.step_counts import StepCounts
 
@@ -96,6 +104,71 @@ async def test_a_port_that_is_taken_is_said() -> None:
         with pytest.raises(OSError, match="in use"):
             http_port.HttpPort.open("127.0.0.1", port.port, _Nothing(), lambda: True)
     finally:
+        port.close()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.write(tmp_path_factory.mktemp("certificates"))
+
+
+async def test_over_tls_it_opens_to_whom_it_should_and_shows_renewed_files(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    cert, key = tmp_path / "pod.pem", tmp_path / "pod.key"
+
+    def put(name: str) -> None:
+        cert.write_bytes(certificates.path(f"{name}.pem").read_bytes())
+        key.write_bytes(certificates.path(f"{name}.key").read_bytes())
+
+    put("expired")
+    files = {"tls_cert": str(cert), "tls_key": str(key), "tls_ca": str(certificates.path("ca.pem"))}
+    bare = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+    shown = client_context(certificates.tls("client"))
+    assert isinstance(shown, ssl.SSLContext)
+    for how, opens in (("on", {bare: True, shown: True}), ("mutual", {bare: False, shown: True})):
+        put("expired")
+        config = PodConfig(model="m", role=Role.DECODE, cluster_secret="s", metrics_tls=how, **files)  # type: ignore[arg-type]
+        port = http_port.HttpPort.open("127.0.0.1", 0, _Nothing(), lambda: True, tls=config.metrics_context())
+
+        def asked(context: ssl.SSLContext | None, port: http_port.HttpPort = port) -> int:
+            url = f"{'https' if context else 'http'}://127.0.0.1:{port.port}/health"
+            with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+                return int(answer.status)
+
+        try:
+            with pytest.raises(urllib.error.URLError, match="expired"):
+                await asyncio.to_thread(asked, shown)
+            put("pod")
+            for context, is_open in opens.items():
+                if is_open:
+                    assert await asyncio.to_thread(asked, context) == 200
+                else:
+                    with pytest.raises(OSError, match=r"CERTIFICATE_REQUIRED|certificate required|reset|closed"):
+                        await asyncio.to_thread(asked, context)
+            with pytest.raises(OSError):
+                await asyncio.to_thread(asked, None)
+        finally:
+            port.close()
+
+
+async def test_callers_who_say_nothing_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "MAX_CALLERS", 3)
+    monkeypatch.setattr(http_port, "SILENCE_S", 0.5)
+    monkeypatch.setattr(http_port._Silent, "timeout", 0.5)
+    port = http_port.HttpPort.open("127.0.0.1", 0, _Nothing(), lambda: True)
+    silent = [socket.create_connection(("127.0.0.1", port.port)) for _ in range(10)]
+    try:
+        for each in silent[::2]:
+            each.sendall(b"GET /metr")  # the rest never comes
+        for each in silent:  # hung up on: at once, or when they were silent for too long
+            each.settimeout(30)
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        assert (await asyncio.to_thread(get, f"http://127.0.0.1:{port.port}/health"))[0] == 200
+    finally:
+        for each in silent:
+            each.close()
         port.close()
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,10 @@ from typing import Any
 import grpc
 import pytest
 from certificates import Certificates
+from cryptography.hazmat.primitives import serialization
 from transport_rigs import FAST, SECRET, SMALL, Recorder, RecordingSink, pool, running
 
+from pagewire.client.security import Tls as ClientTls
 from pagewire.core.errors import TransferFailed, Unavailable
 from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Role
 from pagewire.engine.exchange.peers import open_bulk_channel
@@ -23,7 +29,9 @@ from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkServer, LinkTimes
 from pagewire.serving.pod_config import PodConfig
+from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.tls import CLEAR, Tls, Wire
+from pagewire.slo.http_target import HttpTarget
 
 TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
 
@@ -222,3 +230,47 @@ def test_a_pods_settings_go_together() -> None:
     for bare in ("nixl", "shm, collective"):
         with pytest.raises(ValueError, match="in the clear"):
             PodConfig(**pod, **whole, transports=bare)
+    for how in ("on", "mutual"):
+        with pytest.raises(ValueError, match="metrics_tls"):
+            PodConfig(**pod, metrics_tls=how)
+
+
+def with_a_passphrase(key: Path, into: Path) -> Path:
+    """Write `key` again, protected."""
+    plain = serialization.load_pem_private_key(key.read_bytes(), None)
+    protected = serialization.BestAvailableEncryption(b"secret")
+    into.write_bytes(
+        plain.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, protected)
+    )
+    return into
+
+
+def test_a_key_with_a_passphrase_is_refused_by_name_and_nobody_is_asked(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    # Without a terminal OpenSSL would fail by itself, so what it would ask is given one.
+    good, protected = certificates.tls("pod"), with_a_passphrase(certificates.path("pod.key"), tmp_path / "locked.key")
+    program = (
+        "import pathlib, sys; from pagewire.serving.tls import Tls, Wire\n"
+        "cert, key, ca = map(pathlib.Path, sys.argv[1:]); Wire(Tls(cert=cert, key=key, ca=ca))"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-P", "-c", program, str(good.cert), str(protected), str(good.ca)],
+            stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, start_new_session=True, timeout=60, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "locked.key is protected by a passphrase" in asked.stderr
+    assert asked.returncode == 1
+    for refused in (
+        lambda: RedisAddress.parse("rediss://r", str(good.ca), cert=str(good.cert), key=str(protected)),
+        lambda: ClientTls.of_files(good.ca, certificate=good.cert, key=protected),
+        lambda: HttpTarget(
+            "https://s", now=lambda: 0.0, ca=str(good.ca), cert=str(good.cert), key=str(protected)
+        ),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="passphrase"):
+            refused()
