@@ -46,6 +46,7 @@ from pagewire.router.rpc import SERVICE, Inference, reflect
 from pagewire.router.sampling_defaults import sampling_defaults
 from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.grpc_service import Patience
 from pagewire.serving.handshake import Identity
 from pagewire.serving.leases import Leases
 from pagewire.serving.lifecycle import Lifecycle
@@ -131,9 +132,11 @@ class Router:
         self.changes = RoleChanges(pools, self.leases, self.clock, wait_s=config.role_change_wait_s)
         app = door.app((*OperatorDoor(self.changes).routes(), *live.LiveDoor(self.feed).routes()))
         open_paths = OPEN_PATHS | live.OPEN_PATHS | ({"/metrics"} if config.open_metrics else set())
-        self.http = HttpServer(HttpGuard(app, self.authenticator, refused, open_paths=open_paths), edge)
+        guarded = HttpGuard(app, self.authenticator, refused, open_paths=open_paths)
+        self.http = HttpServer(guarded, edge, upload_s=config.upload_s)
         guard = GrpcGuard(self.authenticator, refused)
-        inference = Inference(self.dispatcher, self.models, self.cache_watch, stall_s=config.stall_s)
+        patience = Patience(upload_s=config.upload_s, stall_s=config.stall_s)
+        inference = Inference(self.dispatcher, self.models, self.cache_watch, patience)
         self.grpc = GrpcServer(
             config.host,
             config.grpc_port,

@@ -103,6 +103,9 @@ class RouterConfig:
     stall_s: float = setting(
         60.0, help="how long a client may leave what was sent to it unread before it is hung up on", unit="s"
     )
+    upload_s: float = setting(
+        60.0, help="how long a request may take to come, from a caller that sends it slowly", unit="s"
+    )
     silence_s: float = setting(
         40.0, help="how long a gRPC caller may leave pings unanswered before its requests end", unit="s"
     )
@@ -178,7 +181,7 @@ class RouterConfig:
         ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        for name in ("silence_s", "stall_s"):
+        for name in ("silence_s", "stall_s", "upload_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         for name in ("max_ejected_share", "panic_share", "trace_ratio"):

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from pagewire.router.http_protocol import BoundedProtocol
 from pagewire.serving.renewed_context import RenewedContext
 from pagewire.serving.tls import Tls
 
@@ -23,12 +24,13 @@ CLOSE_S = 5  # for connections to close once their requests are settled
 
 
 class HttpServer(uvicorn.Server):
-    """Serves `app`, in the clear without `edge`."""
+    """Serves `app`, in the clear without `edge`. A request has `upload_s` seconds to come."""
 
-    def __init__(self, app: ASGIApp, edge: Tls | None) -> None:
+    def __init__(self, app: ASGIApp, edge: Tls | None, *, upload_s: float = 60.0) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=BoundedProtocol.bounded(upload_s),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

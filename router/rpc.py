@@ -28,7 +28,7 @@ from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Begun
 from pagewire.router.guard import caller, check_sees_all
 from pagewire.router.models import Models
-from pagewire.serving.grpc_service import Context, service_handler
+from pagewire.serving.grpc_service import Context, Patience, service_handler
 
 DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Inference"]
 SERVICE: str = DESCRIPTOR.full_name
@@ -42,17 +42,17 @@ def reflect(server: grpc.aio.Server) -> None:
 
 
 class Inference:
-    """The public service. Who reads nothing of a stream for `stall_s` seconds is given up."""
+    """The public service. Callers who are slow are given up, as `patience` says."""
 
-    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, *, stall_s: float) -> None:
+    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, patience: Patience) -> None:
         self._dispatcher = dispatcher
         self._models = models
         self._cache_watch = cache_watch
-        self._stall_s = stall_s
+        self._patience = patience
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what the router's gRPC server answers."""
-        return service_handler(DESCRIPTOR, self, stall_s=self._stall_s)
+        return service_handler(DESCRIPTOR, self, self._patience)
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context

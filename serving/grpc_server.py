@@ -32,7 +32,8 @@ MAX_TEXT_BYTES = 1000  # of an error; trailers have 8 KiB for all, in which a te
 class GrpcServer:
     """A server on one interface, with health; in the clear unless it has credentials.
 
-    A client that vanished without a word is noticed after `silence_s`, and its calls end. A request larger than
+    A client that vanished without a word is noticed after `silence_s`, and its calls end; so is one that connects and
+    says nothing. A request larger than
     `max_request_bytes` ends with RESOURCE_EXHAUSTED, unread.
     `port` is the real one after `start`. Of processes that share a port each gets a part of the connections, so none
     does unless it is said.
@@ -56,6 +57,7 @@ class GrpcServer:
             ("grpc.max_receive_message_length", max_request_bytes),
             ("grpc.keepalive_time_ms", ping_ms),
             ("grpc.keepalive_timeout_ms", max(1, ping_ms // 3)),
+            ("grpc.server_handshake_timeout_ms", max(1, round(silence_s * 1000))),
             ("grpc.http2.ping_timeout_ms", max(1, ping_ms // 3)),  # or it is a minute, whatever the line above says
             ("grpc.so_reuseport", int(shares_port)),
         ]

@@ -2,7 +2,7 @@
 
 Knows bytes, messages and statuses, nothing of what a method does. A method gets a parsed message and the call's
 context, and raises PagewireErrors. Invariants: bytes that are no message are the caller's fault; what nobody foresaw is
-logged here and ends that one call; whoever reads nothing keeps a method waiting for a bounded time.
+logged here and ends that one call; whoever sends or reads nothing keeps a call waiting for a bounded time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -30,50 +31,71 @@ Unary = Callable[[Any, Context], Awaitable[Message]]
 Streaming = Callable[[Any, Context], AsyncIterator[Message]]
 
 
-def service_handler(service: ServiceDescriptor, servicer: object, *, stall_s: float) -> grpc.GenericRpcHandler:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a caller may take over sending a request, and over reading any of what was sent to it; seconds."""
+
+    upload_s: float = 60.0
+    stall_s: float = 60.0
+
+
+def service_handler(service: ServiceDescriptor, servicer: object, patience: Patience) -> grpc.GenericRpcHandler:
     """Return what answers the calls of `service` by the methods of `servicer` that have their names.
 
-    A stream of which nothing is read for `stall_s` seconds ends. Raises TypeError where a method is missing, or of the
-    wrong kind.
+    Raises TypeError where a method is missing, or of the wrong kind.
     """
-    methods = {method.name: _handler(method, servicer, stall_s) for method in service.methods}
+    methods = {method.name: _handler(method, servicer, patience) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _handler(method: MethodDescriptor, servicer: object, stall_s: float) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(method: MethodDescriptor, servicer: object, patience: Patience) -> grpc.RpcMethodHandler[Any, Any]:
     answer = getattr(servicer, method.name, None)
     if inspect.isasyncgenfunction(answer) != method.server_streaming or answer is None:
         raise TypeError(f"{type(servicer).__name__}.{method.name} does not fit {method.full_name}")
-    kind = GetMessageClass(method.input_type)
+    serve = functools.partial(
+        _stream if method.server_streaming else _call, GetMessageClass(method.input_type), answer, patience
+    )
     serialize = GetMessageClass(method.output_type).SerializeToString
-    if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            functools.partial(_stream, kind, answer, stall_s), response_serializer=serialize
-        )
-    return grpc.unary_unary_rpc_method_handler(functools.partial(_call, kind, answer), response_serializer=serialize)
+    # Of the kind that leaves the reading to us, whatever the method's own: only so has it an end.
+    return grpc.stream_stream_rpc_method_handler(serve, response_serializer=serialize)
 
 
-async def _call(kind: type[Message], answer: Unary, data: bytes, context: Context) -> Message:
+async def _call(kind: type[Message], answer: Unary, patience: Patience, _requests: object, context: Context) -> None:
     try:
-        return await answer(_parsed(kind, data), context)
+        said = await answer(await _request(kind, patience, context), context)
     except Exception as error:
         await _end(context, error)
         raise
+    await context.write(said)
 
 
-async def _stream(kind: type[Message], answer: Streaming, stall_s: float, data: bytes, context: Context) -> None:
+async def _stream(
+    kind: type[Message], answer: Streaming, patience: Patience, _requests: object, context: Context
+) -> None:
     # Writing waits for whoever reads, and a connection that lives says nothing of that: keepalive does not end it.
-    now_s, patience = asyncio.get_running_loop().time, asyncio.timeout(None)
+    now_s, stalled = asyncio.get_running_loop().time, asyncio.timeout(None)
     try:
-        async with patience, aclosing(answer(_parsed(kind, data), context)) as messages:  # type: ignore[type-var]
+        asked = await _request(kind, patience, context)
+        async with stalled, aclosing(answer(asked, context)) as messages:  # type: ignore[type-var]
             async for message in messages:
-                patience.reschedule(now_s() + stall_s)
+                stalled.reschedule(now_s() + patience.stall_s)
                 await context.write(message)
-                patience.reschedule(None)
+                stalled.reschedule(None)
     except Exception as error:
-        unread = Cancelled(f"nothing of the answer was read for {stall_s:g} s")
-        await _end(context, unread if patience.expired() else error)
+        unread = Cancelled(f"nothing of the answer was read for {patience.stall_s:g} s")
+        await _end(context, unread if stalled.expired() else error)
         raise
+
+
+async def _request(kind: type[Message], patience: Patience, context: Context) -> Message:
+    try:
+        async with asyncio.timeout(patience.upload_s):
+            data: Any = await context.read()
+    except TimeoutError as error:
+        raise Cancelled(f"the request had not come after {patience.upload_s:g} s") from error
+    if data is grpc.aio.EOF:
+        raise InvalidRequest("the call came without its request", field="body")
+    return _parsed(kind, data)
 
 
 def _parsed(kind: type[Message], data: bytes) -> Message:

@@ -107,7 +107,7 @@ class RedisAddress:
         if self.ca:
             options["ssl_ca_certs"] = self.ca
         if self.cert:
-            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key, "ssl_password": ""}  # never asked for
+            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key}
         if self.is_cluster:
             return _Cluster.from_url(self.url, **options)
         client = Redis.from_url(self.url, **options)
@@ -121,6 +121,7 @@ class _Renewing(SSLConnection):
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         self.ssl_context.context = None
+        self.ssl_context.password = ""  # or OpenSSL asks whoever sits at the terminal for the passphrase of a key
         arguments: Mapping[str, Any] = super()._connection_arguments()
         return arguments
 

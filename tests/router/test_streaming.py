@@ -44,7 +44,7 @@ async def wire(router: RunningRouter, receive_buffer: int = 0) -> AsyncIterator[
 def write_buffers() -> list[int]:
     """Return how many bytes wait in this process for each client."""
     # By type: isinstance asks each object for its class, and one of torch warns of being asked.
-    servers = [each for each in gc.get_objects() if type(each) is HttpToolsProtocol and each.transport]
+    servers = [each for each in gc.get_objects() if issubclass(type(each), HttpToolsProtocol) and each.transport]
     return [each.transport.get_write_buffer_size() for each in servers]
 
 

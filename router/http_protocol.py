@@ -1,0 +1,100 @@
+"""uvicorn's HTTP/1.1, with bounds on how long and how large a request may be on its way.
+
+Knows bytes and time, no route. Without this a caller that trickles a head or a body keeps its connection for ever, and
+a head that never ends takes all memory. Invariants: from a connection's start, or a request's first byte, to the
+request's last byte it takes no longer than `upload_s`, or the connection ends, with 408 where nothing was answered yet;
+time in which we do not read does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pagewire.router.http_exchange import MAX_DISCARDED_BYTES
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_MESSAGE_BYTES = MAX_DISCARDED_BYTES + (1 << 20)  # with its head, its chunks' sizes and what trails it
+
+_TOO_LARGE = {True: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, False: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection; `bounded` makes the class that a server is told of."""
+
+    upload_s = 60.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._patience: asyncio.TimerHandle | None = None
+        self._num_bytes = 0
+        self._is_head = True
+
+    @classmethod
+    def bounded(cls, upload_s: float) -> type[BoundedProtocol]:
+        """Return the protocol whose requests may take `upload_s` seconds to come."""
+        return type("BoundedProtocol", (cls,), {"upload_s": upload_s})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came, unless there has been too much of it."""
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > (MAX_HEAD_BYTES if self._is_head else MAX_MESSAGE_BYTES):
+            self._end(_TOO_LARGE[self._is_head])
+        elif self._is_head and self._patience is None:
+            self._wait()  # empty lines, say, which are no request's beginning and end the wait for the next one
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the rest of a request."""
+        super().on_message_begin()
+        self._is_head, self._num_bytes = True, 0
+        if self._patience is None:
+            self._wait()
+
+    def on_headers_complete(self) -> None:
+        """Have the request taken up."""
+        self._is_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._wait_no_more()
+        self._is_head, self._num_bytes = True, 0
+        super().on_message_complete()
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self.upload_s, self._impatient)
+
+    def _wait_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _impatient(self) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if self.flow.read_paused or (self._is_head and is_answering):  # it is we who do not take what is there
+            self._wait()
+        else:
+            self._end(HTTPStatus.REQUEST_TIMEOUT)
+
+    def _end(self, status: HTTPStatus) -> None:
+        self._wait_no_more()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self._is_head or not self.cycle.response_started:
+            line = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(line.encode())
+        self.transport.close()
