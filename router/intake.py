@@ -112,7 +112,7 @@ class Intake:
         if ask.token_ids is not None:
             return truncated(ask, ask.token_ids, limits)
         field = prompt_field(ask)
-        text = self._text(ask)
+        text = await self._text(ask)
         least = self._tokenizer.min_tokens(text)
         if ask.truncate_prompt_tokens is None and least >= limits.max_model_len:
             raise too_long(least, limits, field, at_least=True)
@@ -121,12 +121,13 @@ class Intake:
         tokens = await self._tokenizer.encode(text, add_special_tokens=with_special)
         return truncated(ask, tuple(tokens), limits)
 
-    def _text(self, ask: Ask) -> str:
+    async def _text(self, ask: Ask) -> str:
         if ask.text is not None:
             return ask.text
         chat = ask.chat
-        return self._tokenizer.render_chat(
+        return await self._tokenizer.rendered(
             ask.messages or (),
+            is_short=self.is_inline(ask) and ask.tools is None and not chat.documents and not chat.options,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             tools=ask.tools.definitions if ask.tools is not None else (),

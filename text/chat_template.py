@@ -1,7 +1,7 @@
 """A model's chat template: messages in, prompt text out, equal to what transformers renders.
 
-Knows Jinja, nothing of tokens. Templates are data of whoever made the model, so they run in an immutable sandbox and
-see plain JSON values alone.
+Knows Jinja, nothing of tokens. Templates are data of whoever made the model, so they run in an immutable sandbox,
+within a budget of time and memory, and see plain JSON values alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import jinja2.ext
 import jinja2.meta
 import jinja2.nodes
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.text.template_budget import MAX_SECONDS, BoundedSandbox, Budget, bounded
 
 # Names under which a message's reasoning comes; templates read the first, some the second.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -30,10 +30,14 @@ _OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 
 
 class ChatTemplate:
-    """One compiled template. `special_tokens` are its variables `bos_token`, `eos_token` and so on."""
+    """One compiled template. `special_tokens` are its variables `bos_token`, `eos_token` and so on.
+
+    Raises jinja2.TemplateError where it is none, or too long.
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = _environment()
+        self._budget = environment.budget
         self.source = source
         read = jinja2.meta.find_undeclared_variables(environment.parse(source))
         self.variables = frozenset(read - set(environment.globals))
@@ -70,13 +74,16 @@ class ChatTemplate:
                 if plain[-1].get(name):
                     plain[-1][name] += _END_TAG
         try:
-            text = self._template.render(
-                messages=plain,
-                tools=list(tools) or None,
-                documents=list(documents) or None,
-                add_generation_prompt=add_generation_prompt,
-                **{**self._special_tokens, **options},
-            )
+            with self._budget.spend(MAX_SECONDS):
+                text = bounded(
+                    self._template.generate(
+                        messages=plain,
+                        tools=list(tools) or None,
+                        documents=list(documents) or None,
+                        add_generation_prompt=add_generation_prompt,
+                        **{**self._special_tokens, **options},
+                    )
+                )
         except Exception as error:  # a template is a program of the model's maker, run on what the caller wrote
             said = "they are nested too deeply" if isinstance(error, RecursionError) else error
             raise InvalidRequest(f"the model's chat template refuses the messages: {said}", field="messages") from error
@@ -104,9 +111,9 @@ def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+def _environment() -> BoundedSandbox:
+    environment = BoundedSandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols, Budget]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception

@@ -97,6 +97,13 @@ class Tokenizer:
             raise InvalidRequest(f"this model has no chat template{wanted}", field=field)
         return template.render(messages, **options)
 
+    async def rendered(self, messages: Sequence[Mapping[str, Any]], *, is_short: bool, **options: Any) -> str:
+        """Return what `render_chat` returns, from a thread unless the chat `is_short`: nobody waits for a long one."""
+        if is_short:
+            return self.render_chat(messages, **options)
+        render = partial(self.render_chat, messages, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
+
     def decode(self, ids: list[int]) -> str:
         """Return the text of `ids` without special tokens."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

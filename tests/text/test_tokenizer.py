@@ -6,11 +6,13 @@ with byte fallback, and several templates that use what real ones use.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
+import jinja2
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -129,6 +131,53 @@ def test_a_template_that_refuses_or_reaches_out_is_a_named_error(tmp_path: Path,
     with pytest.raises(InvalidRequest) as raised:
         tokenizer.render_chat(CHATS[0])
     assert raised.value.field == "messages"
+
+
+BOMBS = {
+    "loops": "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3,
+    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "blocks": "{% macro w() %}{{ caller() }}{{ caller() }}{% endmacro %}"
+    + "{% call w() %}" * 30
+    + "x"
+    + "{% endcall %}" * 30,
+    "output": "{% for a in range(9999) %}{{ messages[0].content * 99999 }}{% endfor %}",
+    "text times": "{% set x = 'a' * 10 ** 12 %}",
+    "times text": "{% set x = 10 ** 12 * 'a' %}",
+    "list times": "{% set x = [1] * 10 ** 12 %}",
+    "power": "{% set x = 10 ** (10 ** 10) %}",
+    "doubled by ~": "{% set ns = namespace(t='a') %}{% for i in range(64) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}",
+    "doubled by +": "{% set ns = namespace(t='a') %}{% for i in range(64) %}{% set ns.t = ns.t + ns.t %}{% endfor %}",
+    "clock stopped": "{% set _tick = 1 %}{% set environment = 1 %}{% for a in range(9999) %}{% for b in range(99999) %}"
+    "{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", BOMBS.values(), ids=BOMBS.keys())
+def test_a_template_takes_no_more_than_its_budget(tmp_path: Path, source: str) -> None:
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=source))
+    with pytest.raises(InvalidRequest, match=r"takes longer|more than") as raised:
+        tokenizer.render_chat(CHATS[0])
+    assert raised.value.field == "messages"
+
+
+async def test_a_long_chat_keeps_nobody_waiting(tmp_path: Path) -> None:
+    slow = "{% for a in range(999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    tokenizer = Tokenizer(byte_tokenizer.save(tmp_path, chat_template=slow))
+    rendering = asyncio.create_task(tokenizer.rendered(CHATS[0], is_short=False))
+    await asyncio.sleep(0)
+    turns = 0
+    while not rendering.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    with pytest.raises(InvalidRequest, match="takes longer"):
+        await rendering
+    assert turns > 1
+    tokenizer.close()
+
+
+def test_a_template_that_is_too_long_ends_the_start(tmp_path: Path) -> None:
+    with pytest.raises(jinja2.TemplateError, match="at most"):
+        Tokenizer(byte_tokenizer.save(tmp_path, chat_template="a" * ((1 << 20) + 1)))
 
 
 def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
