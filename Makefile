@@ -26,7 +26,7 @@ export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo up test router-test cluster-test exact-test fault-test ui-test slo-peers-test compose-test compose-test-if-possible \
-  check protos generate lock chart-tools chart-schema support slo-samples model setup-system setup-containers help
+  check protos generate lock chart-tools chart-schema support release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -143,6 +143,10 @@ generate:
 	  src/pagewire/protos/common.proto src/pagewire/protos/engine.proto
 	@$(PROTO_PYTHON) -m grpc_tools.protoc -Isrc --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \
 	  --grpc_python_out=$(PROTO_OUT) src/pagewire/protos/inference.proto src/pagewire/protos/link.proto
+
+release-wire: $(STAMP)  ## protos/released anew from protos/*.proto: on the day of a release, and on no other
+	@cp protos/common.proto protos/inference.proto protos/link.proto protos/released/pagewire/protos/
+	@$(BIN)/python compose/released_wire.py
 
 support: setup  ## docs/support.md anew: every feature, as seen in each of the ways that a request may go
 	@SUPPORT=write HF_HUB_OFFLINE=1 $(BIN)/pytest -q tests/features

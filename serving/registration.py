@@ -1,12 +1,14 @@
 """What a pod says of itself where routers look for pods.
 
-A value and its stored form; knows no Redis. Invariant: what `from_json` returns has every field, each of its type.
+A value and its stored form; knows no Redis. Invariants: what `from_json` returns has every field, each of its type;
+what a newer release says besides is overlooked, so that old routers find its pods.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +43,13 @@ class Registration:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Registration:
-        """Parse what Redis held; raises ValueError on anything that is not exactly a registration."""
+        """Parse what Redis held; raises ValueError on anything that is no registration."""
         if len(text) > MAX_REGISTRATION_BYTES:
             raise ValueError(f"a registration of {len(text)} bytes")
         try:
             raw: dict[str, Any] = json.loads(text)
-            fingerprint = Fingerprint(**raw.pop("fingerprint"))
-            registration = cls(**{**raw, "role": Role(raw["role"]), "fingerprint": fingerprint})
+            fingerprint = Fingerprint(**_known(Fingerprint, raw["fingerprint"]))
+            registration = cls(**{**_known(cls, raw), "role": Role(raw["role"]), "fingerprint": fingerprint})
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a registration: {error}") from error
         _check(registration)
@@ -55,6 +57,11 @@ class Registration:
         if registration.index_id > MAX_INDEX_ID:
             raise ValueError("not a registration: index_id is no number of the index")
         return registration
+
+
+def _known(kind: type[Registration | Fingerprint], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members that `kind` has a field for."""
+    return {field.name: raw[field.name] for field in dataclasses.fields(kind) if field.name in raw}
 
 
 def _check(value: Registration | Fingerprint) -> None:

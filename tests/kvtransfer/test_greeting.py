@@ -57,6 +57,19 @@ def test_greetings(peer_id: str, window: int, carrier: str, card: bytes) -> None
                 decode(spoilt)
 
 
+def test_greetings_are_frozen() -> None:
+    """Bytes of version 4, once and for all: another layout needs another version."""
+    assert greeting_wire.encode_challenge(b"n" * 16).hex() == "50574b560401" + "6e" * 16
+    assert greeting_wire.encode_hello(a_hello("D", 2, card=b"c")).hex() == (
+        "50574b560402" "0500000000000000" "0200000000000000"
+        "010044" "040067727063" "0b006c617965725f6f75746572" "010063" "1000" + "6e" * 16 + "2000" + "70" * 32
+    )  # fmt: skip
+    welcome = Welcome(order="o", num_groups=3, card=b"c", proof=b"p" * 32)
+    assert greeting_wire.encode_welcome(welcome).hex() == (
+        "50574b560403" "03000000" "01006f" "010063" "2000" + "70" * 32
+    )  # fmt: skip
+
+
 def test_names_and_cards_are_bounded() -> None:
     with pytest.raises(ValueError, match="empty peer id"):
         greeting_wire.encode_hello(a_hello(""))
