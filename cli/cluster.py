@@ -144,6 +144,7 @@ class Cluster:
             *("--model", str(self._model), "--host", config.host, "--pod-id", name),
             *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
+            *("--log-format", config.log_format),
         ]
         flags += [*flags_of(config, POD_SETTINGS), *self._shown(POD)]
         return await self._spawn(name, role, flags, redis, secret, logs)
@@ -152,7 +153,7 @@ class Cluster:
         config = self._config
         flags = ["--model", str(self._model), "--host", config.host, "--port", str(config.port)]
         flags += ["--grpc-port", str(config.grpc_port), "--drain-s", str(config.drain_s)]
-        flags += ["--log-level", config.log_level]
+        flags += ["--log-level", config.log_level, "--log-format", config.log_format]
         flags += [*flags_of(config, ROUTER_SETTINGS), *self._shown(ROUTER)]
         return await self._spawn("router", ROUTER, flags, redis, secret, logs)
 

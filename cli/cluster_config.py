@@ -80,6 +80,7 @@ class ClusterConfig:
     trace_ratio: float | None = setting(None, help="share of requests that are traced, 0 to 1")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
+    log_format: Literal["text", "json"] = setting("text", help="lines for people, or one JSON object a line")
     start_timeout_s: float = setting(300.0, help="longest wait until everything is ready", unit="s")
     drain_s: float = setting(30.0, help="time to finish running requests when stopping", unit="s")
 

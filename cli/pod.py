@@ -50,7 +50,7 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
     """
     if not config.pod_id:
         config = dataclasses.replace(config, pod_id=f"{config.role.value}-{os.urandom(4).hex()}")
-    logs.configure(config.pod_id, config.log_level)
+    logs.configure(config.pod_id, config.log_level, config.log_format)
     engine_config = EngineConfig.of(config)
     offers = offered(config.transports, config.shm_dir, config.host, config.device)
     wire = config.wire()  # a bad certificate is refused before anything is loaded

@@ -52,7 +52,7 @@ class Handovers:
         try:
             held = await self._engine.hold(Hold(request_id=hold_id, hashes=hashes))
         except EngineFailed as error:
-            log.info("%s: nothing to hold: %s", spec.request_id, error.message)
+            log.info("%s: nothing to hold: %s", spec.request_id, error.message, extra={"request_id": spec.request_id})
             return
         if held.block_ids:
             self.num_held += 1

@@ -183,7 +183,13 @@ class RemotePrefill:
         asked = [self._spec.index, *(branch.index for branch in self._spec.branches)]
         said = [record.index for record in message.records if len(record.tokens) == 1]
         if said != asked:
-            log.warning("%s: first tokens of %s came, and those of %s were asked", self._spec.request_id, said, asked)
+            log.warning(
+                "%s: first tokens of %s came, and those of %s were asked",
+                self._spec.request_id,
+                said,
+                asked,
+                extra={"request_id": self._spec.request_id},
+            )
         elif self.first_token is None:
             self.first_token = message
             self._on_first_token(message)

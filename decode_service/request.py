@@ -106,7 +106,9 @@ class Request:
             try:
                 self._around.engine.stop(Stop(request_id=self.request_id, index=index))
             except EngineFailed as error:
-                log.info("%s: nothing to stop: %s", self.request_id, error.message)
+                log.info(
+                    "%s: nothing to stop: %s", self.request_id, error.message, extra={"request_id": self.request_id}
+                )
 
     def cancel(self, reason: str) -> None:
         """End it now, with an error unless its sequences are over; "handover" leaves its blocks to be fetched."""
@@ -251,7 +253,7 @@ class Request:
                     return Cancelled(f"cancelled: {reason or 'the pod stops'}")
         if failure is None or isinstance(failure, PagewireError):
             return failure
-        log.error("%s failed", self.request_id, exc_info=failure)
+        log.error("%s failed", self.request_id, exc_info=failure, extra={"request_id": self.request_id})
         return EngineFailed(f"{type(failure).__name__}: {failure}")
 
     def _too_late(self) -> DeadlineExceeded:
@@ -292,5 +294,7 @@ class Request:
             try:
                 await self._around.engine.abort(self.request_id)
             except EngineFailed as error:
-                log.info("%s: nothing to free: %s", self.request_id, error.message)
+                log.info(
+                    "%s: nothing to free: %s", self.request_id, error.message, extra={"request_id": self.request_id}
+                )
             self._around.admission.room()

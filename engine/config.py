@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Literal
 
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
@@ -51,6 +52,7 @@ class EngineConfig:
     preemption: str = PreemptionMode.AUTO.value
     step_target_s: float = 0.0
     brownout: bool = False
+    log_format: Literal["text", "json"] = "text"
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
@@ -109,6 +111,7 @@ class EngineConfig:
             step_target_s=pod.step_target_ms / 1000,
             brownout=pod.brownout == "on",
             stall_s=pod.engine_stall_s,
+            log_format=pod.log_format,
         )
 
     def to_json(self) -> str:

@@ -42,6 +42,7 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammar_desk import GrammarDesk
 from pagewire.engine.threads import set_threads
+from pagewire.serving import logs
 
 log = logging.getLogger(__name__)
 
@@ -205,12 +206,13 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
 def main(argv: list[str]) -> None:
     """Run an engine on inherited file descriptors; an exception ends the process with a non-zero code."""
     socket_fd, pool_fd, config_json = argv
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    config = EngineConfig.from_json(config_json)
+    logs.configure("engine", form=config.log_format)
     # Both may reach the whole process group, while the front still drains: it decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICENESS)
-    run(socket.socket(fileno=int(socket_fd)), int(pool_fd), EngineConfig.from_json(config_json))
+    run(socket.socket(fileno=int(socket_fd)), int(pool_fd), config)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ class PrefillService:
                 self._engine.add(prompt.add)
         except PagewireError as error:
             self._counters["refused"] += 1
-            log.info("run %s refused: %s", request_id, error.message)
+            log.info("run %s refused: %s", request_id, error.message, extra={"request_id": request_id})
             link.say(ShipmentRefused(request_id=request_id, generation=generation, error=ErrorInfo.of(error)))
             return
         self._counters["accepted"] += 1

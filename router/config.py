@@ -153,6 +153,7 @@ class RouterConfig:
         1.0, help="share of the requests that are traced, of those whose callers have no trace of their own, 0 to 1"
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
+    log_format: Literal["text", "json"] = setting("text", help="lines for people, or one JSON object a line")
 
     def __post_init__(self) -> None:
         if not self.model or isinstance(self.model, str):

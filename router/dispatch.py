@@ -151,7 +151,9 @@ class Dispatcher:
             raise
         except Exception as error:
             # Both doors say the same of what nobody foresaw, and the log has the rest.
-            log.exception("request %s ended in an error that nobody foresaw", ask.request_id)
+            log.exception(
+                "request %s ended in an error that nobody foresaw", ask.request_id, extra={"request_id": ask.request_id}
+            )
             failure = EngineFailed("internal error")
             failure.request_id = ask.request_id
             raise failure from error
@@ -204,7 +206,13 @@ class Dispatcher:
 
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:
         """Take note of a failed attempt; raises `error` when there must not be another."""
-        log.warning("request %s, attempt %d: %s", life.request.request_id, life.attempt, error.message)
+        log.warning(
+            "request %s, attempt %d: %s",
+            life.request.request_id,
+            life.attempt,
+            error.message,
+            extra={"request_id": life.request.request_id},
+        )
         if self._cut_off is not None:
             raise self._cut_off()
         if isinstance(error, HandedOver) and len(life.handovers) < MAX_HANDOVERS:

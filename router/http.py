@@ -198,7 +198,7 @@ class FrontDoor:
                     response = await self._answer(request, data, request_id, turn, is_chat=is_chat)
                 await response(scope, receive, send)
         except Cancelled:
-            log.info("request %s: the client went away", request_id)
+            log.info("request %s: the client went away", request_id, extra={"request_id": request_id})
 
     async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, *, is_chat: bool) -> ASGIApp:
         try:
@@ -208,7 +208,11 @@ class FrontDoor:
         except PagewireError as error:
             return self._refuse(error, request_id)
         except Exception:  # the caller is answered, whatever it was
-            log.exception("request %s could not be read, for a reason that nobody foresaw", request_id)
+            log.exception(
+                "request %s could not be read, for a reason that nobody foresaw",
+                request_id,
+                extra={"request_id": request_id},
+            )
             return self._refuse(EngineFailed("internal error"), request_id)
         answer = Answer(call=call, model=model, created=int(time.time()))
         try:

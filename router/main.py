@@ -39,7 +39,7 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
     cannot be sent as they should.
     """
     if lifecycle is None:
-        configure(config.name, config.log_level)
+        configure(config.name, config.log_level, config.log_format)
         lifecycle = Lifecycle()
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:

@@ -104,6 +104,7 @@ class PodConfig:
         "OTEL_EXPORTER_OTLP_ENDPOINT says when unset, and nothing is traced where that is unset too",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
+    log_format: Literal["text", "json"] = setting("text", help="lines for people, or one JSON object a line")
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:

@@ -125,7 +125,7 @@ class Exports:
                 raise InvalidRequest("a fetch of no blocks", field="hashes")
             shipment = self.shipment(link, fetch)
         except PagewireError as error:
-            log.info("fetch %s refused: %s", fetch.request_id, error.message)
+            log.info("fetch %s refused: %s", fetch.request_id, error.message, extra={"request_id": fetch.request_id})
             refused = ShipmentRefused(
                 request_id=fetch.request_id, generation=fetch.generation, error=ErrorInfo.of(error)
             )
@@ -200,7 +200,7 @@ class Exports:
         for key in self._leases.expired(now_s):
             export = self._exports[key]
             silent = LeaseExpired(f"no sign of life from {export.link.peer.peer_id} for the length of its lease")
-            log.warning("%s: %s", export.request_id, silent.message)
+            log.warning("%s: %s", export.request_id, silent.message, extra={"request_id": export.request_id})
             self.counters[silent.cause] += 1
             if export.shipment.state is OutgoingState.SHIPPING:
                 export.say_failed(ErrorInfo.of(silent))  # it was perhaps we who stood still: then it still waits
@@ -265,7 +265,9 @@ class Exports:
             else:
                 await self._engine.abort(export.engine_id)
         except EngineFailed as error:
-            log.info("%s: nothing to release: %s", export.request_id, error.message)
+            log.info(
+                "%s: nothing to release: %s", export.request_id, error.message, extra={"request_id": export.request_id}
+            )
         self.act(export, export.shipment.freed())
 
     def _forget(self, export: Export) -> None:

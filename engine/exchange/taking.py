@@ -136,7 +136,9 @@ class Taking:
                 trace=trace,
             )
         except PagewireError as error:
-            log.warning("%s: %s not used: %s", self._request_id, pod_id, error.message)
+            log.warning(
+                "%s: %s not used: %s", self._request_id, pod_id, error.message, extra={"request_id": self._request_id}
+            )
             self._taker.peers.unreached[error.cause] += 1
             if kind is self.runs:
                 self.causes.append(error.cause)
@@ -152,7 +154,14 @@ class Taking:
         if delivery.cause and kind is self.runs:
             self.causes.append(delivery.cause)
         if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
-            log.warning("%s: %s by %s: %s", self._request_id, delivery.outcome, pod_id, delivery.why)
+            log.warning(
+                "%s: %s by %s: %s",
+                self._request_id,
+                delivery.outcome,
+                pod_id,
+                delivery.why,
+                extra={"request_id": self._request_id},
+            )
         return delivery
 
     def _shipment(self, first_block: int, max_blocks: int, num_groups: int) -> IncomingShipment:
