@@ -1,0 +1,38 @@
+"""What is installed is what was locked: every package of an image by its version and its hashes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from source_tree import ROOT
+
+LOCKS = sorted(path.name for path in (ROOT / "compose").glob("*.lock"))
+ENTRY = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)(?: ;.*?)?((?: --hash=sha256:[0-9a-f]{64})+)$")
+
+
+def entries(name: str) -> list[str]:
+    """Return a lock file's entries, each in one line."""
+    text = (ROOT / "compose" / name).read_text(encoding="utf-8")
+    lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
+    return [line.rstrip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def test_there_is_a_lock_for_every_image() -> None:
+    assert {"router.lock", "pod.lock", "cuda.lock", "build.lock"} <= {*LOCKS}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_has_its_hashes(name: str) -> None:
+    found = entries(name)
+    assert found
+    assert [line[:100] for line in found if not ENTRY.match(line)] == []
+
+
+@pytest.mark.parametrize("name", ["Dockerfile"])
+def test_images_install_by_hash_alone(name: str) -> None:
+    text = (ROOT / "compose" / name).read_text(encoding="utf-8")
+    text = re.sub(r"\s*\\\n\s*", " ", text)
+    installs = [line for line in text.splitlines() if re.search(r"\bpip install\b", line)]
+    assert installs
+    assert [line for line in installs if ".lock" in line and "--require-hashes" not in line] == []
