@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.pagewire-setup
 CHART_STAMP := $(VENV)/.pagewire-chart-tools
 PEERS := .venv-peers
+AUDIT := .venv-audit
 GUIDELLM := $(PEERS)/guidellm/.guidellm-0.8.1
 AIPERF := $(PEERS)/aiperf/.aiperf-0.13.0
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
@@ -26,7 +27,7 @@ export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo up test router-test cluster-test exact-test fault-test ui-test slo-peers-test compose-test compose-test-if-possible \
-  check protos generate lock chart-tools chart-schema support release-wire slo-samples model setup-system setup-containers help
+  check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -130,6 +131,17 @@ check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -q tests/architecture
+
+sbom: $(STAMP)  ## build/sbom/*.cdx.json: what the images are made of, as CycloneDX, from compose/*.lock
+	@$(BIN)/python compose/sbom.py build/sbom
+
+# The advisory database is asked over the network; where there is none it says SKIPPED, NOT PASSED last of all.
+audit: $(STAMP)  ## the locked packages against published advisories (pip-audit, in .venv-audit; needs the network)
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv --clear $(AUDIT) && $(AUDIT)/bin/python -m pip install -q pip-audit==2.10.1; }
+	@for lock in router pod cuda build; do \
+	  $(AUDIT)/bin/pip-audit --disable-pip --require-hashes -r compose/$$lock.lock --progress-spinner off > $(AUDIT)/told 2>&1; code=$$?; cat $(AUDIT)/told; \
+	  if grep -qE 'ConnectionError|ServiceError|Max retries|ProxyError' $(AUDIT)/told; then echo "SKIPPED, NOT PASSED: audit, for no advisory database was reached" >&2; exit 0; fi; \
+	  [ $$code = 0 ] || exit $$code; done
 
 lock: $(STAMP)  ## compose/*.lock anew from pyproject.toml and constraints.txt
 	@$(BIN)/python -m pip install -q uv==$(UV_VERSION)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
+import sbom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from source_tree import ROOT
 
 LOCKS = sorted(path.name for path in (ROOT / "compose").glob("*.lock"))
@@ -36,3 +41,30 @@ def test_images_install_by_hash_alone(name: str) -> None:
     installs = [line for line in text.splitlines() if re.search(r"\bpip install\b", line)]
     assert installs
     assert [line for line in installs if ".lock" in line and "--require-hashes" not in line] == []
+
+
+@pytest.fixture(scope="module")
+def bills(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sbom")
+    sbom.main(folder)
+    return folder
+
+
+@pytest.mark.parametrize("image", [*sbom.IMAGES])
+def test_a_bill_of_materials_has_every_locked_package_and_is_cyclonedx(image: str, bills: Path) -> None:
+    text = (bills / f"{image}.cdx.json").read_text(encoding="utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    told = json.loads(text)
+    found = {each["purl"]: {one["content"] for one in each.get("hashes", ())} for each in told["components"]}
+    locked = [line for lock in sbom.IMAGES[image] for line in entries(f"{lock}.lock")]
+    wanted = {}
+    for line in locked:
+        named = ENTRY.match(line)
+        assert named is not None
+        wanted[f"pkg:pypi/{named[1].lower()}@{named[2]}"] = set(re.findall(r"sha256:([0-9a-f]{64})", line))
+    torch = {purl for purl in found if purl.startswith("pkg:pypi/torch@")}
+    assert len(torch) == (image != "router")
+    assert {purl: hashes for purl, hashes in found.items() if purl not in torch} == wanted
+    ours = told["metadata"]["component"]["bom-ref"]
+    (needs,) = (each["dependsOn"] for each in told["dependencies"] if each["ref"] == ours)
+    assert {*needs} == {*found}
