@@ -33,7 +33,7 @@ def packages(lock: str) -> Iterator[Component]:
     for entry in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
         named = _NAMED.match(entry)
         if named is not None:
-            yield _package(*named.groups(), _HASH.findall(entry))
+            yield _package(named[1], named[2], _HASH.findall(entry))
 
 
 def document(image: str) -> Bom:

@@ -17,8 +17,9 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.visitor
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_TEXT_CHARS = 32 << 20  # some times the largest body that is taken by default
@@ -53,7 +54,9 @@ class Budget(jinja2.ext.Extension):
 
     def instrumented(self, template: jinja2.nodes.Template) -> jinja2.nodes.Template:
         """Return the parsed template with all that."""
-        for loop in template.find_all((jinja2.nodes.For, jinja2.nodes.Macro, jinja2.nodes.CallBlock)):
+        kinds = (jinja2.nodes.For, jinja2.nodes.Macro, jinja2.nodes.CallBlock)
+        loops: Iterable[Any] = template.find_all(kinds)
+        for loop in loops:
             tick = jinja2.nodes.ExprStmt(self.call_method("_tick", lineno=loop.lineno), lineno=loop.lineno)
             loop.body.insert(0, tick.set_environment(self.environment))
         return template
