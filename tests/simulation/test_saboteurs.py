@@ -11,8 +11,10 @@ from simulated.saboteurs import SABOTEURS, Saboteur
 
 @pytest.mark.parametrize("saboteur", SABOTEURS, ids=lambda saboteur: saboteur.name)
 def test_a_planted_fault_is_found(saboteur: Saboteur) -> None:
+    planted = saboteur.plant()  # kept, for as long as the process lives: what is collected is taken out again
+
     def plant() -> None:
-        saboteur.plant().__enter__()  # for as long as the process lives
+        planted.__enter__()
 
     played = outcomes(range(saboteur.within), processes=os.cpu_count() or 1, prepare=plant)
     assert any(outcome.violations for outcome in played)

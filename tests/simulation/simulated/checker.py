@@ -20,7 +20,9 @@ ENDS = ("finished", "failed", "left", "broken")
 MAX_ATTEMPTS = 3
 LATE_S = 2.5  # beyond a deadline, to say that it has passed
 REST_S = 1.5  # until all is given back that nobody wants
-HARMLESS = frozenset(("leave", "step_clock", *(kind for kind in FAULTS if kind.startswith("redis_"))))
+HARMLESS = frozenset(
+    ("leave", "step_clock", "kill_router", "duplicate_bulk", *(kind for kind in FAULTS if kind.startswith("redis_")))
+)
 FASTEST, SLOWEST = 1.11, 0.89  # clocks
 BROKEN = {
     "endless": "a request did not end",

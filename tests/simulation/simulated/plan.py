@@ -16,6 +16,7 @@ from simulated.model import BLOCK, FIRST_TOKEN, POISON, VOCAB_SIZE
 
 SPAN_S = 1.0  # in which the requests come
 ROOMY_BLOCKS = 64
+MEETS_S = 0.1  # from the question on, in which a request is surely under way
 TRANSPORTS = ("grpc", "local", "local,grpc")
 
 
@@ -109,6 +110,7 @@ def draw_plan(seed: int, kinds: Sequence[str]) -> Plan:
     draw = Random(f"plan {seed}")
     routers = draw.choice((1, 1, 2))
     is_skewed = draw.random() < 0.3
+    requests = tuple(_request(draw, number, routers) for number in range(draw.randint(3, 8)))
     return Plan(
         seed=seed,
         num_prefill=draw.choice((0, 1, 1, 1, 2, 2, 2)),
@@ -125,8 +127,8 @@ def draw_plan(seed: int, kinds: Sequence[str]) -> Plan:
         max_num_waiting=draw.choice((4, 32)),
         clock_rates=tuple(draw.uniform(0.9, 1.1) for _ in range(8)) if is_skewed else (1.0,),
         wall_s=tuple(draw.uniform(-90.0, 90.0) for _ in range(8)) if is_skewed else (0.0,),
-        requests=tuple(_request(draw, number, routers) for number in range(draw.randint(3, 8))),
-        faults=tuple(_fault(draw, kinds) for _ in range(draw.choice((1, 2, 3, 5)))),
+        requests=requests,
+        faults=tuple(_fault(draw, kinds, requests) for _ in range(draw.choice((1, 2, 3, 5)))),
     )
 
 
@@ -149,10 +151,12 @@ def _request(draw: Random, number: int, routers: int) -> RequestPlan:
     )
 
 
-def _fault(draw: Random, kinds: Sequence[str]) -> FaultPlan:
+def _fault(draw: Random, kinds: Sequence[str], requests: Sequence[RequestPlan]) -> FaultPlan:
+    met = draw.choice(requests)  # most faults meet somebody
+    at_s = met.at_s + draw.random() * MEETS_S if draw.random() < 0.7 else draw.random() * SPAN_S
     return FaultPlan(
         kind=draw.choice(kinds),
-        at_s=draw.random() * (SPAN_S + 0.1),
+        at_s=at_s,
         lasts_s=draw.choice((0.1, 0.5, 0.5, 2.0, 12.0)) * (0.5 + draw.random()),
         target=draw.randrange(16),
         other=draw.randrange(16),

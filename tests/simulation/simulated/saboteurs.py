@@ -79,7 +79,7 @@ def _blocks_wait_for_a_taker_for_ever() -> Iterator[None]:
         yield
 
 
-@saboteur("vllm PR#41269, the NIXL path of sglang", within=100)
+@saboteur("vllm PR#41269, the NIXL path of sglang", within=500)
 def blocks_of_a_taker_that_died_are_held_for_ever() -> Any:
     """A prefill pod waits for the decode pod's word, which never comes: no lease, no deadline, no loss ends that."""
     return _blocks_wait_for_a_taker_for_ever()
@@ -186,7 +186,7 @@ def tails_are_not_sealed() -> Any:
     return mock.patch.object(scheduler_file.Scheduler, "_freeze", open_tail)
 
 
-@saboteur("dynamo PR#7489, vllm PR#50754", within=200)
+@saboteur("dynamo PR#7489, vllm PR#50754", within=500)
 def fences_are_not_answered() -> Any:
     """A prefill pod goes on with what was cancelled."""
     hear = exports_file.Exports.on_message
