@@ -26,7 +26,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test router-test cluster-test exact-test fault-test ui-test slo-peers-test compose-test compose-test-if-possible \
+.PHONY: setup demo up test router-test cluster-test exact-test fault-test simulation-test ui-test slo-peers-test compose-test compose-test-if-possible \
   check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -82,9 +82,9 @@ up: setup  ## the same cluster, left running in the foreground; its URLs as one 
 
 TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-test: setup chart-tools  ## every test but those of the next eight
+test: setup chart-tools  ## every test but those of the next nine
 	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
-	  --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS))
+	  --ignore tests/simulation --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS))
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
@@ -100,6 +100,14 @@ exact-test: setup  ## the real model through real clusters, 128 answers token fo
 
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
+
+SEEDS ?= 1500
+SEED ?=
+SIMULATION := PYTHONPATH=tests/simulation:tests/support PYTHONHASHSEED=0 HF_HUB_OFFLINE=1 $(BIN)/python -m simulated
+
+simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=1500 plays full of faults, or SEED=7 again and made small
+	$(SIMULATION) $(if $(SEED),replay $(SEED),run --seeds $(SEEDS))
+	$(if $(SEED),,HF_HUB_OFFLINE=1 $(BIN)/pytest tests/simulation)
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui

@@ -64,7 +64,7 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
 
 
 class PodProcess:
-    """One pod, with its engine running; `front` is what it is now."""
+    """One pod, with its engine running; `front` is what it is now, `service` what it does."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class PodProcess:
         self._exporter = exporter
         self._is_stopping = False
         self.front = self._front_as(config.role)
+        self.service: Service | None = None
 
     def stop(self, reason: str) -> None:
         """Drain and take no role any more."""
@@ -106,7 +107,8 @@ class PodProcess:
             while True:
                 front = self.front
                 role = front.identity.role
-                await front.run(SERVICES[role](front), doors, on_ready)
+                self.service = SERVICES[role](front)
+                await front.run(self.service, doors, on_ready)
                 if front.next_role is None or self._is_stopping:
                     return
                 log.info("the %s pod is a %s pod from now on", role, front.next_role)

@@ -14,32 +14,13 @@ import signal
 import socket
 import sys
 import threading
-from functools import partial
 
 from pagewire.core.clock import MonotonicClock
-from pagewire.core.engine_messages import (
-    Abort,
-    Add,
-    Became,
-    Become,
-    Bind,
-    CannotStart,
-    EngineMessage,
-    Hold,
-    Join,
-    Keep,
-    Ping,
-    Pong,
-    Release,
-    Reserve,
-    Reserved,
-    Stop,
-)
-from pagewire.core.errors import Cancelled, ErrorInfo, PagewireError, PeerMismatch
+from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
+from pagewire.engine.command_reader import CommandReader
 from pagewire.engine.config import EngineConfig
-from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammar_desk import GrammarDesk
 from pagewire.engine.threads import set_threads
 from pagewire.serving import logs
@@ -95,70 +76,6 @@ class FrontConnection:
                 return None
             data += part
         return bytes(data)
-
-
-class CommandReader:
-    """Reads commands until the front closes, then closes the loop; `error` is what ended it otherwise."""
-
-    def __init__(self, front: FrontConnection, loop: EngineLoop, desk: GrammarDesk) -> None:
-        self._front = front
-        self._loop = loop
-        self._desk = desk
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        """Serve until the front closes or something breaks."""
-        try:
-            while (message := self._front.receive()) is not None:
-                self._serve(message)
-        except Exception as error:  # carried to the main thread, which ends the process with it
-            self.error = error
-        finally:
-            self._desk.close()
-            self._loop.close()
-
-    def _serve(self, message: EngineMessage) -> None:
-        match message:
-            case Add(spec=spec):
-                self._desk.submit(spec.request_id, spec.sampling.grammar, partial(self._add, message))
-            case Reserve(spec=spec):
-                self._desk.submit(spec.request_id, spec.sampling.grammar, partial(self._reserve, message))
-            case Bind():
-                self._front.send(self._loop.bind(message))
-            case Hold():
-                self._front.send(self._loop.hold(message))
-            case Keep():
-                self._loop.keep(message)
-            case Join():
-                self._loop.join(message)
-            case Stop():
-                self._loop.stop(message)
-            case Abort():
-                self._desk.withdraw(message.request_id)
-                freed = self._loop.abort(message.request_id)
-                if freed is not None:
-                    self._front.send(freed)
-            case Release():
-                self._loop.release(message.request_id)
-            case Become():
-                self._loop.become(message.role)
-            case Ping():
-                self._loop.ping(message.nonce)
-            case _:
-                raise PeerMismatch(f"a front does not send {type(message).__name__}")
-
-    def _add(self, command: Add, error: PagewireError | None) -> None:
-        if error is None:
-            self._loop.add(command)
-        elif not isinstance(error, Cancelled):  # the abort has an answer of its own
-            self._loop.refuse(command.spec.request_id, error)
-
-    def _reserve(self, command: Reserve, error: PagewireError | None) -> None:
-        if error is None:
-            answer = self._loop.reserve(command)
-        else:
-            answer = Reserved(request_id=command.spec.request_id, error=ErrorInfo.of(error))
-        self._front.send(answer)
 
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
