@@ -73,7 +73,7 @@ class _Wire(asyncio.Protocol):
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not False:
                 self._take(answer)
-        except hiredis.ProtocolError as error:
+        except (hiredis.ProtocolError, TypeError) as error:  # a map may have a key that Python's cannot
             self.drop(f"not the protocol of Redis: {error}")
         if self._unread > MAX_REPLY_BYTES:
             self.drop("answers without end")
