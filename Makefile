@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+FUZZ_CASES ?= 100000
+FUZZ_SEED ?= 1
 TORCH_VERSION := 2.13.0
 TRITON_VERSION ?= 3.6.0
 TORCH_INDEX ?=
@@ -26,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test router-test cluster-test exact-test fault-test simulation-test ui-test slo-peers-test compose-test compose-test-if-possible \
+.PHONY: setup demo up test router-test cluster-test exact-test fault-test simulation-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -80,11 +82,12 @@ demo: setup  ## the main job on real weights: two questions behind one long syst
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
+FUZZ_TESTS := tests/fuzz/test_guided.py tests/fuzz/test_servers.py
 TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-test: setup chart-tools  ## every test but those of the next nine
+test: setup chart-tools  ## every test but those of the next ten
 	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
-	  --ignore tests/simulation --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS))
+	  --ignore tests/simulation --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS) $(FUZZ_TESTS))
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
@@ -111,6 +114,16 @@ simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=1500
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
+
+fuzz-test: setup  ## 5,000 cases on every parser of foreign bytes, guided by coverage, and bytes of all kinds on real servers
+	HF_HUB_OFFLINE=1 $(BIN)/pytest $(FUZZ_TESTS)
+
+# The router's two doors have tests of their own, which take as many times the cases.
+fuzz-long: setup  ## the same with 100,000 cases and more; what ran new lines is added to tests/fuzz/corpus (FUZZ_SEED=1)
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests/support $(BIN)/python tests/support/fuzz_run.py --cases $(FUZZ_CASES) --seed $(FUZZ_SEED) \
+	  --keep --findings .fuzz/findings --json .fuzz/figures.json
+	HF_HUB_OFFLINE=1 FUZZ_TIMES=10 FUZZ_SEED=$(FUZZ_SEED) $(BIN)/pytest tests/fuzz/test_servers.py tests/router/test_rpc_fuzz.py \
+	  tests/router/test_openapi.py
 
 slo-peers-test: setup $(GUIDELLM) $(AIPERF)  ## GuideLLM and AIPerf tell the medians that slo run does (3 GB in .venv-peers; not in CI)
 	$(BIN)/pytest -s tests/slo_peers

@@ -5,10 +5,10 @@ Except for the dtype `auto`, which is the engine's to choose.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import read_object
 from pagewire.core.kv_layout import SCALE_BYTES
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
 from pagewire.core.units import format_bytes
@@ -19,7 +19,7 @@ def sizing(folder: Path, *, memory_bytes: int, block_size: int, dtype: str, tens
 
     `dtype` auto is what an engine on this machine takes for it.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_object(folder / "config.json")
     layout = layout_of(config, block_size=block_size, dtype=_computed_in() if dtype == "auto" else dtype)
     return KVSizing(layout=shard(layout, tensor_parallel), memory_bytes=memory_bytes)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewire.cli.progress import Report
+from pagewire.core.documents import read_object
 from pagewire.core.errors import PagewireError, Unavailable, UnknownModel
 
 MODELS_DIR_VARIABLE = "PAGEWIRE_MODELS_DIR"
@@ -104,16 +105,18 @@ def get(name: str, report: Report) -> Path:
 def damage(folder: Path) -> list[str]:
     """Return what is wrong with a model's files according to its manifest; empty when all is well."""
     try:
-        files: dict[str, str] = json.loads((folder / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        files = read_object(folder / MANIFEST).get("files")
+    except (OSError, ValueError) as error:
         return [f"{MANIFEST} cannot be read: {error}"]
+    if not isinstance(files, dict):
+        return [f"{MANIFEST} cannot be read: it names no files"]
     found = []
     for name, expected in files.items():
-        path = folder / name
-        if not path.is_file():
+        try:
+            if _sha256(folder / name) != expected:
+                found.append(f"{name} differs from its checksum")
+        except (OSError, ValueError):  # not there, or no name that a file can have
             found.append(f"{name} is missing")
-        elif _sha256(path) != expected:
-            found.append(f"{name} differs from its checksum")
     return found
 
 

@@ -14,6 +14,7 @@ import typer
 
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
+from pagewire.core.documents import read_object
 from pagewire.slo.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:
@@ -102,10 +103,7 @@ def read_model(path: Path) -> ModelShape:
     from pagewire.slo.roofline import ModelShape
 
     file = path if path.is_file() else resolve(str(path)) / "config.json"
-    try:
-        return ModelShape.of(file.parent.name, json.loads(file.read_text(encoding="utf-8")))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file}: {error}") from error
+    return ModelShape.of(file.parent.name, read_object(file))
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def error_from_wire(
             elif isinstance(detail, error_details_pb2.BadRequest) and detail.field_violations:
                 field = detail.field_violations[0].field
             elif isinstance(detail, error_details_pb2.RetryInfo):
-                retry_after_s = detail.retry_delay.ToTimedelta().total_seconds()
+                retry_after_s = max(0.0, detail.retry_delay.seconds + detail.retry_delay.nanos / 1e9)
     error = from_cause(cause or _cause_of(code, message), message, field=field, retry_after_s=retry_after_s)
     error.request_id = request_id
     return error

@@ -23,6 +23,13 @@ class CacheEvents:
     part: int = 0
     num_parts: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what names blocks and does not say of each where it is with ValueError."""
+        if not len(self.hashes) == len(self.depths) == len(self.tiers):
+            raise ValueError(
+                f"{len(self.hashes)} blocks, {len(self.depths)} places in chains and {len(self.tiers)} tiers"
+            )
+
     @property
     def is_snapshot(self) -> bool:
         """True for a part of all that is held."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from pagewire.core.documents import read_toml
 
 ENVIRONMENT_PREFIX = "PAGEWIRE_"
 TRUE_WORDS = ("1", "true", "yes", "on")
@@ -169,11 +170,11 @@ def _from_file(file: Path | None) -> list[tuple[str, str, object]]:
     if file is None:
         return []
     try:
-        table = tomllib.loads(file.read_text())
+        table = read_toml(file)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return [(key.replace("-", "_"), str(file), value) for key, value in table.items()]
 
 
@@ -214,12 +215,19 @@ def _coerce_one(each: Setting, value: object, source: str) -> object:
         if isinstance(value, str):
             return _parse(each, value)
         if each.kind is float and type(value) is int:
-            return float(value)
+            return _as_float(value)
         if type(value) is each.kind:
             return value
     except ValueError as error:
         raise _wrong(each, value, source, str(error)) from error
     raise _wrong(each, value, source, f"expected {each.kind.__name__}")
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("there is no number as large") from None
 
 
 def _parse(each: Setting, text: str) -> object:

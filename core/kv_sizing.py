@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.documents import whole
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 
 # A sequence that will decode is promised one block besides those of its tokens.
@@ -82,21 +83,23 @@ def layout_of(
     Latents (multi-head latent attention) are kept expanded, as keys and values of every head. Raises ValueError where
     the config describes no such decoder.
     """
-    decoder = dict(hf.get("text_config") or hf)  # a model of several modalities has its decoder inside
+    inside = hf.get("text_config")  # a model of several modalities has its decoder inside
+    decoder = dict(inside if inside and isinstance(inside, dict) else hf)
     for name, older in OLDER_NAMES.items():
         decoder.setdefault(name, decoder.get(older))
     missing = [name for name in OLDER_NAMES if not decoder[name]]
     if missing:
         raise ValueError(f"the config describes no decoder: it has no {', '.join(missing)}")
-    num_heads = int(decoder["num_attention_heads"])
-    num_kv_heads = 1 if decoder.get("multi_query") else int(decoder.get("num_key_value_heads") or num_heads)
-    head_dim = int(decoder.get("head_dim") or int(decoder["hidden_size"]) // num_heads)
+    num_heads = whole(decoder, "num_attention_heads")
+    num_kv_heads = whole(decoder, "num_key_value_heads") if decoder.get("num_key_value_heads") else num_heads
+    num_kv_heads = 1 if decoder.get("multi_query") else num_kv_heads
+    head_dim = whole(decoder, "head_dim") if decoder.get("head_dim") else whole(decoder, "hidden_size") // num_heads
     if decoder.get("kv_lora_rank"):
         # Keys and values of unequal width share the wider one.
-        keys = int(decoder["qk_nope_head_dim"]) + int(decoder["qk_rope_head_dim"])
-        num_kv_heads, head_dim = num_heads, max(keys, int(decoder["v_head_dim"]))
+        keys = whole(decoder, "qk_nope_head_dim") + whole(decoder, "qk_rope_head_dim")
+        num_kv_heads, head_dim = num_heads, max(keys, whole(decoder, "v_head_dim"))
     return KVLayout(
-        num_layers=int(decoder["num_hidden_layers"]),
+        num_layers=whole(decoder, "num_hidden_layers"),
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         block_size=block_size,

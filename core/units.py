@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
@@ -17,7 +18,9 @@ def parse_bytes(text: str) -> int:
     if binary and not prefix:
         raise ValueError(f'{text!r} is not a size such as "512MiB", "1.5GiB" or "4096"')
     scale: int = (1024 if binary else 1000) ** _POWERS[prefix.upper()]
-    return round(float(number) * scale)
+    if math.isinf(size := float(number) * scale):
+        raise ValueError(f"{text[:50]!r} is more than any memory")
+    return round(size)
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagewire.core.documents import MAX_WHOLE, read_object
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.engine import weights
 from pagewire.engine.model.hf_config import HFConfig
@@ -29,11 +30,11 @@ class ModelFolder:
 
     @classmethod
     def open(cls, path: Path) -> ModelFolder:
-        """Read a folder's configuration; raises FileNotFoundError without a config.json."""
+        """Read a folder's configuration; raises FileNotFoundError without a config.json, ValueError on a wrong one."""
         config_path = path / "config.json"
         if not config_path.is_file():
             raise FileNotFoundError(f"{path} is not a model folder: it has no config.json")
-        hf_config = json.loads(config_path.read_text(encoding="utf-8"))
+        hf_config = read_object(config_path)
         return cls(path=path, hf_config=hf_config, eos_token_ids=_eos_token_ids(path, hf_config))
 
     def weight_files(self) -> tuple[Path, ...]:
@@ -63,9 +64,12 @@ def _eos_token_ids(path: Path, hf_config: HFConfig) -> tuple[int, ...]:
     generation_path = path / "generation_config.json"
     found = None
     if generation_path.is_file():
-        found = json.loads(generation_path.read_text(encoding="utf-8")).get("eos_token_id")
+        found = read_object(generation_path).get("eos_token_id")
     if found is None:
         found = hf_config.get("eos_token_id")
     if found is None:
         return ()
-    return tuple(found) if isinstance(found, list) else (found,)
+    ids = found if isinstance(found, list) else [found]
+    if not all(type(each) is int and 0 <= each <= MAX_WHOLE for each in ids):
+        raise ValueError(f"{path}: eos_token_id is no token's, nor a list of such: {found!r:.100}")
+    return tuple(ids)

@@ -15,11 +15,11 @@ Knows the file's form and the tokenizer. Invariant: what is wrong is refused wit
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import read_toml
 from pagewire.core.errors import InvalidRequest
 from pagewire.engine.pin import NamedPrefix
 from pagewire.text.tokenizer import Tokenizer
@@ -32,10 +32,7 @@ def read(path: Path, model: Path) -> tuple[NamedPrefix, ...]:
 
     Raises OSError where the file cannot be read, ValueError on anything in it that is not as above.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
+    table = read_toml(path)
     tokenizer = Tokenizer(model)
     try:
         return tuple(_prefix(f"{path}: prefix {name!r}", name, entry, tokenizer) for name, entry in table.items())

@@ -6,25 +6,33 @@ tensor is an error that names it, never a warning.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+
+from pagewire.core.documents import read_object
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _NAMED_AT_MOST = 8
+_PLAIN = re.compile(r"(?!\.)[\w.-]{1,200}")  # of a file beside the index, and nowhere else
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the safetensors files of a model, in a fixed order; raises FileNotFoundError when there are none."""
+    """Return the safetensors files of a model, in a fixed order.
+
+    Raises FileNotFoundError when there are none, ValueError on an index that is none.
+    """
     index = folder / INDEX_NAME
     if index.exists():
-        weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return tuple(folder / name for name in sorted(set(weight_map.values())))
+        weight_map = read_object(index).get("weight_map")
+        names = list(weight_map.values()) if isinstance(weight_map, dict) else []
+        if not names or not all(isinstance(name, str) and _PLAIN.fullmatch(name) for name in names):
+            raise ValueError(f"{index}: weight_map does not say in which files of this folder the weights are")
+        return tuple(folder / name for name in sorted(set(names)))
     single = folder / SINGLE_NAME
     if not single.exists():
         raise FileNotFoundError(f"{folder} has neither {SINGLE_NAME} nor {INDEX_NAME}")
@@ -34,19 +42,22 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def load(files: Iterable[Path], places: Mapping[str, torch.Tensor], derived: Iterable[str]) -> None:
     """Fill `places` by name, converting to their dtype; stored tensors that match a `derived` pattern are passed over.
 
-    Raises ValueError naming what is missing, surplus, stored twice or of another shape.
+    Raises ValueError naming what is missing, surplus, stored twice or of another shape, or a file that is none.
     """
     ignored = re.compile("|".join(f"(?:{pattern})" for pattern in derived) or r"(?!)")
     filled: set[str] = set()
     surplus: list[str] = []
     for path in files:
-        with safe_open(path, framework="pt") as stored:
-            for name in stored.keys():  # noqa: SIM118 - not a mapping
-                if name in places and name not in filled:
-                    _fill(name, places[name], stored.get_tensor(name))
-                    filled.add(name)
-                elif name in filled or not ignored.fullmatch(name):
-                    surplus.append(name)
+        try:
+            with safe_open(path, framework="pt") as stored:
+                for name in stored.keys():  # noqa: SIM118 - not a mapping
+                    if name in places and name not in filled:
+                        _fill(name, places[name], stored.get_tensor(name))
+                        filled.add(name)
+                    elif name in filled or not ignored.fullmatch(name):
+                        surplus.append(name)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is no safetensors file: {error}") from error
     missing = sorted(set(places) - filled)
     if missing or surplus:
         raise ValueError(f"the weights do not fit the model: missing {_few(missing)}; surplus {_few(sorted(surplus))}")

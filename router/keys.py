@@ -23,12 +23,12 @@ import hashlib
 import hmac
 import re
 import sys
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.documents import parse_toml
 from pagewire.router.tenants import Tenant
 
 PREFIX = "pw"
@@ -91,10 +91,7 @@ class KeyRing:
 
 def read(text: str, *, secret: bytes) -> KeyRing:
     """Return the keys of a key file; `secret` is the cluster's. Raises ValueError, without showing a hash or a salt."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"a key file is TOML: {error}") from error
+    table = parse_toml(text, "the key file")
     if extra := set(table) - {"tenants"}:
         raise ValueError(f"a key file has tenants alone, not {', '.join(sorted(extra))}")
     rows = table.get("tenants", {})

@@ -5,11 +5,11 @@ Knows the file; a request's word goes before it, and OpenAI's default behind it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import read_object
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sampling import SamplingParams
 
@@ -23,9 +23,7 @@ def sampling_defaults(folder: Path) -> Mapping[str, Any]:
     path = folder / FILE
     if not path.is_file():
         return {}
-    said = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(said, dict):
-        raise ValueError(f"{path} is not a JSON object")
+    said = read_object(path)
     found = {name: said[name] for name in FIELDS if said.get(name) is not None}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else (int, float)):

@@ -135,7 +135,7 @@ class BlockIndex:
         return self._members(await pipe.ask(payload, len(hashes), until_s - self._clock.now()))
 
     def _members(self, answers: Sequence[object]) -> list[Members]:
-        found: list[Members] = [answer if isinstance(answer, list) else () for answer in answers]
+        found = [_names(answer) for answer in answers]
         errors = [str(answer) for answer in answers if isinstance(answer, hiredis.ReplyError)]
         if any(error.startswith(PASSING) for error in errors):
             self._servers.moved()
@@ -165,6 +165,11 @@ class BlockIndex:
             if not self.refused:
                 log.warning("Redis refuses to write to the prefix index: %s", refused[0])
             self.refused += len(refused)
+
+
+def _names(answer: object) -> Members:
+    """Return the members of a set, none of what is no set of texts."""
+    return answer if isinstance(answer, list) and {bytes}.issuperset(map(type, answer)) else ()
 
 
 def _commands(key: bytes, index_id: int, tier: int | None, used: Collection[int]) -> list[bytes]:

@@ -73,7 +73,8 @@ class _Wire(asyncio.Protocol):
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not False:
                 self._take(answer)
-        except hiredis.ProtocolError as error:
+        # A map may have a key that Python's cannot, and a list may say that it has more entries than there is memory.
+        except (hiredis.ProtocolError, TypeError, MemoryError) as error:
             self.drop(f"not the protocol of Redis: {error}")
         if self._unread > MAX_REPLY_BYTES:
             self.drop("answers without end")

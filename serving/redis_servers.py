@@ -96,6 +96,8 @@ class RedisServers:
         found: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         try:
             for first, last, (host, port, *_), *_replicas in answer:  # type: ignore[attr-defined]
+                if not 0 <= first <= last < REDIS_CLUSTER_HASH_SLOTS:  # before a list is made of them
+                    raise ValueError(f"slots {first} to {last}")
                 node = (host.decode() if host and host != b"?" else asked[0], int(port))
                 found[first : last + 1] = [node] * (last + 1 - first)
         except (TypeError, ValueError, AttributeError) as error:

@@ -7,12 +7,15 @@ sweep's own: `pods`, "1P:2D" or "2 colocated", which says how many there are of 
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 PODS = "pods"
 DEFAULT_PODS = "1P:1D"
+MAX_CONFIGURATIONS = 1000  # each takes minutes of a cluster
 _APART = re.compile(r"(\d+)P:(\d+)D")
 _COLOCATED = re.compile(r"(\d+) ?colocated")
 _UNFIT = re.compile(r"[^A-Za-z0-9.=_+-]+")  # for a file's name
@@ -57,13 +60,15 @@ def configurations(common: Sequence[str], grid: Sequence[str]) -> tuple[Configur
     axes = _named(grid)
     if both := sorted({*shared} & {*axes}):
         raise ValueError(f"{both[0]} is common to all and varied too")
+    if (count := math.prod(map(len, axes.values()))) > MAX_CONFIGURATIONS:
+        raise ValueError(f"{count} configurations are more than a sweep tries, which is {MAX_CONFIGURATIONS}")
     found = []
     for values in itertools.product(*axes.values()):
         settings = {PODS: DEFAULT_PODS, **shared, **dict(zip(axes, values, strict=True))}
         parse_pods(settings[PODS])
         found.append(Configuration(settings=settings, varied=tuple(axes)))
-    slugs = [each.slug for each in found]
-    if twice := [each.name for each in found if slugs.count(each.slug) > 1]:
+    slugs = Counter(each.slug for each in found)
+    if twice := [each.name for each in found if slugs[each.slug] > 1]:
         raise ValueError(f"two configurations would be called {twice[0]!r}")
     return tuple(found)
 

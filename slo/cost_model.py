@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pagewire.core.documents import parse_object
 from pagewire.engine.step import Step
 
 VERSION = 1
@@ -182,7 +183,7 @@ class CostModel:
     def from_json(cls, text: str) -> CostModel:
         """Return what a file says; raises ValueError, which names what is wrong with it."""
         try:
-            raw: dict[str, Any] = json.loads(text)
+            raw = parse_object(text, "the cost model")
             if raw.pop("version", None) != VERSION:
                 raise ValueError(f"not a cost model of version {VERSION}")
             prefill, decode = _law(raw.pop("prefill")), _law(raw.pop("decode"))

@@ -10,13 +10,13 @@ the rate of its workload.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import MAX_WHOLE, read_object, real
 from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
-from pagewire.slo.objectives import Objectives
+from pagewire.slo.objectives import MEASURES, Objectives
 from pagewire.slo.record_files import read_records
 from pagewire.slo.summary import Window
 
@@ -58,13 +58,15 @@ def _listed(folder: Path, place: int, entry: Any, objectives: Objectives | None)
 
 
 def _labels(told: Any) -> dict[str, Label]:
+    if RATE in told:
+        real(told, RATE)
     return {str(name): _label(value) for name, value in told.items()}
 
 
 def _label(value: Any) -> Label:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return str(value)
-    return value
+    if isinstance(value, str | float):
+        return value
+    return value if type(value) is int and abs(value) <= MAX_WHOLE else str(value)
 
 
 def _read(
@@ -76,8 +78,12 @@ def _read(
         raise ValueError(f"{summary}: no records beside it ({summary.stem}.jsonl or .parquet): run with --records")
     try:
         window = Window(**told["window"])
-        own = Objectives({each: bound_ms / 1e3 for each, bound_ms in told["slo_ms"].items()})
-        rate = (told.get("workload") or {}).get(RATE)
+        bounds_ms = told["slo_ms"]
+        own = Objectives({each: real(bounds_ms, each) / 1e3 for each in bounds_ms})
+        if unknown := set(bounds_ms) - set(MEASURES):
+            raise ValueError(f"{summary}: {sorted(unknown)[0]!r} is no objective: known are {', '.join(MEASURES)}")
+        workload = told.get("workload") or {}
+        rate = real(workload, RATE) if workload.get(RATE) else None
         own_labels = _labels(told.get("labels") or {})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{summary} is no summary of a run: {error!r}") from error
@@ -86,15 +92,9 @@ def _read(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{found} has no records of a run: {error}") from error
     if labels is None:
-        labels = {**own_labels, RATE: float(rate)} if rate else own_labels
+        labels = {**own_labels, RATE: rate} if rate else own_labels
     return trial(rows, window, objectives or own, labels=labels, about=told, name=name)
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(told, dict):
-        raise ValueError(f"{path} is no JSON object")
-    return told
+    return read_object(path)

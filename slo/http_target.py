@@ -157,7 +157,7 @@ def _context(ca: str, cert: str, key: str) -> ssl.SSLContext:
 def _object(event: bytes) -> dict[str, Any]:
     try:
         value = json.loads(event)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AskFailed("stream", f"not JSON: {event[:DETAIL_CHARS]!r}") from error
     if not isinstance(value, dict):
         raise AskFailed("stream", f"no JSON object: {event[:DETAIL_CHARS]!r}")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import parse_object, real, whole
 from pagewire.slo.record import Record
 
 MEASURES = ("ttft", "tpot", "e2e", "late")  # as columns in seconds, for whoever reads a file without us
@@ -23,14 +24,36 @@ def row_of(record: Record) -> dict[str, Any]:
 def record_of(row: dict[str, Any]) -> Record:
     """Return the record of a row, of an earlier version too: what was not recorded then is as where a server is silent.
 
-    Raises ValueError naming the field without which it is none.
+    Raises ValueError naming the field without which it is none, or which is not what it has to be.
     """
     fields = dataclasses.fields(Record)
     for field in fields:
         if field.name not in row and field.default is dataclasses.MISSING:
             raise ValueError(f"a record has no {field.name}")
     told = {field.name: row[field.name] for field in fields if field.name in row}
+    _check(told)
     return Record(**told | {"gaps_s": tuple(told["gaps_s"])})
+
+
+def _check(told: dict[str, Any]) -> None:
+    for name in ("intended_s", "sent_s"):
+        real(told, name)
+    for name in ("arrival", "turn", "input_tokens", "output_tokens", "wanted_tokens"):
+        whole(told, name, least=0)
+    for name in ("first_s", "last_s", "cached_tokens"):
+        if told.get(name) is not None:
+            real(told, name)
+    if not isinstance(told["gaps_s"], list | tuple):
+        raise ValueError("gaps_s is no list")
+    parts = told.get("ttft_parts_s") or {}
+    if not isinstance(parts, dict):
+        raise ValueError("ttft_parts_s is no object")
+    for numbers in (dict(enumerate(told["gaps_s"])), {name: each for name, each in parts.items() if each is not None}):
+        for place in numbers:
+            real(numbers, place)
+    for name in ("error", "detail", "session", "request_id"):
+        if not isinstance(told.get(name, ""), str):
+            raise ValueError(f"{name} is no text")
 
 
 @contextmanager
@@ -56,7 +79,7 @@ def read_records(path: Path) -> list[Record]:
     if path.suffix == ".parquet":
         return [record_of(row) for row in _pyarrow("pyarrow.parquet").read_table(path).to_pylist()]
     with path.open(encoding="utf-8") as lines:
-        return [record_of(json.loads(line)) for line in lines]
+        return [record_of(parse_object(line, f"line {number}")) for number, line in enumerate(lines, start=1)]
 
 
 def _pyarrow(module: str) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.documents import whole
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
 
 STEP_OVERHEAD_S = 0.5e-3  # scheduling and sampling, on a host that keeps a GPU fed
@@ -39,12 +40,13 @@ class ModelShape:
         Parameters are counted from its sizes: attention, three matrices of the feed-forward part, embeddings.
         """
         try:
-            width, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
-            kv_heads, inner = config.get("num_key_value_heads") or heads, config["intermediate_size"]
-            head_dim = config.get("head_dim") or width // heads
-            embeddings = config["vocab_size"] * width * (1 if config.get("tie_word_embeddings") else 2)
-        except KeyError as error:
-            raise ValueError(f"the config.json of {name} has no {error}") from error
+            width, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+            layers, inner = whole(config, "num_hidden_layers"), whole(config, "intermediate_size")
+            kv_heads = whole(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
+            head_dim = whole(config, "head_dim") if config.get("head_dim") else width // heads
+            embeddings = whole(config, "vocab_size") * width * (1 if config.get("tie_word_embeddings") else 2)
+        except ValueError as error:
+            raise ValueError(f"the config.json of {name}: {error}") from error
         attention = 2 * width * head_dim * (heads + kv_heads)
         parameters = embeddings + layers * (attention + 3 * width * inner)
         return cls(

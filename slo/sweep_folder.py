@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import read_object, real, whole
 from pagewire.core.errors import PagewireError, Unavailable
 from pagewire.slo.configuration import Configuration
 from pagewire.slo.finding import Probe
@@ -67,22 +68,29 @@ class SweepFolder:
     def asked(self) -> dict[str, Any] | None:
         """Return the settings that a sweep in this folder was begun with, None where none was."""
         told = _read(self.path / SWEEP)
-        return None if told is None else told["asked"]
+        if told is None:
+            return None
+        if not isinstance(asked := told.get("asked"), dict):
+            raise ValueError(f"{self.path / SWEEP} does not say what was asked")
+        return asked
 
     def probes(self, configuration: Configuration) -> list[Probe]:
         """Return its finished probes, by rate and repeat."""
         found = []
         for path in (self.path / configuration.slug).glob(f"*/{RUN}"):
-            told = json.loads(path.read_text(encoding="utf-8"))
-            attained = Attainment(good=told["attainment"]["good"], total=told["attainment"]["total"])
-            folder = path.parent.relative_to(self.path).as_posix()
-            found.append(Probe(rate=told["rate"], repeat=told["repeat"], attained=attained, folder=folder))
+            told, folder = read_object(path), path.parent.relative_to(self.path).as_posix()
+            try:
+                attained = _attainment(told.get("attainment"))
+                rate, repeat = real(told, "rate"), whole(told, "repeat", least=0)
+            except ValueError as error:
+                raise ValueError(f"{path} is no probe: {error}") from error
+            found.append(Probe(rate=rate, repeat=repeat, attained=attained, folder=folder))
         return sorted(found, key=lambda each: (each.rate, each.repeat))
 
     def failure(self, configuration: Configuration) -> str:
         """Return why it has no more probes, "" where nothing is known against it."""
         told = _read(self.path / configuration.slug / FAILED)
-        return "" if told is None else str(told["error"])
+        return "" if told is None else str(told.get("error", "nobody knows why"))
 
     def logs(self, configuration: Configuration) -> Path:
         """Return the folder for the logs of its clusters, which is made."""
@@ -134,6 +142,13 @@ class SweepFolder:
         new.replace(path)
 
 
+def _attainment(told: Any) -> Attainment:
+    if not isinstance(told, dict):
+        raise ValueError("it has no attainment")
+    total = whole(told, "total")
+    return Attainment(good=whole(told, "good", least=0, most=total), total=total)
+
+
 def _is_taken(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,8 +160,7 @@ def _is_taken(lock: int) -> bool:
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+    return read_object(path)
 
 
 def _text(told: dict[str, Any]) -> str:

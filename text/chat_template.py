@@ -32,16 +32,20 @@ _OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 class ChatTemplate:
     """One compiled template. `special_tokens` are its variables `bos_token`, `eos_token` and so on.
 
-    Raises jinja2.TemplateError where it is none, or too long.
+    Raises ValueError on a source that is no template, or too long a one.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = _environment()
         self._budget = environment.budget
         self.source = source
-        read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        try:
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
+        except Exception as error:  # whatever Jinja, or Python that compiles what Jinja makes of it, says of a bad one
+            said = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise ValueError(f"a chat template cannot be compiled: {said!s:.300}") from error
         self.variables = frozenset(read - set(environment.globals))
-        self._template = environment.from_string(source)
         self._template.globals = dict(self._template.globals)  # a ChainMap, which is read slowly for each rendering
         self._special_tokens = dict(special_tokens)
 

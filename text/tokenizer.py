@@ -17,6 +17,7 @@ from typing import Any
 
 import tokenizers
 
+from pagewire.core.documents import parse_object, read_object, whole
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.text.chat_template import ChatTemplate
@@ -36,7 +37,7 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         data = path.read_bytes()
         self.digest = tokenizer_digest(data)
-        self._tokenizer: Any = tokenizers.Tokenizer.from_str(data.decode())
+        self._tokenizer: Any = _opened(path, data)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         config = _json(folder / "tokenizer_config.json")
@@ -48,13 +49,14 @@ class Tokenizer:
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
         self._added_ids = frozenset(self._tokenizer.get_added_tokens_decoder())
-        self._is_byte_level = "ByteLevel" in json.dumps(json.loads(data).get("decoder"))
+        self._is_byte_level = "ByteLevel" in json.dumps(parse_object(data, str(path)).get("decoder"))
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._byte_ids = frozenset(
             token_id for text, token_id in vocabulary.items() if len(text) == 6 and text.startswith("<0x")
         )
         # A model may have more rows than its tokenizer names; ids up to there are legal.
-        self.vocab_size = max(_json(folder / "config.json").get("vocab_size", 0), max(vocabulary.values()) + 1)
+        rows = _json(folder / "config.json")
+        self.vocab_size = max(whole(rows, "vocab_size") if "vocab_size" in rows else 0, max(vocabulary.values()) + 1)
         self._longest = max(len(text) for text in vocabulary)
         self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="tokenize")
 
@@ -152,6 +154,8 @@ class Tokenizer:
 
     def _add_missing(self, named: Mapping[str, str], config: Mapping[str, Any]) -> None:
         extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+        if not isinstance(extra, list | dict):
+            raise ValueError(f"{self.folder}: extra_special_tokens are no list: {extra!r:.100}")
         contents = [*named.values(), *(_content(token) for token in extra if _content(token))]
         missing = [text for text in dict.fromkeys(contents) if self._tokenizer.token_to_id(text) is None]
         self._tokenizer.add_special_tokens(
@@ -174,10 +178,14 @@ _BYTE_OF = _byte_characters()
 def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return value
+    return read_object(path)
+
+
+def _opened(path: Path, data: bytes) -> Any:
+    try:
+        return tokenizers.Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library has no class of its own for what is none
+        raise ValueError(f"{path} is no tokenizer: {error!s:.300}") from error
 
 
 def _content(token: Any) -> str:
@@ -194,7 +202,11 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
     """Return the chat templates by name, `default` and perhaps others; a file wins over the config."""
     given = config.get("chat_template")
     entries: list[Any] = given if isinstance(given, list) else [{"name": "default", "template": given}]
-    sources = {str(each["name"]): each["template"] for each in entries if isinstance(each.get("template"), str)}
+    sources = {
+        str(each.get("name")): each["template"]
+        for each in entries
+        if isinstance(each, dict) and isinstance(each.get("template"), str)
+    }
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
     return sources | {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.exists()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.documents import real, whole
 from pagewire.core.kv_layout import BlockOrder, KVLayout
-from pagewire.engine.model.hf_config import HFConfig, NotNative
+from pagewire.engine.model.hf_config import HFConfig, NotNative, layers_of
 from pagewire.engine.model.rope_config import reach, rope_of
 from pagewire.kernels.decoder_stack import StackShape
 from pagewire.kernels.rope import Rope
@@ -57,20 +58,24 @@ class DecoderConfig:
 
 
 def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
-    """Return the decoder that the fields of all families describe; raises NotNative for what it does not compute."""
+    """Return the decoder that the fields of all families describe; raises NotNative for what it does not compute.
+
+    Raises ValueError naming a field that is not what it is anywhere.
+    """
     activation = hf.get("hidden_act", "silu")
     if activation != "silu":
         raise NotNative(f"hidden_act {activation!r} is not supported; the known one is silu")
-    num_heads, num_layers = int(hf["num_attention_heads"]), int(hf["num_hidden_layers"])
+    num_heads, num_layers = whole(hf, "num_attention_heads"), layers_of(hf)
+    hidden_size = whole(hf, "hidden_size")
     fields: dict[str, Any] = {
-        "vocab_size": int(hf["vocab_size"]),
-        "hidden_size": int(hf["hidden_size"]),
-        "intermediate_size": int(hf["intermediate_size"]),
+        "vocab_size": whole(hf, "vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": whole(hf, "intermediate_size"),
         "num_layers": num_layers,
         "num_q_heads": num_heads,
-        "num_kv_heads": int(hf.get("num_key_value_heads") or num_heads),
-        "head_dim": int(hf.get("head_dim") or int(hf["hidden_size"]) // num_heads),
-        "norm_eps": float(hf.get("rms_norm_eps", 1e-6)),
+        "num_kv_heads": whole(hf, "num_key_value_heads") if hf.get("num_key_value_heads") else num_heads,
+        "head_dim": whole(hf, "head_dim") if hf.get("head_dim") else hidden_size // num_heads,
+        "norm_eps": real({"rms_norm_eps": 1e-6, **hf}, "rms_norm_eps"),
         "rope": rope_of(hf),
         "max_positions": reach(hf),
         "tied_embeddings": bool(hf.get("tie_word_embeddings", False)),

@@ -31,19 +31,20 @@ FAMILIES = tuple(
 
 def native_architecture(hf: HFConfig) -> NativeArchitecture:
     """Return the native decoder that a config describes; raises NotNative naming what keeps it from being one."""
-    names = list(hf.get("architectures") or [])
+    names = [str(each) for each in said] if isinstance(said := hf.get("architectures"), list) else []
     for family in FAMILIES:
         if len(names) == 1 and names[0] in family.architectures:
             config = family.decoder_config({**family.defaults, **hf})
             return NativeArchitecture(config=config, derived=family.derived)
-    raise NotNative(f"architecture {' '.join(names) or '(none named)'} has no native decoder")
+    raise NotNative(f"architecture {' '.join(names)[:200] or '(none named)'} has no native decoder")
 
 
 def architecture_of(folder: ModelFolder) -> Architecture:
     """Return what computes a folder's model; raises ValueError naming why nothing can."""
     quantization = folder.hf_config.get("quantization_config")
     if quantization:
-        raise ValueError(f"quantized weights ({quantization.get('quant_method')}) are not supported")
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise ValueError(f"quantized weights ({method!s:.50}) are not supported")
     try:
         return native_architecture(folder.hf_config)
     except NotNative as reason:

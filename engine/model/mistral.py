@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pagewire.core.documents import whole
 from pagewire.engine.model.decoder_config import DecoderConfig, common
-from pagewire.engine.model.hf_config import HFConfig
+from pagewire.engine.model.hf_config import HFConfig, layers_of
 
 ARCHITECTURES = ("MistralForCausalLM",)
 DEFAULTS: HFConfig = {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}
@@ -12,5 +13,5 @@ DERIVED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 def decoder_config(hf: HFConfig) -> DecoderConfig:
     """Return the decoder that a Mistral config describes."""
-    window = int(hf["sliding_window"] or 0)
-    return common(hf, windows=(window,) * int(hf["num_hidden_layers"]))
+    window = whole(hf, "sliding_window") if hf["sliding_window"] else 0
+    return common(hf, windows=(window,) * layers_of(hf))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pagewire.core.documents import whole
 from pagewire.engine.model.decoder_config import DecoderConfig, common
-from pagewire.engine.model.hf_config import HFConfig, NotNative
+from pagewire.engine.model.hf_config import HFConfig, NotNative, layers_of
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 DEFAULTS: HFConfig = {
@@ -27,11 +28,12 @@ def windows(hf: HFConfig) -> tuple[int, ...]:
 
     Raises NotNative on a kind of layer that is neither full nor sliding.
     """
-    num_layers, kinds = int(hf["num_hidden_layers"]), hf["layer_types"]
-    window = int(hf["sliding_window"] or 0) if hf["use_sliding_window"] else 0
+    num_layers, kinds = layers_of(hf), hf["layer_types"]
+    window = whole(hf, "sliding_window") if hf["use_sliding_window"] and hf["sliding_window"] else 0
     if kinds is None:
-        return tuple(window if layer >= int(hf["max_window_layers"]) else 0 for layer in range(num_layers))
+        first = whole(hf, "max_window_layers", least=0)
+        return tuple(window if layer >= first else 0 for layer in range(num_layers))
     known = {"sliding_attention": window, "full_attention": 0}
-    if set(kinds) - set(known) or len(kinds) != num_layers:
-        raise NotNative(f"layer_types must name {num_layers} layers, each one of {sorted(known)}; got {kinds}")
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not all(kind in known for kind in map(str, kinds)):
+        raise NotNative(f"layer_types must name {num_layers} layers, each one of {sorted(known)}; got {kinds!r:.200}")
     return tuple(known[kind] for kind in kinds)

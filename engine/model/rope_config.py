@@ -5,8 +5,10 @@ Invariant: equal to what transformers reads from the same config, or a `NotNativ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from pagewire.core.documents import MAX_WHOLE, real, whole
 from pagewire.engine.model.hf_config import HFConfig, NotNative
 from pagewire.kernels.rope import KNOWN_SCALINGS, Rope, yarn_attention_factor
 
@@ -17,45 +19,59 @@ def rope_of(hf: HFConfig) -> Rope:
     kind = _kind(parameters)
     if kind not in KNOWN_SCALINGS:
         raise NotNative(f"rope type {kind!r} is not supported; the known ones are {', '.join(KNOWN_SCALINGS)}")
-    if float(parameters.get("partial_rotary_factor") or hf.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise NotNative("partial_rotary_factor is not supported; every dimension of a head is rotated")
+    for said in (parameters, hf):
+        if said.get("partial_rotary_factor") and real(said, "partial_rotary_factor") != 1.0:
+            raise NotNative("partial_rotary_factor is not supported; every dimension of a head is rotated")
     if any(isinstance(value, dict) for value in parameters.values()):
         raise NotNative("rope parameters by kind of layer are not supported; all layers share one set")
     original = _original(hf, parameters, kind)
-    factor = float(parameters.get("factor") or int(hf["max_position_embeddings"]) / original)
+    factor = _given(parameters, "factor", whole(hf, "max_position_embeddings") / original)
     common: dict[str, Any] = {
-        "theta": float(parameters.get("rope_theta") or hf.get("rope_theta") or 10_000.0),
+        "theta": _given(parameters, "rope_theta", _given(hf, "rope_theta", 10_000.0)),
         "scaling": kind,
         "factor": factor,
         "original_max_positions": original,
     }
     if kind == "llama3":
-        common["low_freq_factor"] = float(parameters["low_freq_factor"])
-        common["high_freq_factor"] = float(parameters["high_freq_factor"])
+        common["low_freq_factor"] = real(parameters, "low_freq_factor")
+        common["high_freq_factor"] = real(parameters, "high_freq_factor")
     if kind == "yarn":
-        common["beta_fast"] = float(parameters.get("beta_fast") or 32)
-        common["beta_slow"] = float(parameters.get("beta_slow") or 1)
+        common["beta_fast"] = _given(parameters, "beta_fast", 32.0)
+        common["beta_slow"] = _given(parameters, "beta_slow", 1.0)
         common["truncate"] = bool(parameters.get("truncate", True))
-        stated = parameters.get("attention_factor")
-        common["attention_factor"] = (
-            yarn_attention_factor(factor, parameters.get("mscale"), parameters.get("mscale_all_dim"))
-            if stated is None
-            else float(stated)
-        )
+        common["attention_factor"] = _attention_factor(parameters, factor)
     return Rope(**common)
+
+
+def _given(said: Mapping[str, Any], name: str, otherwise: float) -> float:
+    """Return a number that may be left out; 0 is left out too."""
+    return real(said, name) if said.get(name) else otherwise
+
+
+def _attention_factor(parameters: Mapping[str, Any], factor: float) -> float:
+    if parameters.get("attention_factor") is not None:
+        return real(parameters, "attention_factor")
+    own, of_all = (_given(parameters, name, 0.0) for name in ("mscale", "mscale_all_dim"))
+    if min(own, of_all) < 0:
+        raise ValueError("mscale and mscale_all_dim are not negative")
+    return yarn_attention_factor(factor, own, of_all)
 
 
 def reach(hf: HFConfig) -> int:
     """Return how many positions a model serves: its own maximum, or what its scaling stretches the original one to."""
-    own, parameters = int(hf["max_position_embeddings"]), _parameters(hf)
+    own, parameters = whole(hf, "max_position_embeddings"), _parameters(hf)
     kind = _kind(parameters)
     if kind in ("dynamic", "yarn"):
-        return max(own, int(_original(hf, parameters, kind) * float(parameters.get("factor") or 1)))
+        stretched = _original(hf, parameters, kind) * _given(parameters, "factor", 1.0)
+        return max(own, int(min(stretched, MAX_WHOLE)))
     return own
 
 
 def _parameters(hf: HFConfig) -> dict[str, Any]:
-    return dict(hf.get("rope_scaling") or hf.get("rope_parameters") or {})
+    said = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    if not isinstance(said, Mapping):
+        raise ValueError(f"rope parameters are no object: {said!r:.100}")
+    return dict(said)
 
 
 def _kind(parameters: dict[str, Any]) -> str:
@@ -63,8 +79,12 @@ def _kind(parameters: dict[str, Any]) -> str:
 
 
 def _original(hf: HFConfig, parameters: dict[str, Any], kind: str) -> int:
-    own = int(hf["max_position_embeddings"])
+    own = whole(hf, "max_position_embeddings")
     if kind not in ("llama3", "yarn"):
         return own  # the others know no second maximum
     # Beside the parameters it counts for more than among them, as in transformers.
-    return int(hf.get("original_max_position_embeddings") or parameters.get("original_max_position_embeddings") or own)
+    name = "original_max_position_embeddings"
+    for said in (hf, parameters):
+        if said.get(name):
+            return whole(said, name)
+    return own

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from pagewire.core.documents import read_toml, real
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.planning.device_kind import DeviceKind
 
@@ -14,10 +14,7 @@ NUMBERS = ("flops", "bandwidth", "efficiency", "memory", "price_per_hour", "link
 
 def read_kinds(path: Path) -> tuple[DeviceKind, ...]:
     """Return the `[[kind]]` tables of a TOML file; raises ValueError, which names what is wrong, and OSError."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("kind")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    tables = read_toml(path).get("kind")
     if not isinstance(tables, list) or not tables:
         raise ValueError(f"{path} has no [[kind]]")
     try:
@@ -35,11 +32,10 @@ def _kind(table: Any, folder: Path) -> DeviceKind:
         raise ValueError("a [[kind]] has no name")
     raw: dict[str, Any] = dict(table)
     name, costs = raw.pop("name"), raw.pop("costs", None)
-    for key, value in raw.items():
+    for key in raw:
         if key not in NUMBERS:
             raise ValueError(f"{name}: {key!r} is none of name, costs, {', '.join(NUMBERS)}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name}: {key} is {value!r}, not a number")
+        raw[key] = real(raw, key)
     if missing := [each for each in ("memory", "price_per_hour", "link") if each not in raw]:
         raise ValueError(f"{name} has no {missing[0]}")
     if costs is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -32,7 +33,7 @@ CHECKS: list[Any] = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-EXAMPLES = 15
+EXAMPLES = 15 * int(os.environ.get("FUZZ_TIMES", "1"))
 RIGHT = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
     "/v1/completions": {"prompt": ["hello", "you"], "max_tokens": 2},

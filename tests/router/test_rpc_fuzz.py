@@ -7,14 +7,15 @@ engines stand what gets through is not proven here.
 from __future__ import annotations
 
 import asyncio
+import os
 from random import Random
 
 import grpc
 import pytest
 from fake_pod import FakePod
+from fuzz_messages import mutated_often, random_message, spoiled
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
-from message_fuzz import mutated, random_message
 from router_rig import RunningRouter, StartRouter, eventually
 
 from pagewire.core.messages import Role
@@ -22,6 +23,7 @@ from pagewire.protos import inference_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 AT_ONCE = 16
+TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 WAIT_S = 30.0
 # What gets through is answered, so that fuzz gets behind the first check.
 GOOD: dict[str, Message] = {
@@ -57,7 +59,7 @@ async def test_every_call_ends_by_name_and_the_router_serves_on(
     pods = FakePod("c0"), FakePod("p0", role=Role.PREFILL)
     async with start(*pods) as router, grpc.aio.insecure_channel(router.addresses["grpc"]) as channel:
         codes = set()
-        for _ in range(20):
+        for _ in range(20 * TIMES):
             requests = [_request(method, random) for _ in range(AT_ONCE)]
             async with asyncio.timeout(WAIT_S):
                 answers = await asyncio.gather(*(_code(channel, method, data) for data in requests))
@@ -73,23 +75,7 @@ def _request(method: MethodDescriptor, random: Random) -> bytes:
     if method.name == "Generate" and random.random() < 0.3:
         good = CALLING
     message = random_message(method.input_type, random) if random.random() < 0.4 else mutated_often(good, random)
-    data = message.SerializeToString()
-    match random.randrange(10):
-        case 0:  # cut off, or not even a message
-            return data[: random.randrange(len(data) + 1)] + random.randbytes(random.randrange(30))
-        case 1:  # there is no wire type 7
-            return data + b"\x0f"
-        case 2:
-            place = random.randrange(len(data) + 1)
-            return data[:place] + random.randbytes(1) + data[place + 1 :]
-        case _:
-            return data
-
-
-def mutated_often(message: Message, random: Random) -> Message:
-    for _ in range(random.randrange(4) if message.DESCRIPTOR.fields else 0):
-        message = mutated(message, random)
-    return message
+    return spoiled(message.SerializeToString(), random)
 
 
 async def _code(channel: grpc.aio.Channel, method: MethodDescriptor, data: bytes) -> grpc.StatusCode:

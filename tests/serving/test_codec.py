@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagewire.core import messages
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.cache_events import CacheEvents
 from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder, KVLayout
@@ -23,6 +24,24 @@ FLOAT = st.floats(allow_nan=False)
 st.register_type_strategy(int, U32)
 st.register_type_strategy(float, FLOAT)
 st.register_type_strategy(BlockHash, st.binary(min_size=16, max_size=16).map(BlockHash))
+BLOCK = st.tuples(st.binary(min_size=16, max_size=16).map(BlockHash), U32, U32)
+st.register_type_strategy(
+    CacheEvents,
+    st.builds(
+        lambda blocks, evicted, **others: CacheEvents(
+            hashes=tuple(each[0] for each in blocks),
+            depths=tuple(each[1] for each in blocks),
+            tiers=tuple(each[2] for each in blocks),
+            evicted=tuple(each[0] for each in evicted),
+            **others,
+        ),
+        st.lists(BLOCK),
+        st.lists(BLOCK),
+        sequence=U32,
+        part=U32,
+        num_parts=U32,
+    ),
+)
 st.register_type_strategy(
     KVLayout,
     st.builds(
@@ -87,6 +106,13 @@ def test_a_value_outside_its_vocabulary_is_refused() -> None:
         LINK_CODEC.decode_one(batch.SerializeToString())
     batch = link_pb2.Frames(frames=[link_pb2.Frame(submit=link_pb2.Submit())])
     with pytest.raises(PeerMismatch, match="spec"):
+        LINK_CODEC.decode_one(batch.SerializeToString())
+
+
+def test_blocks_of_which_it_is_not_said_where_they_are_are_refused() -> None:
+    events = link_pb2.CacheEvents(sequence=1, hashes=[bytes(16)] * 2, depths=[0], tiers=[0, 0])
+    batch = link_pb2.Frames(frames=[link_pb2.Frame(cache_events=events)])
+    with pytest.raises(PeerMismatch, match="2 blocks, 1 places"):
         LINK_CODEC.decode_one(batch.SerializeToString())
 
 

@@ -31,6 +31,7 @@ TEXTS = (
 )
 BOUNDS = {
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_SINT64: (-(2**63), 2**63 - 1),
@@ -43,9 +44,17 @@ def random_message(kind: Descriptor, random: Random, depth: int = 0) -> Message:
     """Return a message of `kind` with some of its fields set to anything that they can hold."""
     message = GetMessageClass(kind)()
     for field in kind.fields:
-        if random.random() < 0.3:
+        if random.random() < 0.3 and not _is_of_several(field):
             set_field(message, field, random, depth)
+    for several in kind.oneofs:
+        if _is_of_several(several.fields[0]) and random.random() < 0.9:
+            set_field(message, random.choice(several.fields), random, depth)
     return message
+
+
+def _is_of_several(field: FieldDescriptor) -> bool:
+    """True for one of which but one may be set; a field that is merely optional has a oneof of its own."""
+    return field.containing_oneof is not None and len(field.containing_oneof.fields) > 1
 
 
 def mutated(message: Message, random: Random) -> Message:
@@ -55,6 +64,16 @@ def mutated(message: Message, random: Random) -> Message:
     place: Any = copy
     while True:
         field = random.choice(place.DESCRIPTOR.fields)
+        if field.message_type is not None and field.is_repeated and random.random() < 0.7:
+            items = getattr(place, field.name)
+            if len(items) and not field.message_type.GetOptions().map_entry:
+                place = random.choice(items)
+                if place.DESCRIPTOR.fields:
+                    continue
+                return copy
+        # Of what there may be one of, mostly the one that is there.
+        if _is_of_several(field) and (there := place.WhichOneof(field.containing_oneof.name)) and random.random() < 0.8:
+            field = place.DESCRIPTOR.fields_by_name[there]
         if field.message_type is None or field.is_repeated or random.random() < 0.3:
             place.ClearField(field.name)
             set_field(place, field, random, 0)
@@ -63,6 +82,27 @@ def mutated(message: Message, random: Random) -> Message:
         place.SetInParent()
         if not place.DESCRIPTOR.fields:
             return copy
+
+
+def mutated_often(message: Message, random: Random) -> Message:
+    """Return what up to three changes make of `message`."""
+    for _ in range(random.randrange(4) if message.DESCRIPTOR.fields else 0):
+        message = mutated(message, random)
+    return message
+
+
+def spoiled(data: bytes, random: Random) -> bytes:
+    """Return what is perhaps no message any more, of the bytes of one; mostly they are left as they are."""
+    match random.randrange(10):
+        case 0:  # cut off, or not even a message
+            return data[: random.randrange(len(data) + 1)] + random.randbytes(random.randrange(30))
+        case 1:  # there is no wire type 7
+            return data + b"\x0f"
+        case 2:
+            place = random.randrange(len(data) + 1)
+            return data[:place] + random.randbytes(1) + data[place + 1 :]
+        case _:
+            return data
 
 
 def set_field(message: Message, field: FieldDescriptor, random: Random, depth: int) -> None:

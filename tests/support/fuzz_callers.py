@@ -1,0 +1,466 @@
+"""What callers send, and what an SDK is answered: its parsers, as `fuzz_parser` has them.
+
+Bodies go all the way to the tokens of a prompt, through the router's own intake; grammars to their first masks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import byte_tokenizer
+from fuzz_mutators import as_json, first_of, messages, text
+from fuzz_parser import Mutate, Parser
+from fuzz_scratch import scratch
+from fuzz_wire import FINGERPRINT, SECRET, run
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from pagewire.cli import batch_line
+from pagewire.client.attempts import Attempts
+from pagewire.client.codec import kv_event_from_wire, loads_from_wire, model_info_from_wire
+from pagewire.client.generation import Generation
+from pagewire.client.retry import RetryBudget, RetryPolicy
+from pagewire.client.routers import Routers
+from pagewire.client.status import error_from_wire
+from pagewire.core.errors import InvalidRequest, PagewireError, Unauthenticated
+from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.engine.grammars import Grammars
+from pagewire.protos import inference_pb2 as pb
+from pagewire.router import codec, openai, token_desk
+from pagewire.router.authenticator import Authenticator
+from pagewire.router.intake import Intake
+from pagewire.router.keys import NewKey
+from pagewire.text.tokenizer import Tokenizer
+from pagewire.text.tools.formats import FORMATS
+from pagewire.text.tools.reader import ToolReader
+
+ORIGIN = {"request_id": "r"}
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}<tool_call>{% endfor %}{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + message['content'] }}{% for call in message['tool_calls'] or [] %}"
+    "{{ call['function']['arguments'] | tojson }}{% endfor %}<|im_end|>{% endfor %}"
+)
+
+
+@functools.cache
+def model() -> Path:
+    """Return the folder of a tokenizer whose chat template knows tools."""
+    return byte_tokenizer.save(scratch() / "model", chat_template=TEMPLATE)
+
+
+@functools.cache
+def _intake() -> Intake:
+    fingerprint = dataclasses.replace(FINGERPRINT, max_model_len=4096)
+    return Intake(Tokenizer(model()), lambda: fingerprint, max_timeout_s=600.0)
+
+
+class _Models:
+    """The one model of a router."""
+
+    @property
+    def intake(self) -> Intake:
+        return _intake()
+
+    def of(self, name: str) -> _Models:
+        return self
+
+
+def _body(*, is_chat: bool) -> Callable[[bytes], None]:
+    async def accept(data: bytes) -> None:
+        call = openai.parse(data, ORIGIN, is_chat=is_chat, may_name_itself=True)
+        for ask in call.asks:
+            await _intake().accept(ask, _intake().check(ask))
+
+    return run(accept)
+
+
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{\"zone\": \"UTC\"}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "12:00"},
+    ],
+    "tools": [{"type": "function", "function": {
+        "name": "now", "description": "the time", "strict": True,
+        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]}}}],
+    "tool_choice": "auto", "parallel_tool_calls": False, "max_completion_tokens": 4, "temperature": 0.5,
+    "logprobs": True, "top_logprobs": 2, "stop": ["x"], "seed": 3, "n": 2, "stream": True,
+    "stream_options": {"include_usage": True}, "chat_template_kwargs": {}, "user": "u", "logit_bias": {"5": 1.5},
+}  # fmt: skip
+FORCED = {**CHAT, "tool_choice": {"type": "function", "function": {"name": "now"}}, "stream_options": None}
+OLD: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "function_call": {"name": "f"}}],
+    "functions": [{"name": "f", "parameters": {"type": "object"}}], "function_call": {"name": "f"}, "max_tokens": 1,
+}  # fmt: skip
+GUIDED: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "top_p": 0.5, "reasoning_effort": None,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+}  # fmt: skip
+COMPLETIONS: list[dict[str, Any]] = [
+    {"prompt": "hello", "max_tokens": 4, "echo": True, "logprobs": 1, "best_of": 1, "suffix": ""},
+    {"prompt": ["hello", "you"], "n": 2, "bad_words": ["the", "of"], "truncate_prompt_tokens": 3, "priority": 1},
+    {"prompt": [[5, 6], [7]], "stop_token_ids": [3], "allowed_token_ids": [5, 6], "min_tokens": 1, "top_k": -1},
+    {"prompt": "a", "use_beam_search": True, "n": 2, "beam_width": 3, "length_penalty": 0.5, "early_stopping": "never"},
+    {"prompt": "a", "structured_outputs": {"choice": ["a", "b"]}, "cache_salt": "s", "request_id": "x", "seed": 2},
+    {"prompt": "a", "guided_regex": "a+", "repetition_penalty": 1.5, "pagewire": {"timeline": True}},
+]
+
+
+def _dumped(*values: Any) -> list[bytes]:
+    return [json.dumps(value).encode() for value in values]
+
+
+async def _tokenize(data: bytes) -> None:
+    await token_desk.TokenDesk(_Models()).tokenize(data)  # type: ignore[arg-type]
+
+
+async def _detokenize(data: bytes) -> None:
+    await token_desk.TokenDesk(_Models()).detokenize(data)  # type: ignore[arg-type]
+
+
+async def _generate(data: bytes) -> None:
+    ask = codec.ask_from_wire(pb.GenerateRequest.FromString(data), "r", 5.0)
+    await _intake().accept(ask, _intake().check(ask))
+
+
+async def _tokenize_rpc(data: bytes) -> None:
+    ask = codec.tokenize_from_wire(pb.TokenizeRequest.FromString(data), "r")
+    await _intake().tokenize(ask, _intake().check(ask))
+
+
+GENERATE = (
+    pb.GenerateRequest(text="hello", sampling=pb.Sampling(max_tokens=4, n=2, logit_bias={5: 1.0}, bad_words=["the"])),
+    pb.GenerateRequest(tokens=pb.TokenPrompt(token_ids=[5, 6]), sampling=pb.Sampling(guide=pb.Guide(regex="a"))),
+    pb.GenerateRequest(
+        chat=pb.ChatPrompt(
+            messages=[
+                pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="a", name="now", arguments="{}")]),
+                pb.ChatMessage(role="tool", content="12:00", tool_call_id="a"),
+            ],
+            tools=[pb.Tool(name="now", description="the time", parameters='{"type": "object"}', strict=True)],
+            tool_choice=pb.ToolChoice(function="now"),
+        ),
+        sampling=pb.Sampling(max_tokens=4),
+    ),
+)
+
+
+def _batch(data: bytes) -> None:
+    for number, line in enumerate(data.splitlines()):
+        batch_line.custom_id_of(line)
+        batch_line.read(line, number).call()
+
+
+def _batch_lines() -> list[bytes]:
+    chat = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": GUIDED}
+    return [b"\n".join(_dumped(chat, {**chat, "url": "/v1/completions", "body": COMPLETIONS[0]}))]
+
+
+# ------------------------------------------------------------------------------------------------------------- grammars
+
+
+def _compiled(kind: GrammarKind) -> Callable[[bytes], None]:
+    def compile_it(data: bytes) -> None:
+        grammar = Grammar(kind=kind, text=data.decode(errors="replace"), field="guide")
+        _grammars().compile(grammar)
+
+    return compile_it
+
+
+@functools.cache
+def _grammars() -> Grammars:
+    return Grammars(model() / "tokenizer.json", 320, {2})
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["Ann", "Bo"]},
+        "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+        "more": {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]},
+        "text": {"type": "string", "pattern": "^a{1,3}$", "maxLength": 9, "format": "date"},
+        "number": {"type": "number", "multipleOf": 0.5, "exclusiveMinimum": 1},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+    "$defs": {"t": {"type": "object", "patternProperties": {"^x": {"const": 1}}, "allOf": [{"minProperties": 1}]}},
+}
+LARK = 'start: ("(" start ")") | NUMBER | w~1..3\nw: /[a-z]+/ "x"i\nNUMBER: /[0-9]{1,2}/\n%ignore " "'
+
+# ---------------------------------------------------------------------------------------------------------------- texts
+
+KNOWN: dict[str, dict[str, Any]] = {
+    "get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "array"}, "t": {"type": ["number"]}}},
+    "now": {},
+}
+
+
+def _called(data: bytes) -> None:
+    """Read calls out of a model's words in every format, whole and in pieces: both find the same."""
+    said = data.decode(errors="replace")
+    for each in FORMATS.values():
+        found = []
+        for size in (len(said) or 1, 3):
+            reader = ToolReader(each, KNOWN)
+            parts = [reader.push(said[at : at + size]) for at in range(0, len(said), size)] + [reader.finish()]
+            words = "".join(part.words for part in parts)
+            names = [call.name for part in parts for call in part.calls if call.name]
+            found.append((words, names, "".join(call.arguments for part in parts for call in part.calls)))
+        assert found[0] == found[1], f"{each.name}: {found}"
+
+
+CALLS = (
+    b'so <tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": [1, {"a": 2}]}}\n</tool_call>',
+    b'[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]',
+    b'<|python_tag|>{"name": "get_weather", "parameters": {"t": 1.5}}; {"name": "now", "parameters": {}}',
+    b'[get_weather(city="Paris", days=[1, None, True], t=-1.5), now()]',
+    b"<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+)
+
+
+def _who(data: bytes) -> None:
+    _authenticator().tenant(data.decode("latin-1"))
+
+
+KEY = NewKey.of(bytes(range(36)))
+
+
+@functools.cache
+def _authenticator() -> Authenticator:
+    file = model() / "keys.toml"
+    file.write_text(f'[tenants.acme]\nkeys = ["{KEY.line}"]\n', encoding="utf-8")
+    return Authenticator(file, secret=SECRET, operator_key="operator")
+
+
+# ------------------------------------------------------------------------------------------------------------------ SDK
+
+
+def _answered(data: bytes) -> None:
+    """Take a message of an answer as the SDK's shells do, and the answer's end behind it."""
+    attempts = Attempts(
+        timeout_s=None, policy=RetryPolicy(), budget=RetryBudget(), routers=Routers(1), now_s=0.0,
+    )  # fmt: skip
+    generation = Generation(pb.GenerateRequest(request_id="r"), attempts)
+    generation.begin(0.0)
+    generation.on_response(pb.GenerateResponse.FromString(data))
+    if not generation.is_finished:
+        generation.on_response(END)
+    generation.result()
+
+
+END = pb.GenerateResponse(complete=pb.Complete(endings=[pb.Ending(finish_reason="stop")]))
+ANSWERS = (
+    pb.GenerateResponse(
+        chunk=pb.Chunk(
+            text="a", token_ids=[5], logprobs=[pb.TokenLogprob(token_id=5, data=b"a", logprob=-1.0, rank=1)],
+            ending=pb.Ending(finish_reason="stop", stop_text="x"),
+            tool_calls=[pb.ToolCallPart(index=0, id="a", name="now", arguments="{}")],
+        )
+    ),
+    pb.GenerateResponse(
+        complete=pb.Complete(
+            endings=[pb.Ending(finish_reason="length", stop_token_id=3)], usage=pb.Usage(prompt_tokens=3),
+            timelines=[pb.Timeline(process="d0", stamps=[pb.Stamp(phase="accepted", at_s=1.0)])],
+            transfer=pb.Transfer(placement="remote", causes=["x"], notes=["y"]), prompt_token_ids=[1, 2],
+            explanation=pb.Explanation(policy="p", options=[pb.PlacementOption(decode_pod="d0", ttft_s=1.0)]),
+        )
+    ),
+)  # fmt: skip
+
+
+def _told(data: bytes) -> None:
+    """Take what the other calls of a router answer."""
+    model_info_from_wire(pb.GetModelInfoResponse.FromString(data))
+    loads_from_wire(pb.GetLoadsResponse.FromString(data))
+
+
+def _failed(data: bytes) -> None:
+    error = error_from_wire("INTERNAL", "said", [("grpc-status-details-bin", data)], "r")
+    assert isinstance(error, PagewireError)
+
+
+def _details() -> list[bytes]:
+    status = status_pb2.Status(code=13, message="said")
+    bad = error_details_pb2.BadRequest(field_violations=[error_details_pb2.BadRequest.FieldViolation(field="n")])
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.FromMilliseconds(1500)
+    for detail in (error_details_pb2.ErrorInfo(reason="overloaded", metadata={"request_id": "x"}), bad, retry):
+        status.details.add().Pack(detail)
+    return [status.SerializeToString()]
+
+
+def details(data: bytes, random: Random, words: Sequence[str]) -> bytes:
+    """Change one of the details of a status, which are bytes within bytes; or the status."""
+    status = status_pb2.Status()
+    try:
+        status.ParseFromString(data)
+    except DecodeError:
+        return change_status(data, random, words)
+    if not status.details or random.random() < 0.3:
+        return change_status(data, random, words)
+    kinds = {kind.DESCRIPTOR.full_name: kind for kind in DETAILS}
+    detail = random.choice(status.details)
+    kind = kinds.get(detail.type_url.rpartition("/")[2], error_details_pb2.RetryInfo)
+    detail.value = messages(kind)(detail.value, random, words)
+    return status.SerializeToString()
+
+
+DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo)
+change_status = messages(status_pb2.Status)
+
+BODIES = (
+    "router/openai.py", "router/json_text.py", "router/long_fields.py", "router/guided.py", "router/tool_fields.py",
+    "router/validation.py",
+)  # fmt: skip
+RPC: Mutate = messages(pb.GenerateRequest)
+
+PARSERS = (
+    Parser(
+        name="chat body",
+        parse=_body(is_chat=True),
+        seeds=lambda: _dumped(CHAT, FORCED, OLD, GUIDED),
+        errors=(InvalidRequest,),
+        files=(*BODIES, "text/chat_template.py", "router/intake.py"),
+        mutate=as_json,
+        cost=4,
+    ),
+    Parser(
+        name="completion body",
+        parse=_body(is_chat=False),
+        seeds=lambda: _dumped(*COMPLETIONS),
+        errors=(InvalidRequest,),
+        files=BODIES,
+        mutate=as_json,
+        cost=4,
+    ),
+    Parser(
+        name="tokenize body",
+        parse=run(_tokenize),
+        seeds=lambda: _dumped({"prompt": "hello", "return_token_strs": True}, {"messages": CHAT["messages"]}),
+        errors=(InvalidRequest,),
+        files=("router/token_desk.py", "router/bodies.py"),
+        mutate=as_json,
+        cost=4,
+    ),
+    Parser(
+        name="detokenize body",
+        parse=run(_detokenize),
+        seeds=lambda: _dumped({"model": "m", "tokens": [5, 6]}),
+        errors=(InvalidRequest,),
+        files=("router/token_desk.py",),
+        mutate=as_json,
+        cost=4,
+    ),
+    Parser(
+        name="Generate request",
+        parse=run(_generate),
+        seeds=lambda: [each.SerializeToString() for each in GENERATE],
+        errors=(InvalidRequest, DecodeError),
+        files=("router/codec.py", "router/validation.py"),
+        mutate=RPC,
+        cost=4,
+    ),
+    Parser(
+        name="Tokenize request",
+        parse=run(_tokenize_rpc),
+        seeds=lambda: [pb.TokenizeRequest(text="hello", add_special_tokens=True).SerializeToString()],
+        errors=(InvalidRequest, DecodeError),
+        files=("router/codec.py",),
+        mutate=messages(pb.TokenizeRequest),
+        cost=4,
+    ),
+    Parser(
+        name="batch file",
+        parse=_batch,
+        seeds=_batch_lines,
+        errors=(InvalidRequest,),
+        files=("cli/batch_line.py", "router/openai.py"),
+        mutate=as_json,
+        cost=2,
+    ),
+    Parser(
+        name="JSON schema",
+        parse=_compiled(GrammarKind.JSON_SCHEMA),
+        seeds=lambda: _dumped(SCHEMA),
+        errors=(InvalidRequest,),
+        files=("engine/grammars.py",),
+        mutate=as_json,
+        cost=8,
+    ),
+    Parser(
+        name="regular expression",
+        parse=_compiled(GrammarKind.REGEX),
+        seeds=lambda: [b"(ab|ac)+d?|x{2,3}", b"[^a-f\\d]*(?i:q)\\.$", b"(?P<n>\\w{0,30}\\s+){0,20}"],
+        errors=(InvalidRequest,),
+        files=("engine/grammars.py",),
+        mutate=text,
+        cost=8,
+    ),
+    Parser(
+        name="Lark grammar",
+        parse=_compiled(GrammarKind.LARK),
+        seeds=lambda: [LARK.encode()],
+        errors=(InvalidRequest,),
+        files=("engine/grammars.py",),
+        mutate=text,
+        cost=8,
+    ),
+    Parser(
+        name="tool calls",
+        parse=_called,
+        seeds=lambda: CALLS,
+        files=("text/tools/readings.py", "text/tools/scanner.py", "text/tools/keyed.py", "text/tools/pythonic.py"),
+        mutate=text,
+        cost=16,
+    ),
+    Parser(
+        name="Authorization header",
+        parse=_who,
+        seeds=lambda: [b"Bearer " + KEY.key.encode(), b"bearer operator"],
+        errors=(Unauthenticated,),
+        files=("router/authenticator.py", "router/keys.py"),
+        mutate=text,
+    ),
+    Parser(
+        name="SDK: answer",
+        parse=_answered,
+        seeds=lambda: [each.SerializeToString() for each in ANSWERS],
+        errors=(PagewireError, DecodeError),
+        files=("client/generation.py", "client/codec.py", "client/replay.py"),
+        mutate=messages(pb.GenerateResponse),
+        cost=2,
+    ),
+    Parser(
+        name="SDK: loads and models",
+        parse=_told,
+        seeds=lambda: [pb.GetLoadsResponse(pods=[pb.PodLoad(pod_id="a", load=pb.Load())]).SerializeToString()],
+        errors=(PagewireError, DecodeError),
+        files=("client/codec.py",),
+        mutate=first_of(messages(pb.GetLoadsResponse), messages(pb.GetModelInfoResponse)),
+        cost=2,
+    ),
+    Parser(
+        name="SDK: cache event",
+        parse=lambda data: kv_event_from_wire(pb.KvEvent.FromString(data)),
+        seeds=lambda: [pb.KvEvent(pod_id="a", gap=pb.KvGap(reason="x")).SerializeToString()],
+        errors=(PagewireError, DecodeError),
+        files=("client/codec.py",),
+        mutate=messages(pb.KvEvent),
+    ),
+    Parser(
+        name="SDK: status details",
+        parse=_failed,
+        seeds=_details,
+        files=("client/status.py",),
+        mutate=details,
+    ),
+)

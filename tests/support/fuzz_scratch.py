@@ -1,0 +1,35 @@
+"""Files for parsers that read files: a folder of one process, gone with it, and what is in it at the beginning."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def scratch() -> Path:
+    """Return this process' folder; what a fork of it writes is the fork's own."""
+    return _scratch(os.getpid())
+
+
+def reading(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], None]:
+    """Return what reads bytes as a file of that name."""
+
+    def parse(data: bytes) -> None:
+        path = scratch() / name
+        path.write_bytes(data)
+        read(path)
+
+    return parse
+
+
+@functools.cache
+def _scratch(_pid: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
