@@ -81,7 +81,7 @@ up: setup  ## the same cluster, left running in the foreground; its URLs as one 
 
 TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-test: setup chart-tools  ## every test but those of the next eight
+test: setup chart-tools  ## every test but those of the next ten
 	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
 	  --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS))
 

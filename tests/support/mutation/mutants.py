@@ -75,7 +75,7 @@ def mutants_of(source: str, file_name: str) -> Iterator[Mutant]:
             code = compile(tree, file_name, "exec", dont_inherit=True)
             now = ast.unparse(shown if shown is site.parent else changed)
             site.put(site.node)
-            if code == original:
+            if code == original or now == was:
                 continue
             name = f"{site.scope}: {_change(was, now)}"
             names[name] += 1

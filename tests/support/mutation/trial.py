@@ -247,7 +247,7 @@ def functions_of(path: str) -> Functions:
     """Return all functions of a file that live now, by qualified name and first line."""
     found: Functions = {}
     for function in gc.get_objects():
-        if isinstance(function, FunctionType) and function.__code__.co_filename == path:
+        if type(function) is FunctionType and function.__code__.co_filename == path:
             code = function.__code__
             found.setdefault((code.co_qualname, code.co_firstlineno), []).append(function)
     return found
