@@ -215,6 +215,15 @@ def test_sharing_may_not_break_a_promise() -> None:
     pool.check()
 
 
+def test_a_pool_that_does_not_cache_finds_nothing_again() -> None:
+    pool = BlockPool(3, caches=False)
+    table = pool.allocate(2)
+    assert pool.register(table, hashes(1, 2)) == 2, "nothing is to be done about it"
+    assert pool.match(hashes(1, 2)) == []
+    pool.release(table)
+    assert (pool.num_free, pool.num_cached) == (3, 0)
+
+
 def test_who_is_to_write_into_what_others_hold_or_the_cache_knows_gets_a_copy() -> None:
     pool = BlockPool(4)
     (cached,) = fill(pool, hashes(1))

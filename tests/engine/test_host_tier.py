@@ -429,6 +429,26 @@ def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a
     pool.release(held)
 
 
+def test_what_follows_a_held_block_that_is_forgotten_leaves_the_host_tier_too() -> None:
+    pool = BlockPool(4, 6)
+    names = hashes(1, 2, 3, 4)
+    theirs, ours = pool.allocate(1), pool.allocate(1)
+    pool.register(theirs, names[:1])
+    ours += pool.allocate(2)
+    assert pool.register(ours, names[:3]) == 3, "the first of them is theirs"
+    pool.release([ours.pop()])
+    pool.release(pool.allocate(1))  # names[2] goes down
+    (last,) = pool.claim(names[2:3]) if pool.match(names[2:3]) else pool.copy_up(names[2:3])
+    pool.release([last])
+    assert {block.block_hash for block in pool.cached_chain() if block.tier == HOST} == {names[2]}
+    pool.drain_events()
+    pool.release(theirs)
+    pool.allocate(2)  # theirs goes down, and names[1], which we hold, is known no more
+    pool.check()
+    assert [(block.block_hash, block.tier) for block in pool.cached_chain()] == [(names[0], HOST)]
+    assert {block.block_hash for block in pool.drain_events()[1]} == set(names[1:3])
+
+
 def test_what_a_peer_fetches_is_not_pushed_out_by_the_room_for_it() -> None:
     pool = BlockPool(2, 5)
     memory = Memory(pool)
@@ -521,10 +541,31 @@ def test_a_saved_tail_is_recalled_once() -> None:
     pool.check()
 
 
+def test_a_tail_is_saved_where_its_chain_is_cached_and_slots_are_there() -> None:
+    parent, tail, strange = *hashes(1, 2), hashes(3)[0]
+    for slots, saves in ((0, False), (1, False), (2, True), (3, True)):
+        pool = BlockPool(4, slots)
+        table = pool.allocate(2)
+        pool.register(table[:1], [parent])
+        assert pool.cache.save_tail(table[1], tail, parent, 1) == saves
+        assert not pool.cache.save_tail(table[1], tail, strange, 1)
+        assert (tail in pool.host) == saves
+        assert pool.cache.save_tail(table[1], tail, parent, 1) == saves, "once more is no more"
+        assert pool.host.num_parked == saves
+        assert [block.block_hash for block in pool.cached_chain()] == [parent], "nobody else is told of it"
+        pool.check()
+        for _ in range(2):
+            pool.cache.forget_tail(tail)
+        assert pool.host.num_parked == 0
+
+
 def test_what_is_spilled_is_not_worth_a_second_copy() -> None:
     pool = BlockPool(2, 6)
     memory = Memory(pool)
-    pool.spill(memory.run(hashes(1, 2))[0])
+    names = hashes(1, 2)
+    slots = pool.spill(memory.run(names)[0])
+    memory.settle()
+    assert [memory.slots[slot] for slot in slots] == names
     assert (pool.num_cached, pool.host.num_lent) == (2, 2)
     pool.allocate(2)
     assert pool.host.num_parked == 0
