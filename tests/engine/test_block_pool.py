@@ -175,6 +175,19 @@ def test_the_least_recently_used_chain_goes_first_from_its_leaf() -> None:
     pool.check()
 
 
+def test_a_leaf_goes_before_its_parent_though_it_was_used_later() -> None:
+    pool = BlockPool(3)
+    names = hashes(1, 2)
+    theirs = pool.allocate(1)
+    pool.register(theirs, names[:1])
+    ours = pool.allocate(2)  # computes the same first block
+    assert pool.register(ours, names) == 2
+    pool.release(theirs)
+    pool.release(ours)
+    pool.allocate(2)
+    assert pool.match(names) == theirs
+
+
 def test_using_a_chain_saves_it() -> None:
     pool = BlockPool(4)
     first, second = hashes(1, 2), hashes(3, 4)
