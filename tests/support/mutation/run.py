@@ -11,6 +11,7 @@ only what survives anew.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -134,7 +135,7 @@ def _told(scores: list[Score], group: str, start: float) -> list[Score]:
         if score.new:
             print(f'["{score.file}"]  # new survivors')
         for name in score.new:
-            print(f"'''{name}''' = \"\"")
+            print(f'{json.dumps(name, ensure_ascii=False)} = ""')
         for name in score.stale:
             print(f"  no survivor any more: {name}")
     sys.stdout.flush()
