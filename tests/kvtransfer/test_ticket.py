@@ -104,3 +104,11 @@ def test_a_ticket_is_used_once_and_forgotten_when_it_could_not_be_verified() -> 
     assert len(ledger) == 2
     with pytest.raises(Unauthenticated, match="used before"):
         ledger.spend(b"b", 20.0, 10.5)
+
+
+def test_a_ledger_is_bounded_by_itself() -> None:
+    ledger = TicketLedger()
+    for number in range(65536):
+        ledger.spend(number.to_bytes(4, "big"), 10.0, 0.0)
+    with pytest.raises(Unauthenticated, match="65536 tickets"):
+        ledger.spend(b"one more", 10.0, 0.0)
