@@ -29,7 +29,7 @@ export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo up test router-test cluster-test exact-test fault-test simulation-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
-  check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
+  mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
 
@@ -146,6 +146,15 @@ compose-test: setup  ## the images, built, and the stack of compose/, run and dr
 compose-test-if-possible: setup  ## the same for CI: where no container runs it says SKIPPED, NOT PASSED last of all, and does not fail
 	@HF_HUB_OFFLINE=1 $(BIN)/pytest -s tests/containers; code=$$?; \
 	  if [ $$code = 77 ]; then echo "SKIPPED, NOT PASSED: compose-test, for no container runs here" >&2; else exit $$code; fi
+
+# A seed of the hashes too: the order of a set may decide which example a test meets first.
+MUTATION := HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 PYTHONPATH=src:tests/support $(BIN)/python -m mutation.run
+
+mutation-test: setup  ## every mutant of the files that decide is killed or recorded with a reason; FILES="a.py b.py" for some (not in CI)
+	$(MUTATION) $(FILES)
+
+mutation-sample: setup  ## the same for half a minute of one group's mutants, picked by the commit
+	$(MUTATION) --seconds 30 --seed "$$(git rev-parse HEAD)"
 
 check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check

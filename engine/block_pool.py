@@ -112,9 +112,7 @@ class BlockPool:
         """
         held = self.match(hashes)
         self.share(held)
-        following = hashes[len(held) :]
-        self.host.touch(following)  # or making room for the first could cost the last
-        for block_hash in following:
+        for block_hash in hashes[len(held) :]:
             if block_hash not in self.host:
                 break
             held.append(self._bring_up(block_hash))

@@ -34,8 +34,8 @@ class Parked:
     block_hash: BlockHash
     parent_hash: BlockHash | None
     depth: int
-    is_tail: bool = False
-    owner: Owner | None = None
+    is_tail: bool
+    owner: Owner | None
 
 
 class HostTier:

@@ -51,10 +51,6 @@ class PrefixCache:
         """Owners that have more idle blocks in the pool than their quota."""
         return self._idle.num_over
 
-    def __contains__(self, block_hash: BlockHash) -> bool:
-        """Return whether a block of the pool stands for a hash."""
-        return block_hash in self._by_hash
-
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return the blocks of the pool that stand for the longest prefix of a chain."""
         found = []
@@ -204,7 +200,7 @@ class PrefixCache:
         # included, and with those what follows them in the host tier: what is known of a chain is a prefix.
         # A block that others' parked ones follow goes there in any case: they would be lost with it.
         assert block.block_hash is not None
-        has_host = self.host.num_slots > 0 and self.host.capacity > 0
+        has_host = self.host.capacity > 0
         parks = has_host and (block.parks or self.host.is_followed(block.block_hash))
         parent = None if block.parent is None else self._blocks[block.parent]
         if parent is not None:

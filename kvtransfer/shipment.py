@@ -121,12 +121,12 @@ class IncomingShipment:
     @property
     def is_landed(self) -> bool:
         """True when every block of the manifest is verified."""
-        return self.manifest is not None and self._arrivals.num_parts == self.manifest.num_blocks * self.num_groups > 0
+        return self.manifest is not None and self._arrivals.num_parts == self.manifest.num_blocks * self.num_groups
 
     @property
     def num_verified(self) -> int:
         """How many blocks were placed, whole."""
-        return self._arrivals.count((self.manifest or self._room).indices())
+        return self._arrivals.count(self._room.indices())
 
     @property
     def num_arriving(self) -> int:
@@ -285,7 +285,7 @@ class IncomingShipment:
         if num_blocks == 0:
             return self._end(Outcome.FINISHED)
         end = self.first_block + num_blocks
-        if num_blocks < 0 or not max(self._announced.end, self._arrivals.end) <= end <= self._room.end:
+        if not max(self._announced.end, self._arrivals.end) <= end <= self._room.end:
             why = f"manifest of {num_blocks} blocks contradicts what was reserved or announced"
             return self._lose(ContractBroken(why), now_s)
         self.manifest = Manifest(first_block=self.first_block, num_blocks=num_blocks)

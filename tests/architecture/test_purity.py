@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+from mutation.run import groups
 from source_tree import ROOT, SourceFile, source_files
 
 PURE_FILES = (
@@ -251,3 +252,7 @@ def test_a_file_that_decides_does_no_io(name: str) -> None:
 def test_what_it_imports_of_ours_is_pure_too(name: str) -> None:
     found = [other for other in own_files(name) if other not in PURE_FILES and not other.startswith(HARMLESS)]
     assert found == []
+
+
+def test_only_what_decides_is_tried_by_mutants() -> None:
+    assert {file for group in groups() for file in group.files} <= set(PURE_FILES)

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.cache_quota import CacheQuota
 from pagewire.engine.block_pool import BlockPool, OutOfBlocks
+from pagewire.engine.moves import Move, Way
 
 NUM_BLOCKS = 8
 FEW = CacheQuota(tag=b"few", share=0.25)
@@ -122,6 +123,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check()
         held = {block_id for table in self.tables for block_id in table} - {*self.pinned}
         assert self.pool.num_held == len(held)
+        assert self.pool.num_claims == sum(map(len, self.tables))
+        assert self.pool.num_shared == self.pool.num_claims - len(held), "what would be blocks without sharing"
         assert self.pool.num_pinned == self.pool.num_pinned_in(range(NUM_BLOCKS)) == len(self.pinned)
         pool = self.pool
         assert pool.num_free + pool.num_cached + pool.num_held + pool.num_pinned == NUM_BLOCKS
@@ -151,6 +154,14 @@ PoolMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=4
 TestPool = PoolMachine.TestCase
 
 
+def test_a_new_pool_is_all_free() -> None:
+    pool = BlockPool(NUM_BLOCKS)
+    assert (pool.num_blocks, pool.num_free, pool.num_available) == (NUM_BLOCKS,) * 3
+    assert (pool.num_allocated, pool.num_freed, pool.num_held, pool.num_cached) == (0, 0, 0, 0)
+    assert pool.allocate(3) == [0, 1, 2]
+    assert (pool.num_allocated, pool.num_freed) == (3, 0)
+
+
 def test_the_least_recently_used_chain_goes_first_from_its_leaf() -> None:
     pool = BlockPool(4)
     old, new = hashes(1, 2), hashes(3, 4)
@@ -162,6 +173,19 @@ def test_the_least_recently_used_chain_goes_first_from_its_leaf() -> None:
     assert (len(pool.match(old)), len(pool.match(new))) == (0, 2)
     pool.release(held)
     pool.check()
+
+
+def test_a_leaf_goes_before_its_parent_though_it_was_used_later() -> None:
+    pool = BlockPool(3)
+    names = hashes(1, 2)
+    theirs = pool.allocate(1)
+    pool.register(theirs, names[:1])
+    ours = pool.allocate(2)  # computes the same first block
+    assert pool.register(ours, names) == 2
+    pool.release(theirs)
+    pool.release(ours)
+    pool.allocate(2)
+    assert pool.match(names) == theirs
 
 
 def test_using_a_chain_saves_it() -> None:
@@ -202,6 +226,32 @@ def test_sharing_may_not_break_a_promise() -> None:
     pool.share(pool.match(names[:1]))
     assert pool.allocate_reserved(1)
     pool.check()
+
+
+def test_a_pool_that_does_not_cache_finds_nothing_again() -> None:
+    pool = BlockPool(3, caches=False)
+    table = pool.allocate(2)
+    assert pool.register(table, hashes(1, 2)) == 2, "nothing is to be done about it"
+    assert pool.match(hashes(1, 2)) == []
+    pool.release(table)
+    assert (pool.num_free, pool.num_cached) == (3, 0)
+
+
+def test_who_is_to_write_into_what_others_hold_or_the_cache_knows_gets_a_copy() -> None:
+    pool = BlockPool(4)
+    (cached,) = fill(pool, hashes(1))
+    (shared,) = pool.allocate(1)
+    pool.share([shared])
+    assert (pool.is_writable(cached), pool.is_writable(shared), pool.num_unshared([cached, shared])) == (
+        False,
+        False,
+        1,
+    )
+    copies = pool.own(cached), pool.own(shared)
+    assert pool.take_moves() == (Move(cached, copies[0], Way.WITHIN), Move(shared, copies[1], Way.WITHIN))
+    assert [pool.is_writable(block_id) for block_id in (*copies, shared)] == [True, True, True]
+    assert (pool.num_held, pool.num_cached, pool.num_unshared([shared, *copies])) == (3, 1, 3)
+    assert not pool.is_writable(pool.match(hashes(1))[0]), "nobody holds it"
 
 
 def test_an_orphan_shows() -> None:

@@ -429,6 +429,146 @@ def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a
     pool.release(held)
 
 
+def test_what_follows_a_held_block_that_is_forgotten_leaves_the_host_tier_too() -> None:
+    pool = BlockPool(4, 6)
+    names = hashes(1, 2, 3)
+    theirs, ours = pool.allocate(1), pool.allocate(1)
+    pool.register(theirs, names[:1])
+    ours += pool.allocate(2)
+    assert pool.register(ours, names) == 3, "the first of them is theirs"
+    pool.release([ours.pop()])
+    pool.release(pool.allocate(1))  # names[2] goes down
+    assert {block.block_hash for block in pool.cached_chain() if block.tier == HOST} == {names[2]}
+    pool.drain_events()
+    pool.release(theirs)
+    pool.allocate(2)  # theirs goes down, and names[1], which we hold, is known no more
+    pool.check()
+    assert [(block.block_hash, block.tier) for block in pool.cached_chain()] == [(names[0], HOST)]
+    assert {block.block_hash for block in pool.drain_events()[1]} == set(names[1:3])
+
+
+def test_what_a_peer_fetches_is_not_pushed_out_by_the_room_for_it() -> None:
+    pool = BlockPool(2, 5)
+    memory = Memory(pool)
+    asked, newer, idle = hashes(1, 2), hashes(3, 4), hashes(5, 6)
+    for names in (asked, newer):
+        pool.release(memory.run(names)[0])
+        held = pool.allocate(2)  # to the host tier with it
+        memory.settle()
+        pool.release(held)
+    pool.release(memory.run(idle)[0])
+    table = pool.copy_up(asked)
+    memory.settle()
+    assert [memory.blocks[block_id] for block_id in table] == asked
+    assert {name for name, tier in memory.check().items() if tier == HOST} == {*asked, *idle}, "the newer went for it"
+    pool.release(table)
+
+
+def test_room_for_what_a_peer_fetches_may_cost_what_it_asked_for() -> None:
+    pool = BlockPool(2, 4)
+    memory = Memory(pool)
+    asked, newer, idle = hashes(1, 2), hashes(3), hashes(4, 5)
+    pool.release(memory.run(asked)[0])
+    held = pool.allocate(2)
+    memory.settle()
+    pool.release(held)
+    for names in (newer, idle):
+        pool.release(memory.run(names)[0])
+    assert pool.host.num_parked == pool.host.capacity == 3
+    table = pool.copy_up(asked)
+    memory.settle()
+    assert [memory.blocks[block_id] for block_id in table] == asked[:1], "idle[0] went down, and the last asked for it"
+    assert (pool.num_held, pool.num_free) == (1, 1)
+    memory.check()
+
+
+def test_a_peer_is_given_what_there_is_room_for() -> None:
+    pool = BlockPool(3, 4)
+    memory = Memory(pool)
+    names = hashes(1, 2, 3)
+    pool.release(memory.run(names)[0])
+    held = pool.allocate(3)
+    memory.settle()
+    assert pool.copy_up(names) == []
+    pool.release(held[:1])
+    assert pool.copy_up(hashes(9)) == [], "nobody has it"
+    assert len(pool.copy_up(names)) == 1
+    assert (pool.num_available, pool.num_held) == (0, 3)
+
+
+def test_idle_blocks_go_down_until_so_many_are_free_that_nobody_was_promised() -> None:
+    pool = BlockPool(6, 9)
+    memory = Memory(pool)
+    pool.release(memory.run(hashes(1, 2, 3, 4))[0])
+    pool.reserve(1)
+    assert pool.offload(1, keep_free=3) == 1, "at most so many"
+    assert (pool.num_free, pool.num_cached, pool.host.num_parked) == (3, 3, 1)
+    assert pool.offload(9, keep_free=3) == 1, "three, and the one that is promised"
+    assert pool.offload(9, keep_free=3) == 0
+    assert pool.offload(9, keep_free=9) == 2, "nothing more is idle"
+    assert (pool.num_free, pool.num_cached, pool.host.num_parked) == (6, 0, 4)
+    memory.settle()
+    memory.check()
+
+
+def test_idle_blocks_go_down_while_the_host_tier_has_room() -> None:
+    pool = BlockPool(6, 3)
+    memory = Memory(pool)
+    pool.release(memory.run(hashes(1, 2, 3, 4))[0])
+    assert pool.offload(9, keep_free=9) == 2
+    assert (pool.num_cached, pool.host.num_parked, pool.host.capacity) == (2, 2, 2)
+
+
+def test_a_saved_tail_is_recalled_once() -> None:
+    pool = BlockPool(3, 3)
+    memory = Memory(pool)
+    (name,) = hashes(7)
+    table = pool.allocate(1)
+    memory.blocks[table[0]] = name
+    assert pool.cache.save_tail(table[0], name, None, 0)
+    pool.release(table)
+    others = pool.allocate(2)
+    memory.settle()
+    memory.blocks.update(dict.fromkeys(others, FOREIGN))
+    block_id = pool.recall_tail(name)
+    memory.settle()
+    assert block_id is not None
+    assert memory.blocks[block_id] == name
+    assert (pool.num_held, pool.host.num_parked) == (3, 0)
+    assert pool.recall_tail(name) is None
+    pool.check()
+
+
+def test_a_tail_is_saved_where_its_chain_is_cached_and_slots_are_there() -> None:
+    parent, tail, strange = *hashes(1, 2), hashes(3)[0]
+    for slots, saves in ((0, False), (1, False), (2, True), (3, True)):
+        pool = BlockPool(4, slots)
+        table = pool.allocate(2)
+        pool.register(table[:1], [parent])
+        assert pool.cache.save_tail(table[1], tail, parent, 1) == saves
+        assert not pool.cache.save_tail(table[1], tail, strange, 1)
+        assert (tail in pool.host) == saves
+        assert pool.cache.save_tail(table[1], tail, parent, 1) == saves, "once more is no more"
+        assert pool.host.num_parked == saves
+        assert [block.block_hash for block in pool.cached_chain()] == [parent], "nobody else is told of it"
+        pool.check()
+        for _ in range(2):
+            pool.cache.forget_tail(tail)
+        assert pool.host.num_parked == 0
+
+
+def test_what_is_spilled_is_not_worth_a_second_copy() -> None:
+    pool = BlockPool(2, 6)
+    memory = Memory(pool)
+    names = hashes(1, 2)
+    slots = pool.spill(memory.run(names)[0])
+    memory.settle()
+    assert [memory.slots[slot] for slot in slots] == names
+    assert (pool.num_cached, pool.host.num_lent) == (2, 2)
+    pool.allocate(2)
+    assert pool.host.num_parked == 0
+
+
 def test_slots_are_lent_in_place_of_what_is_parked_longest() -> None:
     pool = BlockPool(4, 4)
     chains = hashes(1, 2), hashes(3)

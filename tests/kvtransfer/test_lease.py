@@ -16,6 +16,8 @@ def test_a_lease_outlasts_the_peers_view_and_is_renewed_by_signs_of_life() -> No
     leases: LeaseTable[str] = LeaseTable(grace_s=1.0)
     leases.grant("a", "D1", 5.0, now_s=0.0)
     leases.grant("b", "D2", 5.0, now_s=0.0)
+    assert "a" in leases
+    assert "c" not in leases
     assert leases.expired(5.9) == ()
     leases.renew("D1", 5.0)
     assert leases.expired(6.0) == ("b",)

@@ -88,6 +88,95 @@ def test_the_happy_path_in_chunks_with_the_first_token_ahead_of_the_bytes() -> N
     assert shipment.state is IncomingState.CLOSED
 
 
+def test_a_shipment_says_which_it_is() -> None:
+    shipment = reserved()
+    assert (shipment.request_id, shipment.generation, shipment.shipment_id, shipment.first_block) == ("r", 1, 9, FIRST)
+
+
+def test_the_first_sign_of_the_prompt_starts_it() -> None:
+    signs: list[Callable[[IncomingShipment], object]] = [
+        lambda shipment: shipment.accepted(),
+        lambda shipment: shipment.chunk_ready(FIRST, 1, 1.0),
+        lambda shipment: shipment.first_token(1, 1.0),
+        lambda shipment: shipment.fetch_ready(1, 1.0),
+        lambda shipment: shipment.claim(FIRST),
+    ]
+    for sign in signs:
+        shipment = reserved()
+        sign(shipment)
+        assert shipment.state is IncomingState.SHIPPING
+
+
+def ended() -> list[IncomingShipment]:
+    """One in each of the ways that a shipment ends, before anybody acted upon it and after."""
+    landed, closed = shipping(2, 3, 4, 5), shipping(2, 3, 4, 5)
+    for shipment in (landed, closed):
+        assert shipment.first_token(4, 3.0) == LANDED
+    closed.close()
+    resumable, finished = shipping(2, 3), shipping(2)
+    assert resumable.peer_lost() == (Detach(), handover(Outcome.LOST, 2))
+    assert finished.first_token(0, 3.0) == (Detach(), handover(Outcome.FINISHED))
+    return [landed, closed, resumable, finished, fencing(2)]
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    for shipment in ended():
+
+        def seen(shipment: IncomingShipment = shipment) -> tuple[object, ...]:
+            times = (shipment.times.first_token_s, shipment.transfer_s, shipment.deadline_s)
+            return (shipment.state, shipment.manifest, shipment.num_verified, shipment.error, times)
+
+        before = seen()
+        late = [
+            shipment.accepted(),
+            shipment.refused(),
+            shipment.chunk_ready(FIRST, 1, 9.0),
+            shipment.first_token(0, 9.0),
+            shipment.first_token(5, 9.0),
+            shipment.fetch_ready(0, 9.0),
+            shipment.fetch_ready(5, 9.0),
+            shipment.bound(TABLE),
+            shipment.bound(()),
+            shipment.stream_lost(9.0),
+        ]
+        assert late == [()] * len(late)
+        assert seen() == before
+
+
+def test_a_manifest_is_told_once() -> None:
+    shipment = shipping(2)
+    assert shipment.first_token(4, 3.0) == ()
+    before = shipment.manifest, shipment.deadline_s
+    assert (shipment.first_token(0, 4.0), shipment.first_token(5, 4.0), shipment.fetch_ready(0, 4.0)) == ((), (), ())
+    assert (shipment.manifest, shipment.deadline_s, shipment.times.first_token_s) == (*before, 3.0)
+
+
+def test_a_manifest_may_fill_what_was_reserved() -> None:
+    assert shipping(2).first_token(ROOM, 3.0) == (AskBind(num_blocks=FIRST + ROOM),)
+
+
+def test_what_is_behind_the_manifest_is_not_of_this_shipment() -> None:
+    shipment = shipping(2)
+    shipment.bound(TABLE)
+    shipment.first_token(4, 3.0)
+    assert shipment.claim(FIRST + 4).verdict is Verdict.DROP
+    assert shipment.chunk_ready(FIRST + 4, 1, 3.0) == FENCE
+
+
+def test_a_first_chunk_behind_a_gap_is_as_a_dead_peer() -> None:
+    shipment = reserved()
+    assert shipment.chunk_ready(FIRST + 1, 1, 1.0) == FENCE
+    assert isinstance(shipment.error, ContractBroken)
+
+
+def test_a_fence_whose_last_claim_is_settled_still_waits_for_its_answer() -> None:
+    shipment = shipping(2)
+    shipment.claim(3)
+    assert shipment.stream_lost(3.0) == FENCE
+    assert shipment.settle(3, True, 3.0) == ()
+    assert shipment.fenced() == (handover(Outcome.LOST, 2),)
+
+
 def test_blocks_arrive_from_their_binding_until_the_last_has_landed() -> None:
     shipment = reserved()
     assert shipment.num_arriving == 0
@@ -181,12 +270,18 @@ def test_a_sequence_that_the_engine_gave_up_cancels() -> None:
 
 
 def test_what_ends_a_reservation_closes_it() -> None:
-    assert reserved().refused() == (Detach(), handover(Outcome.REFUSED))
-    assert reserved().cancel(1.0) == (*FENCE, handover(Outcome.CANCELLED))
-    assert reserved().peer_lost() == (Detach(), handover(Outcome.LOST))
-    assert reserved().stream_lost(1.0) == (*FENCE, handover(Outcome.LOST))
-    assert reserved().expired(DEADLINE_S) == (*FENCE, handover(Outcome.LOST))
-    assert reserved().prefill_failed() == (Detach(), handover(Outcome.LOST))
+    ends: list[tuple[Callable[[IncomingShipment], Effects], Effects]] = [
+        (lambda shipment: shipment.refused(), (Detach(), handover(Outcome.REFUSED))),
+        (lambda shipment: shipment.cancel(1.0), (*FENCE, handover(Outcome.CANCELLED))),
+        (lambda shipment: shipment.peer_lost(), (Detach(), handover(Outcome.LOST))),
+        (lambda shipment: shipment.stream_lost(1.0), (*FENCE, handover(Outcome.LOST))),
+        (lambda shipment: shipment.expired(DEADLINE_S), (*FENCE, handover(Outcome.LOST))),
+        (lambda shipment: shipment.prefill_failed(), (Detach(), handover(Outcome.LOST))),
+    ]
+    for end, effects in ends:
+        shipment = reserved()
+        assert end(shipment) == effects
+        assert shipment.state is IncomingState.CLOSED
 
 
 def test_what_ends_shipping_keeps_the_prefix_only_where_somebody_wants_it() -> None:
@@ -293,6 +388,7 @@ def test_every_loss_has_a_named_cause_and_the_first_stands() -> None:
         (lambda shipment: shipment.stream_lost(1.0), StreamLost),
         (lambda shipment: shipment.expired(DEADLINE_S), TransferTimeout),
         (lambda shipment: shipment.prefill_failed(mine), EngineFailed),
+        (lambda shipment: shipment.prefill_failed(), PrefillLost),
         (lambda shipment: shipment.refused(mine), EngineFailed),
     ]
     for end, cause in ends:
@@ -339,6 +435,15 @@ def test_a_block_that_overtook_its_announcement_starts_its_chunk() -> None:
     assert shipment.transfer_s == pytest.approx(1.0 - 1.0)
     arrives(shipment, 3, True, 4.0)
     assert shipment.transfer_s == pytest.approx(3.0)
+
+
+def test_what_the_first_token_overtook_is_on_its_way_since_then() -> None:
+    shipment = shipping(2, 3, 4, 5)  # from 1 to 2
+    shipment.bound(TABLE)
+    assert shipment.first_token(6, 5.0) == (AskBind(num_blocks=8),)
+    for index, at_s in ((6, 7.0), (7, 8.0)):
+        arrives(shipment, index, True, at_s)
+    assert shipment.transfer_s == (2.0 - 1.0) + (8.0 - 5.0)
 
 
 def test_exposed_is_what_came_after_the_first_token() -> None:
@@ -410,6 +515,16 @@ def test_a_part_is_asked_for_once_more_by_its_group() -> None:
     assert part_arrives(shipment, 4, 1, 3.0, is_intact=False) == resend
     assert part_arrives(shipment, 4, 0, 3.0, is_intact=False) != FENCE, "each part by itself"
     assert part_arrives(shipment, 4, 1, 3.0, is_intact=False) == FENCE
+
+
+def test_two_groups_are_asked_for_one_by_one_too() -> None:
+    shipment = IncomingShipment(
+        request_id="r", generation=1, shipment_id=9, first_block=0, max_blocks=1, deadline_s=DEADLINE_S, num_groups=2
+    )
+    shipment.chunk_ready(0, 1, 1.0)
+    shipment.bound((50,))
+    assert shipment.claim(1).block_id == 101
+    assert shipment.settle(1, False, 2.0) == (AskResend(first_block=0, num_blocks=1, group=1),)
 
 
 def test_a_group_is_on_its_way_from_its_own_announcement_on() -> None:

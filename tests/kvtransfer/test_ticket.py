@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
+import struct
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,17 @@ def test_a_ticket_is_good_until_it_expires_and_for_the_skew_after() -> None:
     assert KEY.verify(ticket, CLAIMS, 1031.0) == 1031.0
     with pytest.raises(Unauthenticated, match="expired"):
         KEY.verify(ticket, CLAIMS, 1031.5)
+
+
+def test_a_ticket_is_the_bytes_that_its_definition_says() -> None:
+    claims = [b"r-1", b"P", b"D", b"7", b"3", b"1"]
+    head = struct.pack("<BQ", 1, 1001)  # the version; a ticket of another is not good, whoever signed it
+    signed = b"pagewire ticket" + head + b"".join(struct.pack("<I", len(part)) + part for part in claims)
+    assert KEY.mint(CLAIMS, 1000.4) == head + hmac.new(b"cluster secret", signed, "sha256").digest()
+    other = struct.pack("<BQ", 2, 1001)
+    signed = signed.replace(head, other)
+    with pytest.raises(Unauthenticated):
+        KEY.verify(other + hmac.new(b"cluster secret", signed, "sha256").digest(), CLAIMS, 900.0)
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -91,3 +104,11 @@ def test_a_ticket_is_used_once_and_forgotten_when_it_could_not_be_verified() -> 
     assert len(ledger) == 2
     with pytest.raises(Unauthenticated, match="used before"):
         ledger.spend(b"b", 20.0, 10.5)
+
+
+def test_a_ledger_is_bounded_by_itself() -> None:
+    ledger = TicketLedger()
+    for number in range(65536):
+        ledger.spend(number.to_bytes(4, "big"), 10.0, 0.0)
+    with pytest.raises(Unauthenticated, match="65536 tickets"):
+        ledger.spend(b"one more", 10.0, 0.0)
