@@ -25,7 +25,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test router-test cluster-test exact-test fault-test ui-test slo-peers-test compose-test compose-test-if-possible \
+.PHONY: setup demo up test router-test cluster-test exact-test fault-test chaos-test ui-test slo-peers-test compose-test compose-test-if-possible \
   check protos generate lock chart-tools chart-schema support slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -99,6 +99,10 @@ exact-test: setup  ## the real model through real clusters, 128 answers token fo
 
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
+
+chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load, then loads of unkind shapes: minutes, not in CI
+	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
+	HF_HUB_OFFLINE=1 $(BIN)/python bench/load.py
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui

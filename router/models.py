@@ -136,7 +136,7 @@ class Models:
             return True
 
     async def until_settled(self, name: str, timeout_s: float) -> None:
-        """Return once `is_settled`, or after `timeout_s` seconds: a router that has just come up links within moments."""
+        """Return once `is_settled`, or after `timeout_s` seconds: a router that came up links within moments."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self.is_settled(name):
