@@ -149,7 +149,11 @@ class ChaosCluster:
     async def leaked(self) -> dict[str, float]:
         """Return what pods at rest hold for nobody, by pod and gauge; waits a while for what ends within seconds."""
         try:
-            await asyncio.to_thread(self.live.assert_at_rest)
+            while True:
+                with contextlib.suppress(httpx.TransportError):  # one that was ended is about to be gone
+                    await asyncio.to_thread(self.live.assert_at_rest)
+                    break
+                await asyncio.sleep(0.1)
             return {}
         except AssertionError:
             held = (

@@ -24,7 +24,8 @@ BEFORE_S, AFTER_S = 2.0, 1.0
 RATE = 6.0
 BURST = 9  # begun just before the strike: a third of them streams by then, the others wait, are prefilled or shipped
 TICK_S, STOOD_STILL_S = 0.1, 0.6
-MAX_TRIES = 2
+MAX_TRIES = 3
+NOTICE_S = 0.5  # until a pod knows that its engine is dead, and is seen to be gone itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,7 @@ async def _run_once(cluster: ChaosCluster, fault: Fault, questions: Sequence[Que
         await fault.strike(cluster)
     finally:
         resume_all(cluster)
+    await asyncio.sleep(NOTICE_S)
     await cluster.until_whole()
     whole_s = time.monotonic() - struck_s
     await asyncio.sleep(AFTER_S)

@@ -11,8 +11,8 @@ class SlowProxy:
     """Forwards to a port; answers come `delay_s` late, and never while it is None.
 
     Either way all goes in writes of `slice_bytes` at most, and at `bytes_per_s`, where these are more than 0; a read
-    takes 64 KiB, and nothing is read while one is on its way. Once it is silenced nothing goes either way, no byte and no
-    end of a connection, until it may speak again or all is cut.
+    takes 64 KiB, and nothing is read while one is on its way. Once it is silenced nothing goes either way, no byte and
+    no end of a connection, until it may speak again or all is cut.
     """
 
     def __init__(self, target: int) -> None:
