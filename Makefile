@@ -100,9 +100,8 @@ exact-test: setup  ## the real model through real clusters, 128 answers token fo
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
 
-chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load, then loads of unkind shapes: minutes, not in CI
+chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load: minutes, not in CI
 	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
-	HF_HUB_OFFLINE=1 $(BIN)/python bench/load.py
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
