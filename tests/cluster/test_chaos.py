@@ -15,6 +15,7 @@ import chaos_resources
 import chaos_signals
 import chaos_trial
 import pytest
+import pytest_asyncio
 import tiny_model
 from chaos_cluster import ChaosCluster, chaos_cluster
 from open_load import Question, questions
@@ -46,13 +47,13 @@ def asked(model: Path) -> list[Question]:
     return questions(model, LENGTHS, max_tokens=120, least=40)
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChaosCluster]:
     async with chaos_cluster(model, tmp_path_factory.mktemp("plain")) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def wired(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChaosCluster]:
     async with chaos_cluster(model, tmp_path_factory.mktemp("wired"), "--transports", "grpc", wired=True) as cluster:
         yield cluster
