@@ -167,7 +167,7 @@ class Front:
         async with contextlib.AsyncExitStack() as ends:  # whatever was begun is ended, the last thing first
             ends.callback(self.lifecycle.stopped)
             ends.push_async_callback(service.aclose)
-            self.address = doors.address
+            self.address = self.config.advertise or doors.address
             collector = LoadCollector(
                 self._about(), self.load, self._counters_of(service), service.gauges, self._step_counts,
                 pids={"front": os.getpid(), "engine": self.engine.pid}, device=self.engine.ready.device,
@@ -176,7 +176,7 @@ class Front:
                 pod_id=identity.peer_id,
                 incarnation=identity.incarnation,
                 role=identity.role,
-                address=doors.address,
+                address=self.address,
                 metrics=doors.metrics_address,
                 fingerprint=self.engine.ready.fingerprint,
             )

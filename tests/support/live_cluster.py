@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ class LiveCluster:
         self._joined: list[subprocess.Popen[str]] = []
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
+        (router,) = (child for child in psutil.Process(self.process.pid).children() if "router" in child.cmdline())
+        self._how["router"] = _how_started(router)
         orphans.note(self)
 
     # ------------------------------------------------------------------------------------------------------- asking
@@ -177,25 +180,41 @@ class LiveCluster:
 
     # ------------------------------------------------------------------------------------------------ coming and going
 
-    def join(self, role: str) -> dict[str, Any]:
-        """Start another pod, just as one of its role was started that `up` named; return what it says of itself."""
-        command, environ = self._how[role]
-        name = f"{role}-joined-{len(self._joined)}"
-        command = [
-            name if before == "--pod-id" else word for before, word in zip(["", *command], command, strict=False)
-        ]
+    def join(
+        self, role: str, *flags: str, name: str = "", before: Sequence[str] = (), **environ: str
+    ) -> dict[str, Any]:
+        """Start another pod, just as one of its role was started that `up` named; return what it says of itself.
+
+        `flags` and `environ` come on top, `before` stands before its command. A `name` that a pod had before is another
+        incarnation of it.
+        """
+        name = name or f"{role}-joined-{len(self._joined)}"
+        pod = self._start(role, name, ["--pod-id", name, *flags], before, environ)
+        self.said[role].append(pod)
+        return pod
+
+    def join_router(self, name: str, *flags: str, before: Sequence[str] = (), **environ: str) -> dict[str, Any]:
+        """Start another router likewise, on ports of its own; return what it says of itself, and its `pid`."""
+        said = self._start("router", name, ["--name", name, *flags], before, environ)
+        return {**said, "pid": self._joined[-1].pid}
+
+    def _start(
+        self, role: str, name: str, flags: list[str], before: Sequence[str], environ: dict[str, str]
+    ) -> dict[str, Any]:
+        command, ours = self._how[role]
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*TETHER, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environ, text=True,
+                [*TETHER, str(os.getpid()), *before, *command, *flags],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env={**ours, **environ}, text=True,
                 start_new_session=True,
             )  # fmt: skip
         assert process.stdout is not None
         self._joined.append(process)
-        pod: dict[str, Any] = json.loads(process.stdout.readline())
+        line = process.stdout.readline()
+        assert line, f"{name} did not start:\n{self.log(name)[-2000:]}"
+        said: dict[str, Any] = json.loads(line)
         self.tree += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        self.said[role].append(pod)
-        return pod
+        return said
 
     def exit_code(self, pod: dict[str, Any]) -> int:
         """Return how a pod ended; waits for it."""

@@ -1,4 +1,4 @@
-"""A proxy on loopback that lets bytes through late, as told, or falls silent as a machine that lost its power does."""
+"""A proxy on loopback that lets bytes through late, slowly or in slices, or falls silent as a machine without power."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from collections.abc import AsyncIterator
 class SlowProxy:
     """Forwards to a port; answers come `delay_s` late, and never while it is None.
 
-    Once it is silenced nothing goes either way, no byte and no end of a connection, until all is cut.
+    Either way all goes in writes of `slice_bytes` at most, and at `bytes_per_s`, where these are more than 0; a read
+    takes 64 KiB, and nothing is read while one is on its way. Once it is silenced nothing goes either way, no byte and
+    no end of a connection, until it may speak again or all is cut.
     """
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self.delay_s: float | None = 0.0
+        self.slice_bytes = 0
+        self.bytes_per_s = 0.0
         self.port = 0
         self._carries = asyncio.Event()
         self._carries.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection."""
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()  # as nobody listens there
+            return
         self._writers |= {writer, to_writer}
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -42,13 +50,29 @@ class SlowProxy:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(self.delay_s)
             await self._carries.wait()
-            writer.write(data)
+            if self.bytes_per_s:
+                await asyncio.sleep(len(data) / self.bytes_per_s)
+            step = self.slice_bytes or len(data)
+            for start in range(0, len(data), step):
+                writer.write(data[start : start + step])
+                if self.slice_bytes:
+                    await asyncio.sleep(0)  # or the kernel would hand them over as one
+            await writer.drain()
         await self._carries.wait()
         writer.close()
 
     def silence(self) -> None:
         """Carry nothing any more, and say so to nobody."""
         self._carries.clear()
+
+    def speak(self) -> None:
+        """Carry all again, what was held back first."""
+        self._carries.set()
+
+    def clear(self) -> None:
+        """Carry all again as a plain wire does."""
+        self.delay_s, self.slice_bytes, self.bytes_per_s = 0.0, 0, 0.0
+        self.speak()
 
     def cut(self) -> None:
         """Break all connections."""

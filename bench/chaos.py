@@ -1,0 +1,126 @@
+"""What faults of a running cluster come to: a row each of requests, failures, wrong tokens, leaks, recovery and SLOs.
+
+Processes of a tiny model under open-loop load (`tests/support/chaos.py`), whose answers are known token for token; the
+faults are those of `tests/support/chaos_*.py`. The load's own cost is on the same cores. Exits with 1 where a promise
+was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE / "support"), str(HERE.parent / "tests" / "support")]
+
+import chaos_namespace  # noqa: E402
+import chaos_network  # noqa: E402
+import chaos_resources  # noqa: E402
+import chaos_signals  # noqa: E402
+import chaos_trial  # noqa: E402
+import tiny_model  # noqa: E402
+from chaos_cluster import chaos_cluster  # noqa: E402
+from machine import command, machine, versions  # noqa: E402
+from open_load import OpenLoad, Question, questions  # noqa: E402
+
+LENGTHS = tuple(40 + 17 * number for number in range(18))
+MAX_TOKENS, LEAST = 150, 40
+WARM_S = 2.0
+
+
+async def measure(folder: Path, only: re.Pattern[str], kind: str, note: Callable[[chaos_trial.Row], None]) -> None:
+    """Let all faults strike whose names match, one after the other; each row is noted as it comes."""
+    model = tiny_model.build(folder / "model")
+    asked = questions(model, LENGTHS, MAX_TOKENS, LEAST)
+
+    def is_asked(fault: chaos_trial.Fault) -> bool:
+        return fault.kind == (kind or fault.kind) and only.search(fault.name) is not None
+
+    for wired, kinds in ((False, (*chaos_signals.faults(), *chaos_resources.faults())), (True, chaos_network.faults())):
+        faults = [fault for fault in kinds if is_asked(fault)]
+        if not faults:
+            continue
+        flags = ("--transports", "grpc") if wired else ()
+        async with chaos_cluster(model, folder, *flags, wired=wired) as cluster:
+            await warm(cluster.urls, asked)
+            for fault in faults:
+                note(await chaos_trial.run(cluster, fault, asked))
+    if kind in ("", "namespace") and any(only.search(name) for name in chaos_namespace.NAMES):
+        if why := chaos_namespace.missing():
+            print(f"NOT RUN: what needs a network namespace ({why})", file=sys.stderr)
+            return
+        async with chaos_namespace.parted_cluster(model, folder) as (cluster, inner):
+            await warm(cluster.urls, asked)
+            for fault in chaos_namespace.faults(inner):
+                if is_asked(fault):
+                    note(await chaos_trial.run(cluster, fault, asked))
+
+
+async def warm(urls: list[str], asked: list[Question]) -> None:
+    """Have links, streams and first steps behind us."""
+    load = OpenLoad(lambda: urls, asked, chaos_trial.RATE, "warm")
+    load.start()
+    await asyncio.sleep(WARM_S)
+    await load.stop()
+
+
+def show(row: chaos_trial.Row) -> None:
+    """Print a row."""
+    print(
+        f"{row.fault:36} {row.requests:4} requests  failed {row.failed or 0!s:24} wrong {row.wrong}"
+        f"  leaked {row.leaked or 0}  recovery {row.recovery_s:5.2f} s  whole {row.whole_s:5.2f} s"
+        f"  missed {row.missed_before}/{row.before} before {row.missed_after}/{row.after} after"
+        f"  moved {row.moved} {row.causes}  {'; '.join(row.broken_promises)} {row.messages or ''}",
+        flush=True,
+    )
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), help="faults whose names match this")
+    parser.add_argument("--kind", default="", help="faults of this kind alone: process, resource, network, namespace")
+    parser.add_argument("--json", type=Path, help="where to write the figures; rows of other faults there are kept")
+    arguments = parser.parse_args()
+    # What loses its parent, as a killed pod's engine does, is ours then and nobody else's.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    rows: list[chaos_trial.Row] = []
+
+    def note(row: chaos_trial.Row) -> None:
+        rows.append(row)
+        show(row)
+        if arguments.json:
+            write(arguments.json, rows)
+
+    with tempfile.TemporaryDirectory(prefix="pagewire-chaos-") as folder:
+        asyncio.run(measure(Path(folder), arguments.only, arguments.kind, note))
+    sys.exit(any(row.broken_promises for row in rows))
+
+
+def write(path: Path, rows: Sequence[chaos_trial.Row]) -> None:
+    """Write the rows, among those that other runs have written."""
+    said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    fresh = {row.fault: row.json() for row in rows}
+    kept = [row for row in said["rows"] if row["fault"] not in fresh]
+    told = {**(said.get("commands") or {}), **{row["kind"]: command(sys.argv) for row in fresh.values()}}
+    said = {
+        "machine": machine(), "versions": versions("torch"), "commands": told,
+        "slo": {"ttft-s": chaos_trial.TTFT_S, "gap-s": chaos_trial.GAP_S}, "rate": chaos_trial.RATE,
+        "rows": [*kept, *fresh.values()],
+    }  # fmt: skip
+    path.write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Requests that come at their own pace, whatever became of those before, and what each of them heard.
+
+An open loop over bare sockets: a client's own cost would hide what many streams come to. While answers stream bytes
+and moments are kept; what they say is read when they are over. A caller who cannot connect, or is told that the router
+drains, goes to the next one, as the SDK does; nothing else is tried again. Moments are of CLOCK_MONOTONIC, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from reference import NEAR_TIE, Reference
+
+LAST = b"0\r\n\r\n"
+WAIT_S = 60.0
+STOOD_STILL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, and the beginning of its greedy answer that passes no near-tie."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def questions(model: Path, lengths: Sequence[int], max_tokens: int, least: int) -> list[Question]:
+    """Return prompts of these lengths whose answers are known for `least` tokens or more, at most `max_tokens`."""
+    prompts = [[(seed * 37 + i * i * 7 + i * (seed + 3)) % 256 for i in range(n)] for seed, n in enumerate(lengths)]
+    found = []
+    for prompt, expected in zip(prompts, Reference(model).greedy(prompts, max_tokens), strict=True):
+        known = next((at for at, margin in enumerate(expected.margins) if margin <= NEAR_TIE), max_tokens)
+        if known >= least:
+            found.append(Question(tuple(prompt), expected.tokens[:known]))
+    assert len(found) > len(prompts) // 3, "hardly a prompt without a near-tie"
+    return found
+
+
+@dataclass(slots=True)
+class Call:
+    """One request. `error` is the code of what it failed by, "" where the answer is whole; times once it is over."""
+
+    question: Question
+    begun_s: float
+    max_tokens: int
+    parts: list[tuple[float, bytes]] = field(default_factory=list)
+    end_s: float = 0.0
+    is_over: bool = False
+    tokens: tuple[int, ...] = ()
+    error: str = ""
+    message: str = ""
+    status: int = 0
+    retry_after: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_wrong(self) -> bool:
+        """True where a token came that is not the model's at its place."""
+        return self.tokens != self.question.answer[: len(self.tokens)]
+
+    @property
+    def has_tokens(self) -> bool:
+        """True once the first token is here."""
+        return any(b'"token_ids"' in data for _, data in self.parts)
+
+    @property
+    def ttft_s(self) -> float:
+        """From the request to its first token; to its end where none came."""
+        return next((at for at, data in self.parts if b'"token_ids"' in data), self.end_s) - self.begun_s
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest time without news between the first token and the end."""
+        times = [at for at, data in self.parts if b"data:" in data]
+        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+
+    def read(self) -> None:
+        """Take in what was said, once it is over."""
+        self.error, self.tokens = "", ()
+        data = b"".join(part for _, part in self.parts)
+        head, _, body = data.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        self.status = int(lines[0].split()[1]) if lines[0].startswith("HTTP/") else 0
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
+        self.retry_after = headers.get("retry-after", "")
+        if self.status != 200:
+            with contextlib.suppress(ValueError, KeyError):
+                said = json.loads(body)["error"]
+                self.error, self.message = said["code"], said["message"]
+            self.error = self.error or "broken"
+            return
+        tokens: list[int] = []
+        is_done = False
+        for line in _unchunked(body).split(b"\n"):
+            if line.startswith(b"data: {"):
+                said = json.loads(line[6:])
+                self.error = said.get("error", {}).get("code", self.error)
+                self.message = said.get("error", {}).get("message", self.message)
+                self.said = said.get("pagewire") or self.said
+                for choice in said.get("choices", ()):
+                    tokens += choice.get("token_ids") or []
+            is_done |= line.startswith(b"data: [DONE]")
+        self.tokens = tuple(tokens)
+        if not self.error and not (is_done and len(tokens) == self.max_tokens):
+            self.error = "broken" if not is_done else "short"
+
+
+def _unchunked(body: bytes) -> bytes:
+    """Return the payload of HTTP chunks, as far as it goes."""
+    found, rest = bytearray(), body
+    while True:
+        size, line, rest = rest.partition(b"\r\n")
+        if not line or not size or (length := int(size, 16)) == 0:
+            return bytes(found)
+        found += rest[:length]
+        rest = rest[length + 2 :]
+
+
+class OpenLoad:
+    """Calls upon some routers, `rate` a second, each with a salt of its own: nothing is found in a cache.
+
+    `urls` is asked for each call anew. Every question is asked for all of its known answer, or `max_tokens` of it.
+    """
+
+    def __init__(
+        self, urls: Callable[[], Sequence[str]], questions: Sequence[Question], rate: float, name: str
+    ) -> None:
+        self._urls = urls
+        self._questions = questions
+        self._rate = rate
+        self._name = name
+        self._begun: set[asyncio.Task[Call]] = set()
+        self._driver: asyncio.Task[None] | None = None
+        self._due = 0
+        self.calls: list[Call] = []
+
+    @property
+    def running(self) -> int:
+        """How many have begun and are not over."""
+        return len(self.calls) - sum(call.is_over for call in self.calls)
+
+    def start(self) -> None:
+        """Begin to call."""
+        self._driver = asyncio.create_task(self._drive())
+
+    async def stop(self) -> list[Call]:
+        """Call no more; return all calls once they are over."""
+        assert self._driver is not None
+        self._driver.cancel()
+        await asyncio.gather(self._driver, return_exceptions=True)
+        await asyncio.gather(*self._begun)
+        return self.calls
+
+    async def _drive(self) -> None:
+        began_s = time.monotonic()
+        while True:
+            early_s = began_s + self._due / self._rate - time.monotonic()
+            if early_s < -STOOD_STILL_S:  # we ourselves did, and nobody called meanwhile
+                began_s -= early_s
+            await asyncio.sleep(max(0.0, early_s))
+            self.call()
+            self._due += 1
+
+    def call(self) -> Call:
+        """Begin one more call."""
+        number = len(self.calls)
+        question = self._questions[number % len(self._questions)]
+        urls = list(self._urls())
+        order = urls[number % len(urls) :] + urls[: number % len(urls)]
+        call = Call(question, time.monotonic(), len(question.answer))
+        self.calls.append(call)
+        task = asyncio.create_task(ask(call, order, cache_salt=f"{self._name}.{number}"))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return call
+
+    async def burst(self, number: int, streaming: int) -> None:
+        """Begin so many at once; return when some of them stream and the others are on their way, or all are over."""
+        calls = [self.call() for _ in range(number)]
+        async with asyncio.timeout(WAIT_S):
+            while sum(call.is_over or call.has_tokens for call in calls) < streaming:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+async def ask(call: Call, urls: Sequence[str], *, pace_s: float = 0.0, **fields: Any) -> Call:
+    """Stream one answer from the first router that can be connected to; what fails is in the call.
+
+    A slow reader waits `pace_s` seconds after each part and keeps the kernel's buffer small.
+    """
+    body = json.dumps({
+        "prompt": call.question.prompt, "max_tokens": call.max_tokens, "temperature": 0, "ignore_eos": True,
+        "stream": True, "return_token_ids": True, "pagewire": {"timeline": True}, **fields,
+    }).encode()  # fmt: skip
+    data = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    for url in urls:
+        call.parts.clear()
+        error = ""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
+                try:
+                    writer.write(data)
+                    await _listen(call, reader, pace_s)
+                finally:
+                    writer.transport.abort()
+        except TimeoutError:
+            error = "no answer"
+        except OSError:
+            pass  # what came tells that it is not whole
+        call.end_s = time.monotonic()
+        call.read()
+        call.error = error or call.error
+        if call.parts and call.error != "draining":
+            break
+    call.is_over = True
+    return call
+
+
+async def _listen(call: Call, reader: asyncio.StreamReader, pace_s: float) -> None:
+    while data := await reader.read(1 << 16):
+        call.parts.append((time.monotonic(), data))
+        if data.endswith(LAST) or _is_whole_refusal(call):
+            return
+        if pace_s:
+            await asyncio.sleep(pace_s)
+
+
+def _is_whole_refusal(call: Call) -> bool:
+    """An answer that is no stream has a length and no last chunk."""
+    if call.parts[0][1].startswith(b"HTTP/1.1 200"):
+        return False
+    head, _, body = b"".join(part for _, part in call.parts).partition(b"\r\n\r\n")
+    found = re.search(rb"(?i)content-length: (\d+)", head)
+    return bool(found) and len(body) >= int(found[1])
