@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
-import jinja2
 import pytest
 import tokenizers
 from hypothesis import given, settings
