@@ -30,7 +30,7 @@ from pagewire.serving.pod_config import PodConfig
 
 OPEN = {"/health", "/live", "/ready", "/ui", "/ui/", *(f"/ui/{name}" for name in live.NAMES)}
 OURS, STRANGERS = (NewKey.of(bytes([first]) * KEY_BYTES) for first in (1, 2))
-WRONG = (
+WRONG: tuple[dict[str, str], ...] = (
     {},
     {"authorization": ""},
     {"authorization": "Bearer"},
@@ -59,7 +59,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Route]:
 
     def framework(*args: Any, routes: list[Route], **kwargs: Any) -> Starlette:
         found.extend(routes)
-        return Starlette(*args, routes=routes, **kwargs)
+        made: Any = Starlette
+        application: Starlette = made(*args, routes=routes, **kwargs)
+        return application
 
     monkeypatch.setattr(http, "Starlette", framework)
     return found
@@ -99,7 +101,7 @@ async def test_no_method_opens_without_a_key_but_health(start: StartRouter, keys
         names += ["/pagewire.link.v1.Links/Connect", "/no.such.Service/Method", "/"]
         for name in names:
             for metadata in WRONG:
-                call = channel.stream_stream(name, request_serializer=bytes)(metadata=tuple(metadata.items()))
+                call: Any = channel.stream_stream(name, request_serializer=bytes)(metadata=tuple(metadata.items()))
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await call.write(b"")
                 if name.startswith("/grpc.health.v1.Health/"):
@@ -117,10 +119,10 @@ async def test_reflection_is_off_unless_asked_for(start: StartRouter) -> None:
         grpc.aio.insecure_channel(router.addresses["grpc"]) as channel,
     ):
         name = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-        call = channel.stream_stream(name, request_serializer=bytes)()
+        call: Any = channel.stream_stream(name, request_serializer=bytes)()
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_who_is_told_nothing_listens_on_loopback() -> None:
     for config in (ClusterConfig, RouterConfig, PodConfig):
-        assert socket.inet_aton(config.__dataclass_fields__["host"].default)[0] == 127
+        assert socket.inet_aton(str(config.__dataclass_fields__["host"].default))[0] == 127

@@ -80,7 +80,7 @@ async def send(address: str, data: bytes) -> None:
 async def call(address: str, method: str, data: bytes) -> None:
     """Send bytes as the first message of a call."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stream = channel.stream_stream(method)()
+        stream: Any = channel.stream_stream(method)()
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await stream.write(data)
             await stream.done_writing()
@@ -139,7 +139,7 @@ async def test_no_port_of_a_pod_runs_what_it_is_sent(programs: tuple[bytes, ...]
                 await call(doors.address, method, data)
         assert not ran(mark)
         async with grpc.aio.insecure_channel(doors.address) as channel:
-            health = channel.unary_unary("/grpc.health.v1.Health/Check")
+            health: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
             assert await health(b"") == b"\x08\x01"
 
 

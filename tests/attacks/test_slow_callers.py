@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -118,12 +119,12 @@ async def test_a_call_whose_request_does_not_come_over_grpc_is_ended(start: Star
     async with start(FakePod("c0"), upload_s=UPLOAD_S) as router:
         async with grpc.aio.insecure_channel(router.addresses["grpc"]) as channel:
             for method in ("Generate", "GetModelInfo", "Tokenize", "SubscribeKvEvents"):
-                call = channel.stream_stream(f"/pagewire.v1.Inference/{method}")()
+                call: Any = channel.stream_stream(f"/pagewire.v1.Inference/{method}")()
                 with pytest.raises(grpc.aio.AioRpcError) as ended:
                     await call.read()
                 assert ended.value.code() is grpc.StatusCode.CANCELLED
                 assert ended.value.details() == f"the request had not come after {UPLOAD_S:g} s"
-                empty = channel.stream_stream(f"/pagewire.v1.Inference/{method}")()
+                empty: Any = channel.stream_stream(f"/pagewire.v1.Inference/{method}")()
                 await empty.done_writing()
                 with pytest.raises(grpc.aio.AioRpcError) as ended:
                     await empty.read()

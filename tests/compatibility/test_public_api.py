@@ -56,11 +56,11 @@ async def old_router(router: RunningRouter) -> AsyncIterator[str]:
             asked, said = (released_wire.message(kind.full_name) for kind in (method.input_type, method.output_type))
 
             async def whole(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-                call = channel.unary_unary(f"/{SERVICE}/{method.name}")
+                call: Any = channel.unary_unary(f"/{SERVICE}/{method.name}")
                 return released_wire.narrowed(said, await call(released_wire.narrowed(asked, data)))
 
             async def stream(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
-                call = channel.unary_stream(f"/{SERVICE}/{method.name}")
+                call: Any = channel.unary_stream(f"/{SERVICE}/{method.name}")
                 async for each in call(released_wire.narrowed(asked, data)):
                     yield released_wire.narrowed(said, each)
 

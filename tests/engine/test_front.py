@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -25,7 +26,7 @@ BLOCK_BYTES = 3 * 2 * 1 * 16 * 16 * 4  # of "llama_long": L, K and V, Hk, B, D, 
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
-def front_of(model: Path, running: ThreadedEngine | None = None, **settings: str) -> Front:
+def front_of(model: Path, running: ThreadedEngine | None = None, **settings: Any) -> Front:
     config = PodConfig(model=str(model), role=Role.COLOCATED, cluster_secret="a secret", redis_url=NO_REDIS, **settings)
     return Front(config, Role.COLOCATED, running or ThreadedEngine(engine(model)), offered("grpc"), config.wire())
 

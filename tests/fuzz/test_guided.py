@@ -13,6 +13,7 @@ from fuzz_table import PARSERS
 
 CASES = int(os.environ.get("FUZZ_CASES", "5000"))
 SEED = os.environ.get("FUZZ_SEED", "1")
+ENVIRON = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests' / 'support'}:{ROOT / 'src'}"}
 
 
 def test_every_parser_takes_bytes_or_refuses_them_by_name(tmp_path: Path) -> None:
@@ -21,7 +22,9 @@ def test_every_parser_takes_bytes_or_refuses_them_by_name(tmp_path: Path) -> Non
         sys.executable, str(ROOT / "tests" / "support" / "fuzz_run.py"), "--cases", str(CASES), "--seed", SEED,
         "--findings", str(tmp_path / "findings"), "--json", str(figures),
     ]  # fmt: skip
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=ENVIRON
+    )
     assert done.returncode == 0, done.stdout
     told = {each["parser"]: each for each in json.loads(figures.read_text(encoding="utf-8"))}
     assert told.keys() == {each.name for each in PARSERS}
@@ -36,7 +39,7 @@ def test_what_a_parser_should_not_do_is_found(tmp_path: Path) -> None:
     program.write_text(PLANTED, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path)], text=True, stdout=subprocess.PIPE, check=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests' / 'support'}:{ROOT / 'src'}"},
+        env=ENVIRON,
     )  # fmt: skip
     assert set(done.stdout.split()) == {"KeyError", "MemoryError", "TooSlow", "death"}
 

@@ -30,6 +30,7 @@ from pagewire.core.messages import Cancel, ChangeRole, Fetch, Heartbeat, Landed,
 from pagewire.kvtransfer import greeting_wire, wire
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
+from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.stream import METHOD as BULK
 from pagewire.protos import link_pb2
 from pagewire.serving.codec import LINK_CODEC
@@ -153,7 +154,7 @@ async def test_bulk_streams_end_by_name_whatever_a_peer_says(cluster: Pods) -> N
             window = random.choice((0, 1, 2**20, 2**63, 2**64 - 1))
             hello = greeter.hello(pod.pod_id, challenge, bytes(16), window, carrier=random.choice(("grpc", "", "shm")))
             said = greeting_wire.encode_hello(hello)
-            credit = wire.encode_credit(wire.Credit(wire.ShipmentKey(number, 1), random.choice((0, 2**64 - 1))))
+            credit = wire.encode_credit(wire.Credit(ShipmentKey(number, 1), random.choice((0, 2**64 - 1))))
             try:
                 await call.write(fields(said, random, ()) if number % 3 == 0 else said)
                 await call.read()

@@ -94,7 +94,7 @@ async def test_load_is_played_where_the_router_asks_for_a_certificate(
     start: StartRouter, certificates: Certificates, settings: dict[str, Any], door: str
 ) -> None:
     ours = certificates.tls("client")
-    shown = {"ca": str(ours.ca), "cert": str(ours.cert), "key": str(ours.key)}
+    shown: dict[str, Any] = {"ca": str(ours.ca), "cert": str(ours.cert), "key": str(ours.key)}
     async with start(over_tls(certificates), tls=ours, **settings) as router:
         async with Server(url=router.addresses[door], **shown).target(lambda: 0.0) as target:
             assert target.model == "fake"

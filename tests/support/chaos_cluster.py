@@ -61,7 +61,7 @@ class ChaosCluster:
     @property
     def urls(self) -> list[str]:
         """Where callers may ask."""
-        return [self.doors.get(name, router["http"]) for name, router in self.routers.items()]
+        return [self.doors.get(name, str(router["http"])) for name, router in self.routers.items()]
 
     def process(self, who: str) -> psutil.Process:
         """Return a process by what it is: a name, or `NAME engine`, `NAME worker`."""

@@ -311,7 +311,8 @@ def details(data: bytes, random: Random, words: Sequence[str]) -> bytes:
     detail = random.choice(status.details)
     kind = kinds.get(detail.type_url.rpartition("/")[2], error_details_pb2.RetryInfo)
     detail.value = messages(kind)(detail.value, random, words)
-    return status.SerializeToString()
+    changed: bytes = status.SerializeToString()
+    return changed
 
 
 DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -144,7 +144,7 @@ def _template(data: bytes) -> None:
     template.render(TALK, tools=CHAT["tools"])
 
 
-TALK = [
+TALK: list[Mapping[str, Any]] = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": "hello"},
     {"role": "assistant", "content": "", "tool_calls": [
@@ -209,7 +209,10 @@ COSTS = CostModel(
 
 
 def _set(cls: type) -> Callable[[Path], None]:
-    return lambda path: load(cls, file=path, environ={}, flags={}).show() and None
+    def parse(path: Path) -> None:
+        load(cls, file=path, environ={}, flags={}).show()
+
+    return parse
 
 
 def _kinds(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -167,7 +168,7 @@ def cover(parser: Parser, corpus: Path, figures: Figures, *, keeps: bool) -> Non
     new = sorted((path.read_bytes() for path in corpus.iterdir()), key=lambda data: (len(data), data))
     added: list[bytes] = []
     for data in (*before, *new):
-        lines = run_lines(parser.files, lambda data=data: verdict(parser, data))
+        lines = run_lines(parser.files, functools.partial(verdict, parser, data))
         if lines - seen and data not in before and len(data) <= 4096 and len(added) < MAX_KEPT:
             added.append(data)
         seen |= lines

@@ -241,4 +241,4 @@ def _is_whole_refusal(call: Call) -> bool:
         return False
     head, _, body = b"".join(part for _, part in call.parts).partition(b"\r\n\r\n")
     found = re.search(rb"(?i)content-length: (\d+)", head)
-    return bool(found) and len(body) >= int(found[1])
+    return found is not None and len(body) >= int(found[1])

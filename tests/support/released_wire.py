@@ -94,8 +94,9 @@ class ReleasedCodec:
 
 def grow_old() -> None:
     """Make this process one of the last release, as far as its links go."""
-    link.LINK_CODEC = ReleasedCodec()  # type: ignore[assignment]
-    handshake.WIRE_VERSION = handshake.OLDEST_WIRE_VERSION = versions()["link_version"]
+    vars(link)["LINK_CODEC"] = ReleasedCodec()
+    version = versions()["link_version"]
+    vars(handshake).update(WIRE_VERSION=version, OLDEST_WIRE_VERSION=version)
 
 
 if __name__ == "__main__":
