@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import read_object
+from pagewire.core.document_files import read_object
 from pagewire.core.kv_layout import SCALE_BYTES
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
 from pagewire.core.units import format_bytes

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewire.cli.progress import Report
-from pagewire.core.documents import read_object
+from pagewire.core.document_files import read_object
 from pagewire.core.errors import PagewireError, Unavailable, UnknownModel
 
 MODELS_DIR_VARIABLE = "PAGEWIRE_MODELS_DIR"

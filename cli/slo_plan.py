@@ -14,7 +14,7 @@ import typer
 
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
-from pagewire.core.documents import read_object
+from pagewire.core.document_files import read_object
 from pagewire.slo.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:

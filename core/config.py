@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pagewire.core.documents import read_toml
+from pagewire.core.document_files import read_toml
 
 ENVIRONMENT_PREFIX = "PAGEWIRE_"
 TRUE_WORDS = ("1", "true", "yes", "on")

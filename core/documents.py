@@ -10,7 +10,6 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 MAX_WHOLE = 2**31 - 1
@@ -29,24 +28,10 @@ def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a file of JSON; raises OSError, and ValueError naming the file."""
-    return parse_object(path.read_bytes(), str(path))
-
-
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Return the table of a TOML text; raises ValueError naming `where` it stands."""
     table: dict[str, Any] = _parsed(tomllib.loads, text, where, "TOML")
     return table
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the table in a file of TOML; raises OSError, and ValueError naming the file."""
-    data = path.read_bytes()
-    try:
-        return parse_toml(data.decode(), str(path))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
 
 
 def whole(table: Mapping[str, Any], name: str, *, least: int = 1, most: int = MAX_WHOLE) -> int:

@@ -10,7 +10,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewire.core.documents import MAX_WHOLE, read_object
+from pagewire.core.document_files import read_object
+from pagewire.core.documents import MAX_WHOLE
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.engine import weights
 from pagewire.engine.model.hf_config import HFConfig

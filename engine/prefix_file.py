@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import read_toml
+from pagewire.core.document_files import read_toml
 from pagewire.core.errors import InvalidRequest
 from pagewire.engine.pin import NamedPrefix
 from pagewire.text.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import read_object
+from pagewire.core.document_files import read_object
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sampling import SamplingParams
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import MAX_WHOLE, read_object, real
+from pagewire.core.document_files import read_object
+from pagewire.core.documents import MAX_WHOLE, real
 from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
 from pagewire.slo.objectives import MEASURES, Objectives
 from pagewire.slo.record_files import read_records

@@ -21,7 +21,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import read_object, real, whole
+from pagewire.core.document_files import read_object
+from pagewire.core.documents import real, whole
 from pagewire.core.errors import PagewireError, Unavailable
 from pagewire.slo.configuration import Configuration
 from pagewire.slo.finding import Probe

@@ -17,7 +17,8 @@ from typing import Any
 
 import tokenizers
 
-from pagewire.core.documents import parse_object, read_object, whole
+from pagewire.core.document_files import read_object
+from pagewire.core.documents import parse_object, whole
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.text.chat_template import ChatTemplate

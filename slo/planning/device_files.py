@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pagewire.core.documents import read_toml, real
+from pagewire.core.document_files import read_toml
+from pagewire.core.documents import real
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.planning.device_kind import DeviceKind
 

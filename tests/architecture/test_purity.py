@@ -17,6 +17,7 @@ PURE_FILES = (
     "core/cache_events.py",
     "core/cache_quota.py",
     "core/distribution.py",
+    "core/documents.py",
     "core/engine_messages.py",
     "core/errors.py",
     "core/fingerprint.py",
