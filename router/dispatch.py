@@ -110,7 +110,7 @@ class Dispatcher:
         Nothing of such a request can be checked before, so it is not admitted yet; its turn is over. Raises Draining
         where the router goes away, Unavailable where too many wait.
         """
-        if self._models.is_settled(name):
+        if self._models.is_settled(name) or not self._lifecycle.is_ready:
             return
         if self._num_early >= self._config.max_waiting:
             raise Unavailable("no pod has been linked yet", retry_after_s=1.0)

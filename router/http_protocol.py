@@ -54,15 +54,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._num_bytes > (MAX_HEAD_BYTES if self._is_head else MAX_MESSAGE_BYTES):
             self._end(_TOO_LARGE[self._is_head])
-        elif self._is_head and self._patience is None:
+        elif self._is_head and self._patience is None and self._num_bytes:
             self._wait()  # empty lines, say, which are no request's beginning and end the wait for the next one
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request."""
         super().on_message_begin()
         self._is_head, self._num_bytes = True, 0
-        if self._patience is None:
-            self._wait()
+        self._wait_no_more()
+        self._wait()
 
     def on_headers_complete(self) -> None:
         """Have the request taken up."""
@@ -94,7 +94,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_no_more()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self._is_head or not self.cycle.response_started:
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             line = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(line.encode())
         self.transport.close()

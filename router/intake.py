@@ -22,6 +22,9 @@ from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer
 SEED_BITS = 63
 NONE: Mapping[str, Any] = {}
 
+INLINE_MESSAGES = 64
+_PLAIN = ("role", "content")  # of a message: what else there may be is not counted
+
 
 class Intake:
     """Turns asks into requests. `fingerprint` says what is served; None before the first pod was linked.
@@ -65,7 +68,9 @@ class Intake:
     def is_inline(self, ask: Ask) -> bool:
         """True where the prompt of a checked ask is short enough to be encoded without a thread."""
         texts = [message["content"] for message in ask.messages or ()] if ask.text is None else [ask.text]
-        return sum(map(len, texts)) <= INLINE_CHARS
+        fields = (item for message in ask.messages or () for item in message.items())
+        is_plain = all(name in _PLAIN or value is None for name, value in fields)
+        return is_plain and len(texts) <= INLINE_MESSAGES and sum(map(len, texts)) <= INLINE_CHARS
 
     def token_text(self, token_id: int) -> str:
         """Return what the vocabulary calls a token."""

@@ -66,7 +66,8 @@ async def _call(kind: type[Message], answer: Unary, patience: Patience, _request
     except Exception as error:
         await _end(context, error)
         raise
-    await context.write(said)
+    async with asyncio.timeout(patience.stall_s):
+        await context.write(said)
 
 
 async def _stream(

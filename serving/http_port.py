@@ -133,7 +133,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread begins: the place is free again
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, in the thread."""

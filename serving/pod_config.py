@@ -132,8 +132,8 @@ class PodConfig:
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
-        _, _, dialled = self.advertise.rpartition(":")
-        if self.advertise and not (dialled.isascii() and dialled.isdigit() and 0 < int(dialled) <= 65535):
+        host, _, dialled = self.advertise.rpartition(":")
+        if self.advertise and not (host and dialled.isascii() and dialled.isdigit() and 0 < int(dialled) <= 65535):
             raise ValueError(f"advertise must be HOST:PORT, is {self.advertise!r}")
         if bool(self.tls_cert) != bool(self.tls_key) or bool(self.tls_cert) != bool(self.tls_ca):
             raise ValueError("tls_cert, tls_key and tls_ca go together: a pod's peers show certificates too")

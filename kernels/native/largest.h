@@ -1,9 +1,9 @@
-// The largest of each row and where it is, the first of equals; NaN and the first place where a row has NaN. A team divides
-// the rows.
+// The largest of each row and where it is, the first of equals; NaN, and any place, where a row has NaN. A team
+// divides the rows.
 #pragma once
 #include "kinds.h"
-#include "shuffles.h"
 #include "team.h"
+#include <limits>
 
 namespace {
 

@@ -144,3 +144,19 @@ async def test_who_connects_to_grpc_and_says_nothing_is_hung_up_on(start: StartR
 def test_a_bound_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="upload_s"):
         RouterConfig(model=("m",), cluster_secret="s", upload_s=0.0)
+
+
+async def test_a_connection_that_rests_after_an_answer_is_told_nothing(start: StartRouter) -> None:
+    """What came unasked would be taken for the answer to the next request."""
+    async with start(FakePod("c0"), upload_s=0.2) as router, connection(router) as (reader, writer):
+        writer.write(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        said = b""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.5):  # uvicorn itself hangs up after five seconds
+                while part := await reader.read(1 << 16):
+                    said += part
+        assert said.startswith(b"HTTP/1.1 200")
+        assert said.count(b"HTTP/1.1") == 1
+        writer.write(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(PATIENT_S):
+            assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 200")
