@@ -36,7 +36,10 @@ def _kind(table: Any, folder: Path) -> DeviceKind:
     for key in raw:
         if key not in NUMBERS:
             raise ValueError(f"{name}: {key!r} is none of name, costs, {', '.join(NUMBERS)}")
-        raw[key] = real(raw, key)
+        try:
+            raw[key] = real(raw, key)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
     if missing := [each for each in ("memory", "price_per_hour", "link") if each not in raw]:
         raise ValueError(f"{name} has no {missing[0]}")
     if costs is None:

@@ -76,8 +76,8 @@ def test_a_folder_is_what_its_manifest_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        (MANIFEST, "{", "is no JSON"),
-        (MANIFEST, "[]", "is no JSON object"),
+        (MANIFEST, "{", "is not JSON"),
+        (MANIFEST, "[]", "is not a JSON object"),
         (MANIFEST, "{}", '"runs" is no list'),
         (MANIFEST, '{"runs": []}', "no run"),
         (MANIFEST, '{"runs": [{"labels": {}}]}', "run 0 is not as it should be"),

@@ -309,7 +309,7 @@ def test_kinds_are_read_and_a_calibrated_one_is_taken_unchanged(tmp_path: Path) 
         (KIND.replace("flops", "flop"), "x: 'flop' is none of"),
         (KIND.replace("link = 1e9", ""), "x has no link"),
         (KIND.replace("link = 1e9", "link = 0"), "x: link must be positive"),
-        (KIND.replace("8e9", '"8GB"'), "x: memory is '8GB', not a number"),
+        (KIND.replace("8e9", '"8GB"'), "x: memory is not a number: '8GB'"),
         (KIND.replace("flops = 1e14", ""), "x: no device"),
         (KIND + KIND, "two kinds are called 'x'"),
         (KIND.replace('"x"', "1"), "has no name"),
