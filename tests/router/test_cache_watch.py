@@ -229,5 +229,6 @@ async def test_there_is_a_bound_on_subscribers_and_an_end() -> None:
 def test_what_no_pod_says_is_refused() -> None:
     watch = CacheWatch()
     pod = HeldPod("p0", watch)
-    assert not watch.on_events(pod, CacheEvents(sequence=1, hashes=(hash_of(1),), depths=(), tiers=(0,)))
+    with pytest.raises(ValueError, match="1 blocks, 0 places"):
+        CacheEvents(sequence=1, hashes=(hash_of(1),), depths=(), tiers=(0,))
     assert not watch.on_events(pod, CacheEvents(sequence=1, part=3, num_parts=2))
