@@ -66,7 +66,7 @@ def installed(loop: SimulatedLoop, network: Network, draw: random.Random) -> Ite
         (random, "uniform", chance.uniform),
         (grpc.aio, "insecure_channel", channel),
         (grpc.aio, "server", server),
-        (HttpPort, "open", classmethod(lambda cls, *_: _Page())),
+        (HttpPort, "open", classmethod(lambda cls, *_, **_settings: _Page())),
         *((each, "__hash__", _numbering()) for each in IN_SETS),
     ]
     with contextlib.ExitStack() as stack:
