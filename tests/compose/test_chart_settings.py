@@ -174,6 +174,7 @@ def test_the_schema_names_every_setting_and_no_other() -> None:
     told = set(re.findall(r'set \$settings "(\w+)"', _templates()))
     by_variable = {each.lower() for each in re.findall(r"PAGEWIRE_([A-Z_]+)", _templates())}
     assert chart_schema.MADE_BY_THE_CHART - told - by_variable - {"workers", "worker_port", "reuse_port"} <= {
+        "advertise",  # a pod's own, and pods of one pool have their settings in common
         "cluster",  # in the dict that the others are added to
         "role",  # the argument
     }
