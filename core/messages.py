@@ -5,7 +5,7 @@ together. Nothing here knows how a message travels.
 
 Who says what to whom:
 
-    both ways        Hello Welcome Refused Heartbeat
+    both ways        Challenge Hello Welcome Refused Heartbeat
     router -> decode Submit Stop Cancel                  decode -> router  Tokens Ended
     router -> pod    ChangeRole                          pod -> router     CacheEvents RoleAnswer
     taker -> source  Run Fetch Landed Resend Fence       source -> taker   RunAccepted ShipmentRefused ChunkReady
@@ -33,8 +33,9 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
 from pagewire.core.token_record import TokenRecord
 
-WIRE_VERSION = 7
-OLDEST_WIRE_VERSION = 7  # before, a message was one frame
+WIRE_VERSION = 8
+OLDEST_WIRE_VERSION = 8  # before, whoever was dialled said nothing until it had heard a proof
+NONCE_BYTES = 16
 
 
 class Role(StrEnum):
@@ -50,11 +51,18 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """The first frame on a link, from the side that dialled.
+class Challenge:
+    """The first frame on a link, from the side that was dialled: `nonce` makes every proof new."""
 
-    `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over the rest under the
-    cluster's secret.
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The answer to `Challenge`, from the side that dialled.
+
+    `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over who speaks and over
+    the challenge under the cluster's secret, so that an overheard one is worth nothing.
     """
 
     oldest_wire_version: int
@@ -337,7 +345,7 @@ class Fenced:
 
 
 LinkMessage = (
-    Hello | Welcome | Refused | Heartbeat | Submit | Stop | Cancel | Tokens | Ended | Run | RunAccepted
+    Challenge | Hello | Welcome | Refused | Heartbeat | Submit | Stop | Cancel | Tokens | Ended | Run | RunAccepted
     | ShipmentRefused | ChunkReady | FirstToken | ShipmentFailed | Landed | Resend | Fence | Fenced | Fetch | FetchReady
     | CacheEvents | ChangeRole | RoleAnswer
 )  # fmt: skip

@@ -14,11 +14,12 @@ class Frames(_message.Message):
     def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("hello", "welcome", "refused", "heartbeat", "submit", "cancel", "tokens", "ended", "stop", "cache_events", "change_role", "role_answer", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
+    __slots__ = ("hello", "welcome", "refused", "heartbeat", "challenge", "submit", "cancel", "tokens", "ended", "stop", "cache_events", "change_role", "role_answer", "run", "run_accepted", "shipment_refused", "chunk_ready", "first_token", "shipment_failed", "landed", "resend", "fence", "fenced", "fetch", "fetch_ready")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +44,7 @@ class Frame(_message.Message):
     welcome: Welcome
     refused: Refused
     heartbeat: Heartbeat
+    challenge: Challenge
     submit: Submit
     cancel: Cancel
     tokens: Tokens
@@ -63,7 +65,13 @@ class Frame(_message.Message):
     fenced: Fenced
     fetch: Fetch
     fetch_ready: FetchReady
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., cache_events: _Optional[_Union[CacheEvents, _Mapping]] = ..., change_role: _Optional[_Union[ChangeRole, _Mapping]] = ..., role_answer: _Optional[_Union[RoleAnswer, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., cache_events: _Optional[_Union[CacheEvents, _Mapping]] = ..., change_role: _Optional[_Union[ChangeRole, _Mapping]] = ..., role_answer: _Optional[_Union[RoleAnswer, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., run_accepted: _Optional[_Union[RunAccepted, _Mapping]] = ..., shipment_refused: _Optional[_Union[ShipmentRefused, _Mapping]] = ..., chunk_ready: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., shipment_failed: _Optional[_Union[ShipmentFailed, _Mapping]] = ..., landed: _Optional[_Union[Landed, _Mapping]] = ..., resend: _Optional[_Union[Resend, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_ready: _Optional[_Union[FetchReady, _Mapping]] = ...) -> None: ...
+
+class Challenge(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")

@@ -1,7 +1,8 @@
 """Who a process is, and whether it may be paired with another.
 
-Pure: no streams, no clock. Both sides prove that they hold the cluster's secret, agree on a wire version, and compare
-fingerprints; a misfit is `PeerMismatch` with a diff at start, never wrong tokens.
+Pure: no streams, no clock, no chance. Both sides prove that they hold the cluster's secret, each under a value that the
+other made, agree on a wire version, and compare fingerprints; a misfit is `PeerMismatch` with a diff at start, never
+wrong tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hmac
 
 from pagewire.core.errors import PeerMismatch, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Role, Welcome
+from pagewire.core.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Challenge, Hello, Role, Welcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,8 @@ class Identity:
         if not self.secret:
             raise ValueError("the cluster secret is empty: links would be open to anybody")
 
-    def hello(self, epoch: int) -> Hello:
-        """Return the first frame of a link that we dial."""
+    def hello(self, challenge: Challenge, epoch: int) -> Hello:
+        """Return our answer to the challenge of whom we dialled."""
         hello = Hello(
             oldest_wire_version=OLDEST_WIRE_VERSION,
             wire_version=WIRE_VERSION,
@@ -41,12 +42,12 @@ class Identity:
             fingerprint=self.fingerprint,
             transports=self.transports,
         )
-        return dataclasses.replace(hello, proof=self._proof(hello))
+        return dataclasses.replace(hello, proof=self._proof(hello, challenge.nonce))
 
-    def answer(self, hello: Hello) -> Welcome:
-        """Return our answer; raises Unauthenticated or PeerMismatch where the two must not be paired."""
-        if not hmac.compare_digest(hello.proof, self._proof(hello)):
-            raise Unauthenticated(f"{hello.peer_id} does not hold this cluster's secret")
+    def answer(self, challenge: Challenge, hello: Hello) -> Welcome:
+        """Return our answer to what met `challenge`; raises Unauthenticated, or PeerMismatch where we are no pair."""
+        if not hmac.compare_digest(hello.proof, self._proof(hello, challenge.nonce)):
+            raise Unauthenticated(f"{hello.peer_id} does not hold this cluster's secret, or says what another said")
         version = min(WIRE_VERSION, hello.wire_version)
         if version < max(OLDEST_WIRE_VERSION, hello.oldest_wire_version):
             raise PeerMismatch(
@@ -82,7 +83,7 @@ class Identity:
         if diff := self.fingerprint.diff(theirs):
             raise PeerMismatch(f"{self.peer_id} / {peer_id}: {diff}")
 
-    def _proof(self, said: Hello | Welcome, after: bytes = b"") -> bytes:
+    def _proof(self, said: Hello | Welcome, after: bytes) -> bytes:
         parts = (said.peer_id, said.incarnation, said.role.value, str(said.epoch), str(said.wire_version))
         text = b"".join(len(part.encode()).to_bytes(4, "little") + part.encode() for part in parts)
         return hmac.digest(self.secret, type(said).__name__.encode() + text + after, "sha256")

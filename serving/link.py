@@ -3,8 +3,8 @@
 Knows frames, order, liveness and epochs; nothing of what a frame means. Every link ends exactly once, with a reason:
 the peer closed it, the stream broke, the peer fell silent, or it read too slowly.
 
-    dialling -> (hello, welcome) -> up -> down -> dialling with the next epoch
-                (hello, refused) -> down, tried again at the slowest rate
+    dialling -> (challenge, hello, welcome) -> up -> down -> dialling with the next epoch
+                (challenge, hello, refused) -> down, tried again at the slowest rate
 
 Invariant: `on_down` follows every `on_up`, and no message is handed out before the one or after the other.
 """
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import grpc
 
 from pagewire.core.errors import ErrorInfo, PagewireError, PeerMismatch, Unavailable
 from pagewire.core.load import Load
-from pagewire.core.messages import Heartbeat, Hello, LinkMessage, Refused, Welcome
+from pagewire.core.messages import NONCE_BYTES, Challenge, Heartbeat, Hello, LinkMessage, Refused, Welcome
 from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
@@ -259,9 +260,10 @@ class LinkServer:
             link.close(reason)
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        welcome: LinkMessage
+        challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
         try:
             async with asyncio.timeout(self._times.connect_s):
+                await context.write(LINK_CODEC.encode(challenge))
                 data: Any = await context.read()
         except TimeoutError:
             log.warning("link refused: %s said nothing for %s s", context.peer(), self._times.connect_s)
@@ -272,7 +274,7 @@ class LinkServer:
             hello = LINK_CODEC.decode_one(data)
             if not isinstance(hello, Hello):
                 raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
-            welcome = self._identity().answer(hello)
+            welcome = self._identity().answer(challenge, hello)
         except PagewireError as error:
             log.warning("link refused: %s", error.message)
             await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
@@ -379,15 +381,21 @@ class LinkDialer:
 
     async def _greet(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> Link:
         identity = self._identity()
-        hello = identity.hello(self._epoch)
+        challenge = await self._heard(call)
+        if not isinstance(challenge, Challenge):
+            raise PeerMismatch(f"{self.address} starts with {type(challenge).__name__}, not Challenge")
+        hello = identity.hello(challenge, self._epoch)
         await call.write(LINK_CODEC.encode(hello))
-        data: Any = await call.read()
-        if data is grpc.aio.EOF:
-            raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
-        answer = LINK_CODEC.decode_one(data)
+        answer = await self._heard(call)
         if isinstance(answer, Refused):
             raise answer.error.error()
         if not isinstance(answer, Welcome):
             raise PeerMismatch(f"{self.address} answered {type(answer).__name__} to Hello")
         identity.check(hello, answer)
         return Link(call, answer, self._times, self._load)  # type: ignore[arg-type]
+
+    async def _heard(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> LinkMessage:
+        data: Any = await call.read()
+        if data is grpc.aio.EOF:
+            raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
+        return LINK_CODEC.decode_one(data)

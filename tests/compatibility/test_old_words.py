@@ -9,7 +9,7 @@ import released_wire
 from released_wire import ReleasedCodec
 
 from pagewire.core.errors import PeerMismatch
-from pagewire.core.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Cancel, Heartbeat, Role
+from pagewire.core.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Cancel, Challenge, Heartbeat, Role
 from pagewire.protos import link_pb2
 from pagewire.serving import handshake
 from pagewire.serving.codec import LINK_CODEC
@@ -66,16 +66,16 @@ def identity(name: str) -> Identity:
 def test_the_highest_common_version_is_spoken_or_none(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[int, int], spoken: int | None
 ) -> None:
-    ours = identity("us")
+    ours, challenge = identity("us"), Challenge(nonce=bytes(16))
     with monkeypatch.context() as they:
         they.setattr(handshake, "OLDEST_WIRE_VERSION", theirs[0])
         they.setattr(handshake, "WIRE_VERSION", theirs[1])
-        hello = identity("them").hello(1)
+        hello = identity("them").hello(challenge, 1)
     if spoken is None:
         with pytest.raises(PeerMismatch, match="wire version"):
-            ours.answer(hello)
+            ours.answer(challenge, hello)
         return
-    assert ours.answer(hello).wire_version == spoken
+    assert ours.answer(challenge, hello).wire_version == spoken
 
 
 def test_the_last_release_and_we_have_a_version_in_common() -> None:

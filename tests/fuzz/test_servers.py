@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -26,7 +26,19 @@ from google.protobuf.message import Message
 from pods import SECRET, Pod, Pods, pods
 
 from pagewire.core.block_hash import BlockHash
-from pagewire.core.messages import Cancel, ChangeRole, Fetch, Heartbeat, Landed, LinkMessage, Role, Run, Stop, Submit
+from pagewire.core.messages import (
+    Cancel,
+    Challenge,
+    ChangeRole,
+    Fetch,
+    Heartbeat,
+    Landed,
+    LinkMessage,
+    Role,
+    Run,
+    Stop,
+    Submit,
+)
 from pagewire.kvtransfer import greeting_wire, wire
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
@@ -103,14 +115,15 @@ def changed(message: LinkMessage, random: Random) -> bytes:
     return spoiled(batch.SerializeToString(), random) if random.random() < 0.1 else batch.SerializeToString()
 
 
-async def talk(address: str, first: Sequence[bytes], then: Sequence[bytes], method: str) -> None:
-    """Open a stream, say it all, and hang up; fails where the server is no longer there."""
+async def talk(address: str, greet: Callable[[Challenge], bytes], then: Sequence[bytes]) -> None:
+    """Open a link, greet, say it all, and hang up; fails where the server is no longer there."""
     async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(WAIT_S):
         await channel.channel_ready()
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(method)()  # type: ignore[assignment]
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(LINK)()  # type: ignore[assignment]
         try:
-            for message in first:
-                await call.write(message)
+            challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+            assert isinstance(challenge, Challenge)
+            await call.write(greet(challenge))
             await call.read()
             for message in then:
                 await call.write(message)
@@ -131,13 +144,14 @@ async def test_links_end_by_name_whatever_a_peer_says(cluster: Pods, role: Role)
             peer_id=name, incarnation=str(number), role=Role.ROUTER if name == "router-x" else Role.DECODE,
             secret=SECRET.encode(), transports=("grpc",), fingerprint=pod.engine.ready.fingerprint,
         )  # fmt: skip
-        hello = identity.hello(number)
-        first = [LINK_CODEC.encode(hello)]
-        if number % 4 == 0:
-            first = [changed(hello, random)]
         said = [each for _ in range(4) for each in right_messages(pod, name)]
         then = [changed(random.choice(said), random) for _ in range(16)]
-        await talk(pod.address, first, then, LINK)
+
+        def greet(challenge: Challenge, identity: Identity = identity, number: int = number) -> bytes:
+            hello = identity.hello(challenge, number)
+            return changed(hello, random) if number % 4 == 0 else LINK_CODEC.encode(hello)
+
+        await talk(pod.address, greet, then)
         if number % 8 == 7:
             await answers_on(cluster)
 

@@ -13,7 +13,7 @@ import pytest
 from pagewire.core.errors import PeerMismatch, Unauthenticated, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
-from pagewire.core.messages import Cancel, Heartbeat, LinkMessage, Role
+from pagewire.core.messages import Cancel, Challenge, Heartbeat, LinkMessage, Refused, Role, Welcome
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import (
@@ -119,6 +119,7 @@ async def test_who_dials_and_says_nothing_is_let_go_without_an_error(
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
             async with asyncio.timeout(10):
+                assert isinstance(LINK_CODEC.decode_one(await call.read()), Challenge)  # type: ignore[arg-type]
                 assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
     finally:
@@ -209,6 +210,26 @@ async def test_a_misfit_is_refused_by_name(
     await ended(task)
 
 
+async def test_what_another_proved_is_worth_nothing(served: tuple[Recorder, Served, str]) -> None:
+    recorder, _server, address = served
+    said: list[bytes] = []  # by whoever holds the secret, as a listener on the wire overhears it
+    answers = []
+    for _ in range(2):
+        async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(30):
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+            challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+            assert isinstance(challenge, Challenge)
+            said.append(LINK_CODEC.encode(identity("router").hello(challenge, 1)))
+            await call.write(said[0])
+            answers.append(LINK_CODEC.decode_one(await call.read()))  # type: ignore[arg-type]
+            call.cancel()
+    assert said[0] != said[1]
+    assert isinstance(answers[0], Welcome)
+    assert isinstance(answers[1], Refused)
+    assert answers[1].error.cause == Unauthenticated.cause
+    await recorder.until(lambda: recorder.log == ["up", "down"])
+
+
 async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served: tuple[Recorder, Served, str]) -> None:
     _, server, address = served
     ours = Recorder()
@@ -227,8 +248,10 @@ async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served:
 
 async def test_a_silent_peer_is_given_up() -> None:
     async def silent(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        challenge = Challenge(nonce=bytes(16))
+        await context.write(LINK_CODEC.encode(challenge))
         hello = LINK_CODEC.decode_one(await context.read())  # type: ignore[arg-type]
-        await context.write(LINK_CODEC.encode(identity("server").answer(hello)))  # type: ignore[arg-type]
+        await context.write(LINK_CODEC.encode(identity("server").answer(challenge, hello)))  # type: ignore[arg-type]
         await asyncio.sleep(30)
 
     server = grpc.aio.server()

@@ -25,7 +25,7 @@ from pagewire.core.errors import PeerMismatch, TransferFailed, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.index_member import index_id_of, member
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import Ended, Hello, LinkMessage, Role, Tokens, Welcome
+from pagewire.core.messages import NONCE_BYTES, Challenge, Ended, Hello, LinkMessage, Role, Tokens, Welcome
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenRecord
 from pagewire.core.trace_context import TraceContext, is_in_ratio
@@ -107,7 +107,8 @@ def _identity(name: str, role: Role) -> Identity:
 
 
 POD, ROUTER = _identity("d0", Role.DECODE), _identity("router", Role.ROUTER)
-HELLO = ROUTER.hello(1)
+DARE = Challenge(nonce=bytes(NONCE_BYTES))
+HELLO = ROUTER.hello(DARE, 1)
 
 
 def _greeted(data: bytes) -> None:
@@ -115,9 +116,9 @@ def _greeted(data: bytes) -> None:
     if not isinstance(hello, Hello):
         raise PeerMismatch(type(hello).__name__)
     try:
-        POD.answer(hello)
+        POD.answer(DARE, hello)
     except Unauthenticated:
-        POD.answer(dataclasses.replace(hello, proof=POD._proof(hello)))
+        POD.answer(DARE, dataclasses.replace(hello, proof=POD._proof(hello, DARE.nonce)))
 
 
 def _welcomed(data: bytes) -> None:
@@ -406,7 +407,7 @@ PARSERS = (
     Parser(
         name="link welcome",
         parse=_welcomed,
-        seeds=lambda: [LINK_CODEC.encode(POD.answer(HELLO))],
+        seeds=lambda: [LINK_CODEC.encode(POD.answer(DARE, HELLO))],
         errors=(PeerMismatch, Unauthenticated),
         files=("serving/handshake.py",),
         mutate=FRAMES,
