@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.cache_quota import CacheQuota
+from pagewire.core.errors import InvalidRequest
 from pagewire.core.sampling import SamplingParams
 
+MAX_ID_CHARS = 1024  # of a request's name inside the cluster
 MAX_PRIORITY = 100  # priorities are -MAX_PRIORITY .. MAX_PRIORITY, 0 unless set
 
 
@@ -17,6 +19,12 @@ class Branch:
 
     index: int
     output: tuple[int, ...] = ()
+
+
+def check_id(request_id: str) -> None:
+    """Raise InvalidRequest where a name is longer than any that a router or a pod gives."""
+    if len(request_id) > MAX_ID_CHARS:
+        raise InvalidRequest(f"a name of {len(request_id)} characters; at most {MAX_ID_CHARS}", field="request_id")
 
 
 def branches(n: int) -> tuple[Branch, ...]:

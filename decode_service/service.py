@@ -21,6 +21,7 @@ from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, InvalidRequest, PagewireError, PodLost
 from pagewire.core.messages import Cancel, Ended, LinkMessage, Run, ShipmentRefused, Stop, Submit, Tokens
+from pagewire.core.sequence_spec import check_id
 from pagewire.core.token_record import TokenRecord
 from pagewire.decode_service.admission import Admission
 from pagewire.decode_service.handovers import Handovers
@@ -237,6 +238,7 @@ class DecodeService:
     def _check(self, submit: Submit) -> None:
         """A peer is checked, not trusted: raises Draining or InvalidRequest before anything is allocated."""
         spec, ready = submit.spec, self._around.engine.ready
+        check_id(spec.request_id)
         limit, vocab_size = ready.fingerprint.max_model_len, ready.vocab_size
         if not self._front.lifecycle.is_ready:
             raise Draining(f"{self._front.identity.peer_id} is draining")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from pagewire.core.engine_messages import EngineMessage
-from pagewire.core.errors import PeerMismatch
+from pagewire.core.errors import InvalidRequest, PeerMismatch
 from pagewire.serving.codec import ENGINE_CODEC
 
 HEADER_BYTES = 4
@@ -18,8 +18,13 @@ _HEADER = struct.Struct("<I")
 
 
 def pack(message: EngineMessage) -> bytes:
-    """Return the bytes of a frame, its length in front."""
+    """Return the bytes of a frame, its length in front; raises InvalidRequest beyond the bound.
+
+    Whoever reads a longer one ends, so that it is refused before anybody does.
+    """
     body = ENGINE_CODEC.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise InvalidRequest(f"a {type(message).__name__} of {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
     return _HEADER.pack(len(body)) + body
 
 

@@ -36,6 +36,7 @@ async def compute(engine: RunningEngine, pins: Sequence[Pin], hear: Callable[[St
             end = await listener.end()
             if end.error is not None:
                 raise EngineFailed(f"prefix {pin.name!r} cannot be pinned: {end.error.message}")
+            engine.release(name)  # a prefill pod's engine holds what it computed until it is told so
             held = await engine.hold(Hold(request_id=name, hashes=pin.hashes, for_good=True))
             if len(held.block_ids) != len(pin.hashes):
                 raise EngineFailed(f"prefix {pin.name!r}: {len(held.block_ids)} of {len(pin.hashes)} blocks are cached")

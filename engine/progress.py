@@ -133,11 +133,11 @@ def _hand_off(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: 
     ]
     goes_on = None in reasons
     sequence.output += records[0].tokens
-    # A request that its first tokens end ships nothing more; but a group of its layers may be on its way, so that it is
-    # held until whoever ships says that nobody reads it any more, as all others are.
+    # A request that its first tokens end ships nothing more; but a group of its layers may be on its way, so that its
+    # blocks are held until whoever ships says that nobody reads them any more, as all others are.
     chunk = _chunk(scheduler, sequence, is_last=True, ships=goes_on)
     scheduler.hand_off(sequence)
-    return Progress(records=tuple(records), chunk=chunk)
+    return Progress(records=tuple(records), chunk=chunk, end=None if goes_on else end_of(sequence.group))
 
 
 def _reason(scheduler: Scheduler, sequence: Sequence, output: list[int]) -> FinishReason | None:

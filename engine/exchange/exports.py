@@ -24,6 +24,7 @@ from pagewire.core.errors import (
     TransferFailed,
 )
 from pagewire.core.messages import Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
+from pagewire.core.sequence_spec import check_id
 from pagewire.core.trace_context import TraceContext
 from pagewire.engine.exchange.export import Export, ExportKey
 from pagewire.engine.exchange.permits import Permits
@@ -96,6 +97,7 @@ class Exports:
         """Return the shipment that `asked` begins, its ticket spent; raises why it is not taken. Holds nothing yet."""
         request_id = asked.spec.request_id if isinstance(asked, Run) else asked.request_id
         key = (link.peer.peer_id, request_id, asked.generation)
+        check_id(request_id)
         if len(self._exports) >= self._max_exports:
             raise Overloaded(f"{len(self._exports)} shipments are held already", retry_after_s=RETRY_AFTER_S)
         if key in self._exports:

@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from pods import SECRET, Pod, Pods, pods
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.errors import InvalidRequest
 from pagewire.core.messages import (
     Cancel,
     Challenge,
@@ -39,6 +40,7 @@ from pagewire.core.messages import (
     Stop,
     Submit,
 )
+from pagewire.engine import frames
 from pagewire.kvtransfer import greeting_wire, wire
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
@@ -181,3 +183,10 @@ async def test_bulk_streams_end_by_name_whatever_a_peer_says(cluster: Pods) -> N
                 call.cancel()
         if number % 8 == 7:
             await answers_on(cluster)
+
+
+async def test_what_no_engine_can_be_told_is_refused_by_name(cluster: Pods) -> None:
+    asked = await cluster.ask("x" * (frames.MAX_FRAME_BYTES + 1), PROMPT, 4)
+    assert asked.cause == InvalidRequest.cause
+    assert [each.engine.exited.is_set() for each in (cluster.p, cluster.d)] == [False, False]
+    await answers_on(cluster)
