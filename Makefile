@@ -28,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test router-test cluster-test exact-test fault-test simulation-test chaos-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -82,12 +82,16 @@ demo: setup  ## the main job on real weights: two questions behind one long syst
 up: setup  ## the same cluster, left running in the foreground; its URLs as one JSON line
 	@$(BIN)/pagewire up
 
-FUZZ_TESTS := tests/fuzz/test_guided.py tests/fuzz/test_servers.py
+ATTACK_TESTS := tests/attacks tests/compatibility tests/mutation
 TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-test: setup chart-tools  ## every test but those of the next ten
-	HF_HUB_OFFLINE=1 $(BIN)/pytest --ignore tests/router --ignore tests/cluster --ignore tests/exact --ignore tests/faults \
-	  --ignore tests/simulation --ignore tests/ui --ignore tests/slo_peers --ignore tests/containers $(addprefix --ignore ,$(TRITON_TESTS) $(FUZZ_TESTS))
+TESTS_APART := $(ATTACK_TESTS) $(TRITON_TESTS) $(addprefix tests/,router cluster exact faults simulation ui fuzz slo_peers containers)
+
+test: setup chart-tools  ## every test that has no target of its own below
+	HF_HUB_OFFLINE=1 $(BIN)/pytest $(addprefix --ignore ,$(TESTS_APART))
+
+attack-test: setup  ## hostile callers and peers at every door, what old and new peers say to one another, the mutation tool
+	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ATTACK_TESTS)
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
@@ -106,11 +110,11 @@ exact-test: setup  ## the real model through real clusters, 128 answers token fo
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
 
-SEEDS ?= 1500
+SEEDS ?= 2000
 SEED ?=
 SIMULATION := PYTHONPATH=tests/simulation:tests/support PYTHONHASHSEED=0 HF_HUB_OFFLINE=1 $(BIN)/python -m simulated
 
-simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=1500 plays full of faults, or SEED=7 again and made small
+simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=2000 plays full of faults, or SEED=7 again and made small
 	$(SIMULATION) $(if $(SEED),replay $(SEED),run --seeds $(SEEDS))
 	$(if $(SEED),,HF_HUB_OFFLINE=1 $(BIN)/pytest tests/simulation)
 
@@ -122,7 +126,7 @@ ui-test: setup  ## the live page in a headless Chromium (make setup-system), bef
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
 
 fuzz-test: setup  ## 5,000 cases on every parser of foreign bytes, guided by coverage, and bytes of all kinds on real servers
-	HF_HUB_OFFLINE=1 $(BIN)/pytest $(FUZZ_TESTS)
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/fuzz
 
 # The router's two doors have tests of their own, which take as many times the cases.
 fuzz-long: setup  ## the same with 100,000 cases and more; what ran new lines is added to tests/fuzz/corpus (FUZZ_SEED=1)

@@ -229,9 +229,9 @@ class Dispatcher:
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:
         """Take note of a failed attempt; raises `error` when there must not be another."""
         log.warning(
-            "request %s, attempt %d: %s",
+            "request %s, attempt %s: %s",
             life.request.request_id,
-            life.attempt,
+            life.attempt_id,
             error.message,
             extra={"request_id": life.request.request_id},
         )
@@ -250,7 +250,7 @@ class Dispatcher:
 
     async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:
         """Submit once and pass tokens on until all sequences are over; raises where this pod cannot finish them."""
-        attempt_id = f"{life.internal_id}.{life.attempt}"
+        attempt_id = life.attempt_id
         submit = life.submit(placed, attempt_id, self._clock.now())
         inbox = Inbox(
             positions={each.index: len(each.output) for each in life.running},

@@ -74,6 +74,11 @@ class Life:
     tries: list[Try] = field(default_factory=list)
 
     @property
+    def attempt_id(self) -> str:
+        """The latest attempt's name, which pods know the request by."""
+        return f"{self.internal_id}.{self.attempt}"
+
+    @property
     def running(self) -> list[Sequence]:
         """The sequences that have not ended."""
         return [each for each in self.sequences if each.ending is None]

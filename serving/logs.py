@@ -1,7 +1,7 @@
 """Logging to stderr, one line an event. Called by a `main` and by nobody else.
 
 Whoever logs of one request says so with `extra={"request_id": ...}`; as JSON that is a member of its own. Invariant: no
-text that came from outside makes two lines of one event, or moves a terminal's cursor.
+text that came from outside begins a line, or moves a terminal's cursor.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Literal
 
 Form = Literal["text", "json"]
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\t")} | {10: "\\n"}
 
@@ -35,6 +37,10 @@ class _Text(logging.Formatter):
         """Return the line, without the traceback that may follow it."""
         record.message = record.message.translate(_CONTROLS)
         return super().formatMessage(record)
+
+    def formatException(self, ei: ExcInfo) -> str:
+        """Return the traceback with every line set in: what an error quotes must not pass for a line of the log."""
+        return "\n".join(f"    {line.translate(_CONTROLS)}" for line in super().formatException(ei).splitlines())
 
 
 class _Json(logging.Formatter):

@@ -31,6 +31,19 @@ def test_nothing_from_outside_makes_a_second_line_or_moves_the_cursor(capsys: py
     assert not set(line) & {"\r", "\x1b", "\x85", "\x9b", "\x00"}
 
 
+def test_a_traceback_is_set_in_whatever_the_error_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("decode-0")
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        logging.getLogger("m").exception("broken")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith("ERROR decode-0 m: broken")
+    assert others
+    assert all(each.startswith("    ") for each in others)
+    assert any("INFO forged" in each for each in others)
+
+
 def test_as_json_each_line_is_an_object_with_the_request(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("router", "warning", "json")
     log = logging.getLogger("m")
