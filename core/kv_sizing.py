@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import whole
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 
@@ -90,14 +91,12 @@ def layout_of(
     missing = [name for name in OLDER_NAMES if not decoder[name]]
     if missing:
         raise ValueError(f"the config describes no decoder: it has no {', '.join(missing)}")
-    num_heads = whole(decoder, "num_attention_heads")
-    num_kv_heads = whole(decoder, "num_key_value_heads") if decoder.get("num_key_value_heads") else num_heads
-    num_kv_heads = 1 if decoder.get("multi_query") else num_kv_heads
-    head_dim = whole(decoder, "head_dim") if decoder.get("head_dim") else whole(decoder, "hidden_size") // num_heads
+    heads = AttentionHeads.of(decoder)
+    num_kv_heads, head_dim = 1 if decoder.get("multi_query") else heads.num_kv_heads, heads.head_dim
     if decoder.get("kv_lora_rank"):
         # Keys and values of unequal width share the wider one.
         keys = whole(decoder, "qk_nope_head_dim") + whole(decoder, "qk_rope_head_dim")
-        num_kv_heads, head_dim = num_heads, max(keys, whole(decoder, "v_head_dim"))
+        num_kv_heads, head_dim = heads.num_q_heads, max(keys, whole(decoder, "v_head_dim"))
     return KVLayout(
         num_layers=whole(decoder, "num_hidden_layers"),
         num_kv_heads=num_kv_heads,

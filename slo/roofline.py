@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import whole
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
 
@@ -40,22 +41,20 @@ class ModelShape:
         Parameters are counted from its sizes: attention, three matrices of the feed-forward part, embeddings.
         """
         try:
-            width, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+            heads, width = AttentionHeads.of(config), whole(config, "hidden_size")
             layers, inner = whole(config, "num_hidden_layers"), whole(config, "intermediate_size")
-            kv_heads = whole(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
-            head_dim = whole(config, "head_dim") if config.get("head_dim") else width // heads
             embeddings = whole(config, "vocab_size") * width * (1 if config.get("tie_word_embeddings") else 2)
         except ValueError as error:
             raise ValueError(f"the config.json of {name}: {error}") from error
-        attention = 2 * width * head_dim * (heads + kv_heads)
+        attention = 2 * width * heads.head_dim * (heads.num_q_heads + heads.num_kv_heads)
         parameters = embeddings + layers * (attention + 3 * width * inner)
         return cls(
             name=name,
             parameters=parameters,
             num_layers=layers,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
+            num_heads=heads.num_q_heads,
+            num_kv_heads=heads.num_kv_heads,
+            head_dim=heads.head_dim,
         )
 
     @property

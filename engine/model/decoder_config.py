@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import real, whole
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine.model.hf_config import HFConfig, NotNative, layers_of
@@ -65,16 +66,15 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
     activation = hf.get("hidden_act", "silu")
     if activation != "silu":
         raise NotNative(f"hidden_act {activation!r} is not supported; the known one is silu")
-    num_heads, num_layers = whole(hf, "num_attention_heads"), layers_of(hf)
-    hidden_size = whole(hf, "hidden_size")
+    heads, num_layers = AttentionHeads.of(hf), layers_of(hf)
     fields: dict[str, Any] = {
         "vocab_size": whole(hf, "vocab_size"),
-        "hidden_size": hidden_size,
+        "hidden_size": whole(hf, "hidden_size"),
         "intermediate_size": whole(hf, "intermediate_size"),
         "num_layers": num_layers,
-        "num_q_heads": num_heads,
-        "num_kv_heads": whole(hf, "num_key_value_heads") if hf.get("num_key_value_heads") else num_heads,
-        "head_dim": whole(hf, "head_dim") if hf.get("head_dim") else hidden_size // num_heads,
+        "num_q_heads": heads.num_q_heads,
+        "num_kv_heads": heads.num_kv_heads,
+        "head_dim": heads.head_dim,
         "norm_eps": real({"rms_norm_eps": 1e-6, **hf}, "rms_norm_eps"),
         "rope": rope_of(hf),
         "max_positions": reach(hf),

@@ -13,6 +13,7 @@ from mutation.run import groups
 from source_tree import ROOT, SourceFile, source_files
 
 PURE_FILES = (
+    "core/attention_heads.py",
     "core/block_hash.py",
     "core/cache_events.py",
     "core/cache_quota.py",

@@ -324,7 +324,7 @@ def _file(
     return Parser(name=name, parse=parse, seeds=seeds, errors=errors, files=files, mutate=mutate, cost=cost)
 
 
-LAYOUTS = ("core/kv_sizing.py", "core/kv_layout.py")
+LAYOUTS = ("core/attention_heads.py", "core/kv_sizing.py", "core/kv_layout.py")
 TABLES = ("slo/formats/tables.py", "slo/formats/fields.py")
 
 PARSERS = (
