@@ -84,8 +84,9 @@ class ChaosCluster:
         await asyncio.to_thread(self.start, name)
 
     async def put_wire_before_router(self, name: str, ends: contextlib.AsyncExitStack) -> None:
-        """Have callers ask a router over a wire; none is started again afterwards."""
+        """Have callers ask a router over a wire; where it is started anew, it is on the same port."""
         port = self.routers[name]["http"].rpartition(":")[2]
+        self.how[name] = ("--port", port)
         self.wires[name] = await ends.enter_async_context(slow_proxy(int(port)))
         self.doors[name] = f"http://127.0.0.1:{self.wires[name].port}"
 

@@ -21,6 +21,10 @@ LASTS_S = 3.0
 NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 NEWER = Path(__file__).with_name("newer_wire")  # a sitecustomize: whoever starts with it speaks one version more
 
+# What Python cannot allocate is told by name. What gRPC's C++ cannot ends the process (std::bad_alloc), and all that a
+# router has in hand with it, as where it is killed.
+MAY_FAIL = {"router: no more memory": frozenset({"unavailable", "broken"})}
+
 Strike = Callable[[ChaosCluster], Awaitable[None]]
 
 
@@ -111,6 +115,9 @@ def faults() -> list[Fault]:
         "all replaced by this wire version again": rolled(newer=False),
     }
     return [
-        Fault(name=name, kind="resource", strike=strike, recovers_s=60.0, lasts_most_s=300.0)
+        Fault(
+            name=name, kind="resource", strike=strike, recovers_s=60.0, lasts_most_s=300.0,
+            may_fail=MAY_FAIL.get(name, frozenset()),
+        )
         for name, strike in strikes.items()
-    ]
+    ]  # fmt: skip

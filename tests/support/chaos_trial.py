@@ -79,8 +79,8 @@ class Row:
         return asdict(self)
 
 
-async def run(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], *, rate: float = RATE) -> Row:
-    """Let a fault strike; what it stopped runs again, and all is whole, when this returns.
+async def run(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], *, before_s: float = BEFORE_S) -> Row:
+    """Let a fault strike, `before_s` after calls began; all is whole again when this returns.
 
     Where we ourselves stood still meanwhile, as on a machine that was stopped, times say nothing: it is done again.
     Raises Overdue, and AssertionError where the cluster is not whole again: it is of no more use then.
@@ -88,7 +88,7 @@ async def run(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question]
     for _ in range(MAX_TRIES):
         watch = asyncio.create_task(_stood_still())
         try:
-            found = await _run_once(cluster, fault, questions, rate)
+            found = await _run_once(cluster, fault, questions, before_s)
         finally:
             was_still = watch.done()
             watch.cancel()
@@ -106,11 +106,11 @@ async def _stood_still() -> None:
             return
 
 
-async def _run_once(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], rate: float) -> Row:
+async def _run_once(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], before_s: float) -> Row:
     async with _within(WHOLE_MOST_S, "the cluster to be whole before the strike", cluster):
         await cluster.until_whole()
-    async with OpenLoad(lambda: cluster.urls, questions, rate, f"{fault.name} {time.monotonic()}") as load:
-        await asyncio.sleep(BEFORE_S)
+    async with OpenLoad(lambda: cluster.urls, questions, RATE, f"{fault.name} {time.monotonic()}") as load:
+        await asyncio.sleep(before_s)
         async with _within(BURST_MOST_S, "the burst's first answers", cluster):
             await load.burst(BURST, BURST // 3)  # or on a quick machine the strike would meet nobody
         struck_s = time.monotonic()
