@@ -1,9 +1,9 @@
 """What faults of a running cluster come to: a row each of requests, failures, wrong tokens, leaks, recovery and SLOs.
 
-Processes of a tiny model under open-loop load (`tests/support/chaos.py`), whose answers are known token for token; the
-faults are those of `tests/support/chaos_*.py`. The load's own cost is on the same cores. Every wait has a bound: a
-trial that comes to nothing says what it waited for, and those after it get a cluster of their own. Exits with 1 where a
-promise was broken or a trial came to nothing.
+Processes of a tiny model under open-loop load, whose answers are known token for token; the faults are those of
+`tests/support/chaos_*.py`. The load's own cost is on the same cores. Every wait has a bound: a trial that comes to
+nothing says what it waited for, and those after it get a cluster of their own. Exits with 1 where a promise was broken
+or a trial came to nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,36 @@ WARM_S = 2.0
 MOST_S = 900.0  # for one fault, or for a cluster to start or to end: more than the bounds of all its parts
 
 
-async def measure(folder: Path, only: re.Pattern[str], kind: str, note: Callable[[chaos_trial.Row], None]) -> None:
-    """Let all faults strike whose names match, one after the other; each row is noted as it comes."""
+class Record:
+    """What came of the trials: rows, written to `path` as they come, and of those that came to nothing, why."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.rows: list[chaos_trial.Row] = []
+        self.nothing: list[str] = []
+        self._path = path
+
+    @property
+    def is_good(self) -> bool:
+        """True where every trial had its end and no promise was broken."""
+        return not self.nothing and not any(row.broken_promises for row in self.rows)
+
+    def note(self, row: chaos_trial.Row) -> None:
+        """Show a row and keep it."""
+        self.rows.append(row)
+        show(row)
+        if self._path:
+            write(self._path, self.rows)
+
+    def came_to_nothing(self, what: str, error: Exception) -> None:
+        """Say what has no figures and why."""
+        self.nothing.append(what)
+        print(
+            f"{what:36} CAME TO NOTHING: {type(error).__name__}: {error}", *getattr(error, "__notes__", ()), flush=True
+        )
+
+
+async def measure(folder: Path, only: re.Pattern[str], kind: str, record: Record) -> None:
+    """Let all faults strike whose names match, one after the other; each row is recorded as it comes."""
     model = tiny_model.build(folder / "model")
     asked = questions(model, LENGTHS, MAX_TOKENS, LEAST)
 
@@ -63,28 +91,33 @@ async def measure(folder: Path, only: re.Pattern[str], kind: str, note: Callable
             print(f"NOT RUN: what needs a network namespace ({why})", file=sys.stderr)
             continue
         while left:
-            await take(made, left, asked, note)
+            await take(made, left, asked, record)
 
 
 async def take(
     made: Callable[[], AbstractAsyncContextManager[ChaosCluster]], left: deque[chaos_trial.Fault],
-    asked: list[Question], note: Callable[[chaos_trial.Row], None],
+    asked: list[Question], record: Record,
 ) -> None:  # fmt: skip
     """Let the faults that are left strike one cluster, until they are through or a trial comes to nothing."""
-    fault = left[0]
     bounded()
+    is_up = False
     try:
         async with made() as cluster:
             await warm(cluster.urls, asked)
+            is_up = True
             while left:
                 bounded()
                 fault = left.popleft()
-                note(await chaos_trial.run(cluster, fault, asked))
+                try:
+                    record.note(await chaos_trial.run(cluster, fault, asked))
+                except Exception as error:
+                    record.came_to_nothing(fault.name, error)
+                    break
             bounded()
     except Exception as error:
-        if left and fault is left[0]:
-            left.popleft()
-        note(chaos_trial.came_to_nothing(fault, f"{type(error).__name__}: {error}"))
+        record.came_to_nothing("the end of a cluster" if is_up else "the start of a cluster", error)
+        if not is_up:  # the next one would hardly fare better
+            left.clear()
 
 
 def bounded() -> None:
@@ -122,17 +155,10 @@ def main() -> None:
     arguments = parser.parse_args()
     # What loses its parent, as a killed pod's engine does, is ours then and nobody else's.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    rows: list[chaos_trial.Row] = []
-
-    def note(row: chaos_trial.Row) -> None:
-        rows.append(row)
-        show(row)
-        if arguments.json:
-            write(arguments.json, rows)
-
+    record = Record(arguments.json)
     with tempfile.TemporaryDirectory(prefix="pagewire-chaos-") as folder:
-        asyncio.run(measure(Path(folder), arguments.only, arguments.kind, note))
-    sys.exit(any(row.broken_promises for row in rows))
+        asyncio.run(measure(Path(folder), arguments.only, arguments.kind, record))
+    sys.exit(not record.is_good)
 
 
 def write(path: Path, rows: Sequence[chaos_trial.Row]) -> None:

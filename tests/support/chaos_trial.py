@@ -158,13 +158,6 @@ def row(fault: Fault, calls: Sequence[Call], struck_s: float, whole_s: float, le
     return found
 
 
-def came_to_nothing(fault: Fault, why: str) -> Row:
-    """Return the row of a trial that has no figures, and why."""
-    found = row(fault, (), 0.0, 0.0, {})
-    found.broken_promises = [why]
-    return found
-
-
 def _is_bad(call: Call) -> bool:
     return bool(call.error) or call.ttft_s > TTFT_S or call.longest_gap_s > GAP_S
 
