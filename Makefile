@@ -99,10 +99,8 @@ triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compile
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/router
 
-CHAOS_TESTS := tests/cluster/test_chaos.py
-
-cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster --ignore $(CHAOS_TESTS)
+cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains, a fault of each sort under load
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
 
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
@@ -119,7 +117,6 @@ simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=2000
 	$(if $(SEED),,HF_HUB_OFFLINE=1 $(BIN)/pytest tests/simulation)
 
 chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load: minutes, not in CI
-	HF_HUB_OFFLINE=1 $(BIN)/pytest $(CHAOS_TESTS)
 	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model

@@ -251,6 +251,15 @@ def status_of(error: PagewireError) -> Status:
     return next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), STATUS_OF[EngineFailed])
 
 
+def named(error: Exception) -> PagewireError:
+    """Return what a caller is told of `error`: itself where it has a name, and little where nobody foresaw it."""
+    if isinstance(error, PagewireError):
+        return error
+    if isinstance(error, MemoryError):
+        return Unavailable("this process has no memory left", retry_after_s=1.0)
+    return EngineFailed("internal error")
+
+
 def from_cause(cause: str, message: str, *, field: str = "", retry_after_s: float = 0.0) -> PagewireError:
     """Rebuild an error that crossed a process border."""
     error = BY_CAUSE.get(cause)

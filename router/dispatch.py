@@ -23,10 +23,10 @@ from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
-    EngineFailed,
     HandedOver,
     PagewireError,
     Unavailable,
+    named,
     status_of,
 )
 from pagewire.core.fingerprint import Fingerprint
@@ -176,7 +176,7 @@ class Dispatcher:
             log.exception(
                 "request %s ended in an error that nobody foresaw", ask.request_id, extra={"request_id": ask.request_id}
             )
-            failure = EngineFailed("internal error")
+            failure = named(error)
             failure.request_id = ask.request_id
             raise failure from error
         finally:

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError
+from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
 from pagewire.core.load import BrownoutLevel
 from pagewire.router import openapi
 from pagewire.router.answers import Answer, model_body, models_body
@@ -189,8 +189,8 @@ class FrontDoor:
         request_id = request_id_of(request.headers)
         try:
             data = await body_of(request, self._max_body_bytes)
-        except PagewireError as error:
-            await self._refuse(error, request_id)(scope, receive, send)
+        except Exception as error:
+            await self._refuse(_named(error, request_id), request_id)(scope, receive, send)
             return
         try:
             async with unless_gone(receive):
@@ -206,15 +206,8 @@ class FrontDoor:
             request_id = call.ask.request_id
             await self._dispatcher.settled(call.ask.model, turn)
             model = self._models.of(call.ask.model).intake.limits().model
-        except PagewireError as error:
-            return self._refuse(error, request_id)
-        except Exception:  # the caller is answered, whatever it was
-            log.exception(
-                "request %s could not be read, for a reason that nobody foresaw",
-                request_id,
-                extra={"request_id": request_id},
-            )
-            return self._refuse(EngineFailed("internal error"), request_id)
+        except Exception as error:  # the caller is answered, whatever it was
+            return self._refuse(_named(error, request_id), request_id)
         answer = Answer(call=call, model=model, created=int(time.time()))
         try:
             events = self._events(call, turn)
@@ -222,8 +215,8 @@ class FrontDoor:
                 # Nothing is sent before the first event, so that a refusal has its own status.
                 return EventStream(answer, await anext(events), events)
             return JSONResponse(await whole(answer, events), headers={"x-request-id": request_id})
-        except PagewireError as error:
-            return refusal(error, request_id)  # the dispatcher has counted it
+        except Exception as error:
+            return refusal(_named(error, request_id), request_id)  # the dispatcher has counted it
 
     def _refuse(self, error: PagewireError, request_id: str) -> Response:
         """Count and refuse what the dispatcher has not seen."""
@@ -270,11 +263,19 @@ class _Generation:
         await self.door.generate(scope, receive, send, is_chat=self.is_chat)
 
 
+def _named(error: Exception, request_id: str) -> PagewireError:
+    """Return what a caller is told; what nobody foresaw is logged."""
+    if not isinstance(error, PagewireError):
+        text = "request %s ended in an error that nobody foresaw"
+        log.error(text, request_id, exc_info=error, extra={"request_id": request_id})
+    return named(error)
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     """The framework's own refusals (no such path, wrong method) in OpenAI's shape; what nobody foresaw is logged."""
     request_id = request_id_of(request.headers)
     if not isinstance(error, HTTPException):
-        return refusal(EngineFailed("internal error"), request_id)
+        return refusal(named(error), request_id)
     text = f"{request.method} {request.url.path}: {error.detail}"
     body = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": None}}
     headers = {**(error.headers or {}), "x-request-id": request_id}

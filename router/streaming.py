@@ -6,24 +6,30 @@ Knows ASGI and events; what they say is in `answers.py`. An error after the firs
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from pagewire.core.errors import Cancelled, EngineFailed, PagewireError
+from pagewire.core.errors import Cancelled, EngineFailed, PagewireError, named
 from pagewire.router import sse
 from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, error_body
 from pagewire.router.events import Chunk, Event, Finished
+
+log = logging.getLogger(__name__)
 
 GONE = "the client went away"
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 
 
 class EventStream:
-    """An answer as server-sent events, as a response; `first` is the event that was waited for."""
+    """An answer as server-sent events, as a response; `first` is the event that was waited for.
+
+    Whatever ends it, a caller who is still there is told by name.
+    """
 
     def __init__(self, answer: Answer, first: Event, events: AsyncGenerator[Event, None]) -> None:
         self._answer = answer
@@ -46,8 +52,11 @@ class EventStream:
                 if stream.is_over:
                     return
                 event = await anext(self._events)
-        except PagewireError as error:
-            await send(_body(sse.event(error_body(error)) + sse.DONE, is_last=True))
+        except Exception as error:
+            await send(_body(sse.event(error_body(named(error))) + sse.DONE, is_last=True))
+            if not isinstance(error, PagewireError):
+                request_id = self._answer.call.ask.request_id
+                log.exception("the answer to %s broke off", request_id, extra={"request_id": request_id})
 
 
 def _body(part: bytes, *, is_last: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, PagewireError
+from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
 from pagewire.serving.grpc_server import abort
 
 log = logging.getLogger(__name__)
@@ -109,5 +109,5 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
 async def _end(context: Context, error: Exception) -> None:
     if not isinstance(error, PagewireError):
         log.error("a call ended in an error that nobody foresaw", exc_info=error)
-        error = EngineFailed("internal error")
-    await abort(context, error, error.request_id)
+    told = named(error)
+    await abort(context, told, told.request_id)

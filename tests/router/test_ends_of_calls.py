@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from typing import cast
 
 import grpc
 import pytest
@@ -16,12 +18,15 @@ from pagewire.client import AsyncClient, Client, RetryPolicy, Timeout
 from pagewire.core.errors import RouterLost
 from pagewire.core.load import Load
 from pagewire.protos import inference_pb2 as pb
+from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.delivery import Delivery
+from pagewire.router.events import Event
 from pagewire.router.intake import Intake
 
 ONCE = RetryPolicy(max_attempts=1, resumes=False)
 SILENCE_S = 3.0
 FOR_EVER_S = 60.0
+MORE_THAN_THERE_IS = sys.maxsize // 2
 
 
 def assert_drained(error: grpc.aio.AioRpcError, request_id: str) -> None:
@@ -94,6 +99,36 @@ async def test_what_nobody_foresaw_has_one_name_at_both_doors(
         assert 'pagewire_router_requests_total{outcome="internal"} 3.0' in lines
         assert "cancelled" not in lines
     assert "ZeroDivisionError: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Intake, AnswerStream])
+async def test_lack_of_memory_is_told_by_name_whenever_it_is_met(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, kind: type[Intake] | type[AnswerStream]
+) -> None:
+    """Before anything was said it is a status, behind the first tokens an event; the connection is whole."""
+    heard = 0
+
+    def delivery(*_: object) -> Delivery:
+        return cast(Delivery, bytes(MORE_THAN_THERE_IS))
+
+    def take(self: AnswerStream, event: Event) -> bytes:
+        nonlocal heard
+        heard += 1
+        return bytes(MORE_THAN_THERE_IS) if heard == 3 else plain(self, event)
+
+    plain = AnswerStream.take
+    is_late = kind is AnswerStream
+    monkeypatch.setattr(kind, "take" if is_late else "delivery", take if is_late else delivery)
+    async with start(FakePod("c0")) as router:
+        answer = await router.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 8, "stream": True})
+        assert answer.status_code == (200 if is_late else 503)
+        error = events(answer.text)[-1]["error"] if is_late else answer.json()["error"]
+        assert (error["code"], error["message"]) == ("unavailable", "this process has no memory left")
+        assert answer.text.endswith("data: [DONE]\n\n") == is_late
+        assert answer.headers.get("retry-after") == (None if is_late else "1")
+        monkeypatch.undo()
+        assert (await router.complete()).status_code == 200
+        assert await router.metric("pagewire_router_requests_active") == 0
 
 
 async def test_what_waits_for_a_pod_when_the_drain_is_over_is_told(start: StartRouter) -> None:

@@ -51,6 +51,7 @@ class ChaosCluster:
         self.environ: dict[str, str] = {}  # of whatever is started from now on
         self.num_restarts = 0
         self.lacks: list[str] = []  # what kept it from being whole when that was asked last
+        self.unstarted: dict[str, str] = {}  # what the supervisor tried to start and could not, and why
         self._died_s: dict[str, float] = {}
 
     @property
@@ -83,21 +84,36 @@ class ChaosCluster:
         await asyncio.to_thread(self.start, name)
 
     async def put_wire_before_router(self, name: str, ends: contextlib.AsyncExitStack) -> None:
-        """Have callers ask a router over a wire; none is started again afterwards."""
+        """Have callers ask a router over a wire; where it is started anew, it is on the same port."""
         port = self.routers[name]["http"].rpartition(":")[2]
+        self.how[name] = ("--port", port)
         self.wires[name] = await ends.enter_async_context(slow_proxy(int(port)))
         self.doors[name] = f"http://127.0.0.1:{self.wires[name].port}"
 
-    async def supervise(self) -> None:
-        """Start anew whatever is dead for `DOWN_S`; runs until cancelled."""
+    @contextlib.asynccontextmanager
+    async def supervised(self) -> AsyncIterator[None]:
+        """Start anew whatever is dead for `DOWN_S`, while the context lasts."""
+        supervisor = asyncio.create_task(self._supervise())
+        try:
+            yield
+        finally:
+            supervisor.cancel()
+            await asyncio.gather(supervisor, return_exceptions=True)
+
+    async def _supervise(self) -> None:
         while True:
             now_s = time.monotonic()
             for name in [*self.pods, *self.routers, "redis"]:
                 if self._is_alive(name):
                     self._died_s.pop(name, None)
                 elif now_s - self._died_s.setdefault(name, now_s) >= DOWN_S:
-                    await asyncio.to_thread(self.start, name)
-                    self.num_restarts += 1
+                    try:
+                        await asyncio.to_thread(self.start, name)
+                    except AssertionError as error:  # it did not come up, and is tried again
+                        self.unstarted[name] = str(error)
+                    else:
+                        self.unstarted.pop(name, None)
+                        self.num_restarts += 1
             await asyncio.sleep(0.05)
 
     def start(self, name: str) -> None:
@@ -122,7 +138,8 @@ class ChaosCluster:
 
     async def is_whole(self) -> bool:
         """Return whether all live, and every router would place requests on every pod."""
-        self.lacks = [name for name in [*self.pods, *self.routers, "redis"] if not self._is_alive(name)]
+        dead = [name for name in [*self.pods, *self.routers, "redis"] if not self._is_alive(name)]
+        self.lacks = [f"{name} is dead {self.unstarted.get(name, '')}" for name in dead]
         if self.lacks:
             return False
         urls = [self.live.http]
@@ -193,12 +210,8 @@ async def chaos_cluster(model: Path, folder: Path, *flags: str, wired: bool = Fa
                 for name in ROUTERS:
                     await cluster.put_wire_before_router(name, ends)
             await cluster.until_whole()
-            supervisor = asyncio.create_task(cluster.supervise())
-            try:
+            async with cluster.supervised():
                 yield cluster
-            finally:
-                supervisor.cancel()
-                await asyncio.gather(supervisor, return_exceptions=True)
         finally:
             code = await asyncio.to_thread(live.stop)
         assert code == 0
@@ -214,15 +227,6 @@ async def comes_true_later(condition: Callable[[], Awaitable[bool]], *, within_s
         await asyncio.sleep(0.1)
         waited_s += min(time.monotonic() - begun_s, MOMENT_S) + 0.1
     return True
-
-
-def resume_all(cluster: ChaosCluster) -> None:
-    """Wake whatever is stopped."""
-    for process in cluster.live.tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.resume()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        cluster.process("redis").resume()
 
 
 def end(process: psutil.Process, number: int) -> None:

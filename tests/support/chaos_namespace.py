@@ -20,10 +20,11 @@ from pathlib import Path
 from chaos_cluster import FLAGS, ROUTERS, STALL_S, ChaosCluster
 from chaos_trial import Fault
 from live_cluster import LiveCluster
-from redis_rig import VALKEY, server
+from redis_rig import VALKEY, Server, server
 
 LASTS_S = 3.0
 GIVEN_UP_S = 13.0
+COMMAND_S = 30.0
 PROGRAMS = ("ip", "iptables", "tc")
 POD = "prefill-0"
 NAMES = tuple(
@@ -68,7 +69,7 @@ class Namespace:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_S)
 
 
 @contextlib.contextmanager
@@ -91,8 +92,16 @@ def namespace() -> Iterator[Namespace]:
         _run("ip", "netns", "delete", name)  # and the pair with it
 
 
+class PartedCluster(ChaosCluster):
+    """One of which a pod is in `inner`."""
+
+    def __init__(self, live: LiveCluster, redis: Server, inner: Namespace) -> None:
+        super().__init__(live, redis, {})
+        self.inner = inner
+
+
 @contextlib.asynccontextmanager
-async def parted_cluster(model: Path, folder: Path) -> AsyncIterator[tuple[ChaosCluster, Namespace]]:
+async def parted_cluster(model: Path, folder: Path) -> AsyncIterator[PartedCluster]:
     """Run a cluster whose `prefill-0` lives in a namespace of its own; all listen on the pair's addresses."""
     with (
         namespace() as inner,
@@ -100,7 +109,7 @@ async def parted_cluster(model: Path, folder: Path) -> AsyncIterator[tuple[Chaos
     ):
         flags = ("--host", inner.ours, "--redis", f"redis://{inner.ours}:{r.port}", "--transports", "grpc")
         live = await asyncio.to_thread(LiveCluster, model, *FLAGS, *flags, PAGEWIRE_ENGINE_STALL_S=str(STALL_S))
-        cluster = ChaosCluster(live, r, {})
+        cluster = PartedCluster(live, r, inner)
         try:
             cluster.how[POD] = ("--host", inner.its)
             cluster.before[POD] = inner.before
@@ -108,36 +117,31 @@ async def parted_cluster(model: Path, folder: Path) -> AsyncIterator[tuple[Chaos
             for name in (POD, *ROUTERS):
                 await asyncio.to_thread(cluster.start, name)
             await cluster.until_whole()
-            supervisor = asyncio.create_task(cluster.supervise())
-            try:
-                yield cluster, inner
-            finally:
-                supervisor.cancel()
-                await asyncio.gather(supervisor, return_exceptions=True)
+            async with cluster.supervised():
+                yield cluster
         finally:
             code = await asyncio.to_thread(live.stop)
         assert code == 0
 
 
-def _while(
-    inner: Namespace, begin: tuple[str, ...], end: tuple[str, ...], lasts_s: float
-) -> Callable[[ChaosCluster], Awaitable[None]]:
+def _while(begin: tuple[str, ...], end: tuple[str, ...], lasts_s: float) -> Callable[[ChaosCluster], Awaitable[None]]:
     async def strike(cluster: ChaosCluster) -> None:
-        inner.run(*begin)
+        assert isinstance(cluster, PartedCluster)
+        cluster.inner.run(*begin)
         try:
             await asyncio.sleep(lasts_s)
         finally:
-            inner.run(*end)
+            cluster.inner.run(*end)
 
     return strike
 
 
-def faults(inner: Namespace) -> list[Fault]:
-    """Return them all."""
+def faults() -> list[Fault]:
+    """Return them all: they strike a `PartedCluster`."""
 
     def dropped(chain: str, lasts_s: float) -> Callable[[ChaosCluster], Awaitable[None]]:
         rule = (chain, "-i" if chain == "INPUT" else "-o", "eth0", "-j", "DROP")
-        return _while(inner, ("iptables", "-I", *rule), ("iptables", "-D", *rule), lasts_s)
+        return _while(("iptables", "-I", *rule), ("iptables", "-D", *rule), lasts_s)
 
     slow = ("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "2mbit", "burst", "16kb", "latency", "400ms")
     down = ("ip", "link", "set", "eth0", "down"), ("ip", "link", "set", "eth0", "up")
@@ -145,8 +149,8 @@ def faults(inner: Namespace) -> list[Fault]:
         dropped("INPUT", LASTS_S),
         dropped("OUTPUT", LASTS_S),
         dropped("OUTPUT", GIVEN_UP_S),
-        _while(inner, slow, ("tc", "qdisc", "del", "dev", "eth0", "root"), LASTS_S),
-        _while(inner, *down, LASTS_S),
+        _while(slow, ("tc", "qdisc", "del", "dev", "eth0", "root"), LASTS_S),
+        _while(*down, LASTS_S),
     )
     return [
         Fault(name=name, kind="namespace", strike=strike, recovers_s=30.0)

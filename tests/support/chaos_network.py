@@ -71,7 +71,7 @@ def faults() -> list[Fault]:
             f"silent for {LASTS_S:.0f} s": (_silent, LASTS_S, False, frozenset()),
             f"silent for {LASTS_S:.0f} s, then reset": (_silent, LASTS_S, True, broken),
         }
-        if hop == "decode pod":
+        if hop != "callers":
             kinds[f"silent for {GIVEN_UP_S:.0f} s"] = (_silent, GIVEN_UP_S, False, frozenset())
         found += [
             Fault(name=f"{hop}: {what}", kind="network", strike=_strike(hop, spoil, lasts_s, is_cut=is_cut),

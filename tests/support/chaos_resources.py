@@ -21,18 +21,24 @@ LASTS_S = 3.0
 NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 NEWER = Path(__file__).with_name("newer_wire")  # a sitecustomize: whoever starts with it speaks one version more
 
+# What Python cannot allocate is told by name. What gRPC's C++ cannot ends the process (std::bad_alloc), and all that a
+# router has in hand with it, as where it is killed.
+MAY_FAIL = {"router: no more memory": frozenset({"unavailable", "broken"})}
+
 Strike = Callable[[ChaosCluster], Awaitable[None]]
 
 
 async def _limited(processes: Sequence[psutil.Process], kind: int, most: Callable[[psutil.Process], int]) -> None:
     """Hold processes to a limit for a while."""
     before = {process: process.rlimit(kind) for process in processes}
-    for process in processes:
-        process.rlimit(kind, (most(process), before[process][1]))
-    await asyncio.sleep(LASTS_S)
-    for process, limit in before.items():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.rlimit(kind, limit)
+    try:
+        for process in processes:
+            process.rlimit(kind, (most(process), before[process][1]))
+        await asyncio.sleep(LASTS_S)
+    finally:
+        for process, limit in before.items():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.rlimit(kind, limit)
 
 
 def no_more_memory(who: str) -> Strike:
@@ -55,8 +61,12 @@ def no_more_descriptors(who: str) -> Strike:
 
 async def full_disk(cluster: ChaosCluster) -> None:
     """No process can log, while Redis is away, of which all have something to say."""
-    cluster.process("redis").suspend()
-    await _limited([each for each in cluster.live.tree if each.is_running()], resource.RLIMIT_FSIZE, lambda _: 1)
+    redis = cluster.process("redis")
+    redis.suspend()
+    try:
+        await _limited(cluster.live.running(), resource.RLIMIT_FSIZE, lambda _: 1)
+    finally:
+        redis.resume()
 
 
 async def flushed(cluster: ChaosCluster) -> None:
@@ -104,4 +114,10 @@ def faults() -> list[Fault]:
         "all replaced by the next wire version": rolled(newer=True),
         "all replaced by this wire version again": rolled(newer=False),
     }
-    return [Fault(name=name, kind="resource", strike=strike, recovers_s=60.0) for name, strike in strikes.items()]
+    return [
+        Fault(
+            name=name, kind="resource", strike=strike, recovers_s=60.0, lasts_most_s=300.0,
+            may_fail=MAY_FAIL.get(name, frozenset()),
+        )
+        for name, strike in strikes.items()
+    ]  # fmt: skip

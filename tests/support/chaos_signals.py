@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
-from chaos_cluster import ChaosCluster
+from chaos_cluster import ChaosCluster, end
 from chaos_trial import Fault
 
 STOPPED_S = 3.0  # longer than an engine may stand still
@@ -35,7 +35,10 @@ def _strike(who: str, number: signal.Signals) -> Callable[[ChaosCluster], Awaita
         process = cluster.process(who)
         os.kill(process.pid, number)
         if number is signal.SIGSTOP:
-            await asyncio.sleep(STOPPED_S)
+            try:
+                await asyncio.sleep(STOPPED_S)
+            finally:
+                end(process, signal.SIGCONT)
 
     return strike
 

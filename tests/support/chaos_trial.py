@@ -10,14 +10,15 @@ answer that took longer than its promise to come back to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from chaos_cluster import ChaosCluster, resume_all
-from open_load import Call, OpenLoad, Question
+from chaos_cluster import WHOLE_S, ChaosCluster
+from open_load import WAIT_S, Call, OpenLoad, Question
 
 TTFT_S, GAP_S = 0.5, 0.25  # the SLOs: the first token, and the longest silence after it
 BEFORE_S, AFTER_S = 2.0, 1.0
@@ -26,6 +27,9 @@ BURST = 9  # begun just before the strike: a third of them streams by then, the 
 TICK_S, STOOD_STILL_S = 0.1, 0.6
 MAX_TRIES = 3
 NOTICE_S = 0.5  # until a pod knows that its engine is dead, and is seen to be gone itself
+# How long each part of a trial may take. What takes longer is a trial that came to nothing, and it says which it was.
+BURST_MOST_S, END_MOST_S, REST_MOST_S = 60.0, 2 * WAIT_S + 15.0, 60.0  # a caller may wait at two routers
+WHOLE_MOST_S = 4 * WHOLE_S  # of the clock: it counts its own moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,11 @@ class Fault:
     strike: Callable[[ChaosCluster], Awaitable[None]]
     may_fail: frozenset[str] = frozenset()
     recovers_s: float = 20.0
+    lasts_most_s: float = 60.0
+
+
+class Overdue(AssertionError):
+    """A part of a trial that took longer than it may: which, and what was not as it was waited for."""
 
 
 @dataclass(slots=True)
@@ -70,16 +79,20 @@ class Row:
         return asdict(self)
 
 
-async def run(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], *, rate: float = RATE) -> Row:
-    """Let a fault strike; what it stopped runs again, and all is whole, when this returns.
+async def run(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], *, before_s: float = BEFORE_S) -> Row:
+    """Let a fault strike, `before_s` after calls began; all is whole again when this returns.
 
     Where we ourselves stood still meanwhile, as on a machine that was stopped, times say nothing: it is done again.
+    Raises Overdue, and AssertionError where the cluster is not whole again: it is of no more use then.
     """
     for _ in range(MAX_TRIES):
         watch = asyncio.create_task(_stood_still())
-        found = await _run_once(cluster, fault, questions, rate)
-        if not watch.done():
+        try:
+            found = await _run_once(cluster, fault, questions, before_s)
+        finally:
+            was_still = watch.done()
             watch.cancel()
+        if not was_still:
             break
     return found
 
@@ -93,23 +106,36 @@ async def _stood_still() -> None:
             return
 
 
-async def _run_once(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], rate: float) -> Row:
-    await cluster.until_whole()
-    load = OpenLoad(lambda: cluster.urls, questions, rate, f"{fault.name} {time.monotonic()}")
-    load.start()
-    await asyncio.sleep(BEFORE_S)
-    await load.burst(BURST, BURST // 3)  # or on a quick machine the strike would meet nobody
-    struck_s = time.monotonic()
+async def _run_once(cluster: ChaosCluster, fault: Fault, questions: Sequence[Question], before_s: float) -> Row:
+    async with _within(WHOLE_MOST_S, "the cluster to be whole before the strike", cluster):
+        await cluster.until_whole()
+    async with OpenLoad(lambda: cluster.urls, questions, RATE, f"{fault.name} {time.monotonic()}") as load:
+        await asyncio.sleep(before_s)
+        async with _within(BURST_MOST_S, "the burst's first answers", cluster):
+            await load.burst(BURST, BURST // 3)  # or on a quick machine the strike would meet nobody
+        struck_s = time.monotonic()
+        async with _within(fault.lasts_most_s, "the strike's end", cluster):
+            await fault.strike(cluster)
+        await asyncio.sleep(NOTICE_S)
+        async with _within(WHOLE_MOST_S, "the cluster to be whole again", cluster):
+            await cluster.until_whole()
+        whole_s = time.monotonic() - struck_s
+        await asyncio.sleep(AFTER_S)
+        async with _within(END_MOST_S, "the last answers", cluster):
+            calls = await load.stop()
+    async with _within(REST_MOST_S, "blocks to be free", cluster):
+        leaked = await cluster.leaked()
+    return row(fault, calls, struck_s, whole_s, leaked)
+
+
+@contextlib.asynccontextmanager
+async def _within(most_s: float, what: str, cluster: ChaosCluster) -> AsyncIterator[None]:
+    """Bound a part of a trial. Raises Overdue."""
     try:
-        await fault.strike(cluster)
-    finally:
-        resume_all(cluster)
-    await asyncio.sleep(NOTICE_S)
-    await cluster.until_whole()
-    whole_s = time.monotonic() - struck_s
-    await asyncio.sleep(AFTER_S)
-    calls = await load.stop()
-    return row(fault, calls, struck_s, whole_s, await cluster.leaked())
+        async with asyncio.timeout(most_s):
+            yield
+    except TimeoutError as error:
+        raise Overdue(f"waited {most_s:.0f} s for {what}; it lacks {cluster.lacks}") from error
 
 
 def row(fault: Fault, calls: Sequence[Call], struck_s: float, whole_s: float, leaked: dict[str, float]) -> Row:

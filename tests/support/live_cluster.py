@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 TETHER = (sys.executable, "-P", "-m", "pagewire.cli.tether")  # it ends with whoever started it
 REST_S = 20.0
+READY_S = 120.0  # one that does not say by then that it is up is killed
 ORPHANS = ("kv_blocks_orphaned", "leases_orphaned")
 AT_REST = re.compile(r"KV pool checked at the end: \d+ free, \d+ cached, 0 held, 0 reserved")
 
@@ -51,14 +53,14 @@ class LiveCluster:
         arguments = ["up", "--model", str(model), "--port", "0", "--grpc-port", "0", "--log-dir", str(self.logs)]
         self._stderr = (self.logs / "up.log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pagewire.cli.main", *arguments, *flags],
+            [*TETHER, str(os.getpid()), sys.executable, "-P", "-m", "pagewire.cli.main", *arguments, *flags],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
             env={**os.environ, "HF_HUB_OFFLINE": "1", **environ},
         )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = _ready_line(self.process)
         if not line:
             self.process.wait()
             self._close_streams()
@@ -66,8 +68,9 @@ class LiveCluster:
         self.said: dict[str, Any] = json.loads(line)
         self.http: str = self.said["router"]["http"]
         self.grpc: str = self.said["router"]["grpc"]
-        self.tree = psutil.Process(self.process.pid).children(recursive=True)
         self._joined: list[subprocess.Popen[str]] = []
+        self._seen: set[psutil.Process] = set()
+        self.running()
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
         (router,) = (child for child in psutil.Process(self.process.pid).children() if "router" in child.cmdline())
@@ -155,6 +158,14 @@ class LiveCluster:
             assert time.monotonic() < deadline_s, json.dumps(states, indent=1)
             time.sleep(0.05)
 
+    def running(self) -> list[psutil.Process]:
+        """Return the processes of the cluster that are there, those that it started by itself among them."""
+        for process in (self.process, *self._joined):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                main = psutil.Process(process.pid)
+                self._seen |= {main, *main.children(recursive=True)}
+        return [process for process in list(self._seen) if process.is_running() and _is_alive(process.pid)]
+
     def orphans(self) -> dict[str, float]:
         """Return what living pods hold for nobody, by pod and gauge; waits, for a lost peer's end within seconds."""
         deadline_s = time.monotonic() + REST_S
@@ -208,12 +219,11 @@ class LiveCluster:
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env={**ours, **environ}, text=True,
                 start_new_session=True,
             )  # fmt: skip
-        assert process.stdout is not None
         self._joined.append(process)
-        line = process.stdout.readline()
+        line = _ready_line(process)
         assert line, f"{name} did not start:\n{self.log(name)[-2000:]}"
         said: dict[str, Any] = json.loads(line)
-        self.tree += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        self.running()
         return said
 
     def exit_code(self, pod: dict[str, Any]) -> int:
@@ -255,6 +265,7 @@ class LiveCluster:
 
     def _stop(self) -> int:
         orphans.forget(self)
+        self.running()
         alive_until_now = [pod["id"] for pod in self.alive()]
         try:
             assert self.orphans() == {}
@@ -266,7 +277,7 @@ class LiveCluster:
             finally:
                 self.process.kill()
                 self._close_streams()
-        _, alive = psutil.wait_procs(self.tree, timeout=10)
+        _, alive = psutil.wait_procs(self._seen, timeout=10)
         assert alive == [], f"left behind: {alive}"
         for name in alive_until_now:
             assert AT_REST.search(self.log(name)), self.log(name)
@@ -274,7 +285,7 @@ class LiveCluster:
 
     def _leave(self) -> None:
         """End the pods that joined; wake what a test left stopped."""
-        for stopped in self.tree:
+        for stopped in self.running():
             with contextlib.suppress(psutil.NoSuchProcess):
                 stopped.resume()
         for process in self._joined:
@@ -284,7 +295,7 @@ class LiveCluster:
                 process.communicate(timeout=60)
             finally:
                 process.kill()
-                process.communicate()
+                process.communicate(timeout=10)
 
     def _close_streams(self) -> None:
         assert self.process.stdout is not None
@@ -294,6 +305,17 @@ class LiveCluster:
     def log(self, name: str) -> str:
         """Return the log of one process."""
         return (self.logs / f"{name}.log").read_text()
+
+
+def _ready_line(process: subprocess.Popen[str]) -> str:
+    """Return what a process says when it is up, "" where it ended first or was killed after `READY_S`."""
+    assert process.stdout is not None
+    patience = threading.Timer(READY_S, process.kill)
+    patience.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        patience.cancel()
 
 
 def _is_alive(pid: int) -> bool:

@@ -129,7 +129,8 @@ def _unchunked(body: bytes) -> bytes:
 class OpenLoad:
     """Calls upon some routers, `rate` a second, each with a salt of its own: nothing is found in a cache.
 
-    `urls` is asked for each call anew. Every question is asked for all of its known answer, or `max_tokens` of it.
+    `urls` is asked for each call anew. Every question is asked for all of its known answer, or `max_tokens` of it. It
+    calls from when its context is entered until `stop`; what is not over when the context ends is called off.
     """
 
     def __init__(
@@ -149,9 +150,15 @@ class OpenLoad:
         """How many have begun and are not over."""
         return len(self.calls) - sum(call.is_over for call in self.calls)
 
-    def start(self) -> None:
-        """Begin to call."""
+    async def __aenter__(self) -> OpenLoad:
         self._driver = asyncio.create_task(self._drive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [task for task in (self._driver, *self._begun) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> list[Call]:
         """Call no more; return all calls once they are over."""
