@@ -37,7 +37,10 @@ async def run(cluster: LoadCluster, questions: Sequence[Question], *, streams: i
     alone = await _one_by_one(cluster, questions, asked, "alone")
     held_before = memory_of({"router": cluster.router})["router"][0]
     async with contextlib.AsyncExitStack() as ends:
-        seats = [await _take_seat(cluster, questions[0], number) for number in range(SEATS)]
+        seats: list[asyncio.Task[Call]] = []
+        for number in range(SEATS):
+            seats.append(await _take_seat(cluster, questions[0], number))
+            ends.callback(seats[-1].cancel)
         idle = [Call(questions[i % len(questions)], time.monotonic(), TOKENS) for i in range(streams)]
         began_s = time.monotonic()
         tasks = await _open(cluster, idle)
@@ -51,11 +54,10 @@ async def run(cluster: LoadCluster, questions: Sequence[Question], *, streams: i
         is_open = [call.has_tokens and not call.is_over for call in idle]
         held = memory_of({"router": cluster.router})["router"][0]
         descriptors = descriptors_of({"router": cluster.router})["router"]
-    for seat in seats:
-        seat.cancel()
     await asyncio.gather(*seats, return_exceptions=True)
     await asyncio.gather(*tasks)
-    after = await cluster.rest(at_most=before.descriptors)
+    most = before.descriptors["router"] + 1  # the new pod's link
+    after = await cluster.rest(at_most={"router": most})
     each_kib = (held - held_before) / streams
     ttfts = [[call.ttft_s for call in calls] for calls in (alone, beside)]
     wholes = [[call.end_s - call.begun_s for call in calls] for calls in (alone, beside)]
@@ -77,12 +79,12 @@ async def run(cluster: LoadCluster, questions: Sequence[Question], *, streams: i
         "no wrong token": not any(call.is_wrong for call in (*alone, *beside, *idle)),
         "all end whole": not any(call.error for call in (*alone, *beside, *idle)),
         "new requests are served meanwhile, elsewhere": all(
-            call.said["report"]["decode_pod"] == spare["id"] for call in beside
+            call.said.get("report", {}).get("decode_pod") == spare["id"] for call in beside
         ),
         "a descriptor for each in the router, and no more": descriptors
         <= before.descriptors["router"] + streams + SPARE,
         f"at most {STREAM_KIB:.0f} KiB for each in the router": each_kib <= STREAM_KIB,
-        "descriptors are given back": after.descriptors["router"] <= before.descriptors["router"] + 1,  # the new pod's
+        "descriptors are given back": after.descriptors["router"] <= most,
     }
     return row
 
