@@ -140,7 +140,8 @@ def main() -> None:
 def write(path: Path, rows: Sequence[Row], taken: str) -> None:
     """Write the rows, among those that other runs have written."""
     said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    how = {"command": command(sys.argv), "taken": taken}
+    given = [word for word in sys.argv if word not in ("--taken", taken)]  # which stands beside it
+    how = {"command": command(given), "taken": taken}
     fresh = {row.scenario: {**row.json(), **how} for row in rows}
     kept = [row for row in said["rows"] if row["scenario"] not in fresh]
     said = {"machine": machine(), "versions": versions("torch"), "rows": [*kept, *fresh.values()]}

@@ -21,7 +21,8 @@ def tables(said: dict[str, Any]) -> str:
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
-    yield f"**{row['scenario'][0].upper()}{row['scenario'][1:]}** (`{row['command']}`; {row['taken']})\n\n"
+    condition = f"; {row['taken']}" if row["taken"] else ""
+    yield f"**{row['scenario'][0].upper()}{row['scenario'][1:]}** (`{row['command']}`{condition})\n\n"
     yield "| | |\n|---|---|\n"
     for what, figure in row["figures"].items():
         yield f"| {what} | {_number(figure)} |\n"
