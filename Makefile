@@ -28,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -118,6 +118,11 @@ simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=2000
 
 chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load: minutes, not in CI
 	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
+
+SOAK_S ?= 600
+
+load-test: setup  ## hours of load and too much of it, squeezed into half an hour (SOAK_S=600): not in CI
+	HF_HUB_OFFLINE=1 $(BIN)/python bench/load.py --soak-s $(SOAK_S)
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import httpx
 import psutil
 from free_ports import free_port
 from live_cluster import LiveCluster
-from patience import MOMENT_S
+from patience import comes_true_later
 from redis_rig import VALKEY, Server, server
 from slow_proxy import SlowProxy, slow_proxy
 
@@ -215,18 +215,6 @@ async def chaos_cluster(model: Path, folder: Path, *flags: str, wired: bool = Fa
         finally:
             code = await asyncio.to_thread(live.stop)
         assert code == 0
-
-
-async def comes_true_later(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
-    """Return whether `condition()` came to hold within so many seconds of ours, as `patience` counts them."""
-    waited_s = 0.0
-    while not await condition():
-        if waited_s >= within_s:
-            return False
-        begun_s = time.monotonic()
-        await asyncio.sleep(0.1)
-        waited_s += min(time.monotonic() - begun_s, MOMENT_S) + 0.1
-    return True
 
 
 def end(process: psutil.Process, number: int) -> None:

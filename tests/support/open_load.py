@@ -36,9 +36,20 @@ class Question:
 
 def questions(model: Path, lengths: Sequence[int], max_tokens: int, least: int) -> list[Question]:
     """Return prompts of these lengths whose answers are known for `least` tokens or more, at most `max_tokens`."""
-    prompts = [[(seed * 37 + i * i * 7 + i * (seed + 3)) % 256 for i in range(n)] for seed, n in enumerate(lengths)]
+    return questions_of(model, [made_up(seed, length) for seed, length in enumerate(lengths)], max_tokens, least)
+
+
+def made_up(seed: int, length: int) -> list[int]:
+    """Return a prompt of `length` tokens; those of 256 seeds in a row begin with different ones."""
+    return [(seed * 37 + i * i * 7 + i * (seed + 3)) % 256 for i in range(length)]
+
+
+def questions_of(
+    model: Path, prompts: Sequence[list[int]], max_tokens: int, least: int, shared: int = 0
+) -> list[Question]:
+    """Return those of these prompts whose answers are known so far; `shared` tokens at their beginning are the same."""
     found = []
-    for prompt, expected in zip(prompts, Reference(model).greedy(prompts, max_tokens), strict=True):
+    for prompt, expected in zip(prompts, Reference(model).greedy(prompts, max_tokens, shared), strict=True):
         known = next((at for at, margin in enumerate(expected.margins) if margin <= NEAR_TIE), max_tokens)
         if known >= least:
             found.append(Question(tuple(prompt), expected.tokens[:known]))
@@ -48,15 +59,18 @@ def questions(model: Path, lengths: Sequence[int], max_tokens: int, least: int) 
 
 @dataclass(slots=True)
 class Call:
-    """One request. `error` is the code of what it failed by, "" where the answer is whole; times once it is over."""
+    """One request for `n` answers. `error` is the code of what it failed by, "" where they are whole; times once it is
+    over.
+    """
 
     question: Question
     begun_s: float
     max_tokens: int
+    n: int = 1
     parts: list[tuple[float, bytes]] = field(default_factory=list)
     end_s: float = 0.0
     is_over: bool = False
-    tokens: tuple[int, ...] = ()
+    answers: tuple[tuple[int, ...], ...] = ()
     error: str = ""
     message: str = ""
     status: int = 0
@@ -66,7 +80,12 @@ class Call:
     @property
     def is_wrong(self) -> bool:
         """True where a token came that is not the model's at its place."""
-        return self.tokens != self.question.answer[: len(self.tokens)]
+        return any(answer != self.question.answer[: len(answer)] for answer in self.answers)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens came, in all answers."""
+        return sum(len(answer) for answer in self.answers)
 
     @property
     def has_tokens(self) -> bool:
@@ -81,12 +100,22 @@ class Call:
     @property
     def longest_gap_s(self) -> float:
         """The longest time without news between the first token and the end."""
+        return max(self.gaps_s, default=0.0)
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """All times without news between the first token and the end."""
         times = [at for at, data in self.parts if b"data:" in data]
-        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    @property
+    def is_here(self) -> bool:
+        """True once the last byte of a stream is here."""
+        return b"".join(data for _, data in self.parts[-len(LAST) :]).endswith(LAST)
 
     def read(self) -> None:
         """Take in what was said, once it is over."""
-        self.error, self.tokens = "", ()
+        self.error, self.answers = "", ()
         data = b"".join(part for _, part in self.parts)
         head, _, body = data.partition(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
@@ -99,19 +128,19 @@ class Call:
                 self.error, self.message = said["code"], said["message"]
             self.error = self.error or "broken"
             return
-        tokens: list[int] = []
+        answers: list[list[int]] = [[] for _ in range(self.n)]
         is_done = False
-        for line in _unchunked(body).split(b"\n"):
+        for line in _unchunked(body).split(b"\n")[:-1]:  # the last one may be cut off
             if line.startswith(b"data: {"):
                 said = json.loads(line[6:])
                 self.error = said.get("error", {}).get("code", self.error)
                 self.message = said.get("error", {}).get("message", self.message)
                 self.said = said.get("pagewire") or self.said
                 for choice in said.get("choices", ()):
-                    tokens += choice.get("token_ids") or []
+                    answers[choice["index"]] += choice.get("token_ids") or []
             is_done |= line.startswith(b"data: [DONE]")
-        self.tokens = tuple(tokens)
-        if not self.error and not (is_done and len(tokens) == self.max_tokens):
+        self.answers = tuple(tuple(answer) for answer in answers)
+        if not self.error and not (is_done and all(len(answer) == self.max_tokens for answer in answers)):
             self.error = "broken" if not is_done else "short"
 
 
@@ -199,21 +228,26 @@ class OpenLoad:
                 await asyncio.sleep(0.001)
 
 
-async def ask(call: Call, urls: Sequence[str], *, pace_s: float = 0.0, **fields: Any) -> Call:
-    """Stream one answer from the first router that can be connected to; what fails is in the call.
-
-    A slow reader waits `pace_s` seconds after each part and keeps the kernel's buffer small.
-    """
+def request_of(call: Call, **fields: Any) -> bytes:
+    """Return the bytes that ask for a stream of these answers."""
     body = json.dumps({
         "prompt": call.question.prompt, "max_tokens": call.max_tokens, "temperature": 0, "ignore_eos": True,
-        "stream": True, "return_token_ids": True, "pagewire": {"timeline": True}, **fields,
+        "n": call.n, "stream": True, "return_token_ids": True, "pagewire": {"timeline": True}, **fields,
     }).encode()  # fmt: skip
-    data = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+async def ask(call: Call, urls: Sequence[str], *, pace_s: float = 0.0, within_s: float = WAIT_S, **fields: Any) -> Call:
+    """Stream one answer from the first router that can be connected to; what fails is in the call.
+
+    A slow reader waits `pace_s` seconds after each part.
+    """
+    data = request_of(call, **fields)
     for url in urls:
         call.parts.clear()
         error = ""
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(within_s):
                 reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
                 try:
                     writer.write(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 MOMENT_S = 0.25
 
@@ -24,3 +24,15 @@ async def comes_true(condition: Callable[[], bool], *, within_s: float, every_s:
             return False
         await asyncio.sleep(every_s)
         waited_s += min(time.monotonic() - begun_s, MOMENT_S)
+
+
+async def comes_true_later(condition: Callable[[], Awaitable[bool]], *, within_s: float, every_s: float = 0.1) -> bool:
+    """Return whether `condition()`, which has to be waited for, came to hold within so many seconds of ours."""
+    waited_s = 0.0
+    while not await condition():
+        if waited_s >= within_s:
+            return False
+        begun_s = time.monotonic()
+        await asyncio.sleep(every_s)
+        waited_s += min(time.monotonic() - begun_s, MOMENT_S)
+    return True
