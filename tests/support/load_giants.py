@@ -49,10 +49,9 @@ async def run(
     """Have tiny prompts come at a rate, alone for a while, then beside `FEW` and beside `many` giants, some rounds of
     each.
     """
-    alone = OpenLoad(lambda: [cluster.url], tiny, rate, f"alone {time.monotonic()}")
-    alone.start()
-    await asyncio.sleep(alone_s)
-    alone_calls = await alone.stop()
+    async with OpenLoad(lambda: [cluster.url], tiny, rate, f"alone {time.monotonic()}") as alone:
+        await asyncio.sleep(alone_s)
+        alone_calls = await alone.stop()
     found = {}
     for number in (FEW, many):
         found[number] = await _beside(cluster, giants, tiny, number, rate, rounds)
@@ -85,17 +84,16 @@ async def _beside(
         return (await cluster.loads(cluster.live.said["prefill"][0]))["num_requests_running"] > 0
 
     for _ in range(rounds):
-        load = OpenLoad(lambda: [cluster.url], tiny, rate, f"beside {time.monotonic()}")
         calls = [Call(giants[i % len(giants)], time.monotonic(), TOKENS) for i in range(number)]
         asked = [
             asyncio.create_task(ask(call, [cluster.url], cache_salt=f"giant.{call.begun_s}.{i}", within_s=WITHIN_S))
             for i, call in enumerate(calls)
         ]
         await comes_true_later(has_begun, within_s=WITHIN_S, every_s=0.0)
-        first = [load.call() for _ in range(FIRST)]
-        load.start()
-        await asyncio.gather(*asked)
-        tiny_calls, last_s = await load.stop(), max(_first_token_s(call) for call in calls)
+        async with OpenLoad(lambda: [cluster.url], tiny, rate, f"beside {time.monotonic()}") as load:
+            first = [load.call() for _ in range(FIRST)]
+            await asyncio.gather(*asked)
+            tiny_calls, last_s = await load.stop(), max(_first_token_s(call) for call in calls)
         found.giants += calls
         found.tiny += [call for call in tiny_calls if call.begun_s < last_s]
         found.overtaken += all(_first_token_s(call) < last_s for call in first)

@@ -68,11 +68,10 @@ async def offer(
     cluster: LoadCluster, questions: Sequence[Question], rate: float, *, lead_s: float, span_s: float, name: str
 ) -> Offered:
     """Let calls come at a rate for `lead_s` and then `span_s` seconds; returns when all are over."""
-    load = OpenLoad(lambda: [cluster.url], questions, rate, name)
     begun_s = time.monotonic() + lead_s
-    load.start()
-    await asyncio.sleep(lead_s + span_s)
-    calls = await load.stop()
+    async with OpenLoad(lambda: [cluster.url], questions, rate, name) as load:
+        await asyncio.sleep(lead_s + span_s)
+        calls = await load.stop()
     return Offered(
         rate, span_s, tuple(calls), tuple(call for call in calls if begun_s <= call.begun_s < begun_s + span_s)
     )
@@ -81,10 +80,9 @@ async def offer(
 async def flood(cluster: LoadCluster, questions: Sequence[Question], number: int) -> tuple[Row, list[Call]]:
     """Let so many come in one moment; the row has promises alone."""
     before = await cluster.counts()
-    load = OpenLoad(lambda: [cluster.url], questions, 1.0, f"flood {time.monotonic()}")
-    load.start()
-    await load.burst(number, number)
-    calls = await load.stop()
+    async with OpenLoad(lambda: [cluster.url], questions, 1.0, f"flood {time.monotonic()}") as load:
+        await load.burst(number, number)
+        calls = await load.stop()
     row = Row("overload")
     row.promises = await _promises(cluster, before, calls)
     return row, calls

@@ -106,10 +106,9 @@ def _ttfts(calls: Sequence[Call]) -> str:
 async def _others(
     cluster: LoadCluster, questions: Sequence[Question], span_s: float, rate: float, name: str
 ) -> list[Call]:
-    load = OpenLoad(lambda: [cluster.url], questions, rate, f"{name} {time.monotonic()}")
-    load.start()
-    await asyncio.sleep(span_s)
-    return await load.stop()
+    async with OpenLoad(lambda: [cluster.url], questions, rate, f"{name} {time.monotonic()}") as load:
+        await asyncio.sleep(span_s)
+        return await load.stop()
 
 
 def _call(question: Question) -> Call:
