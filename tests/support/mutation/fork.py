@@ -18,13 +18,18 @@ from typing import Any
 EXTRA_MEMORY = 3 << 30  # bytes beyond what this process has mapped; a mutant that fills a list for ever ends there
 
 
-def forked(work: Callable[[], Any], cpu_seconds: float | None = None, wall_seconds: float | None = None) -> Any:
+def forked(
+    work: Callable[[], Any],
+    cpu_seconds: float | None = None,
+    wall_seconds: float | None = None,
+    is_quiet: bool = True,
+) -> Any:
     """Return what `work` returned in a child, as JSON carries it; None where it did not come to its end."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _run(work, writing, cpu_seconds)
+        _run(work, writing, cpu_seconds, is_quiet)
     os.close(writing)
     answer = _read(reading, wall_seconds)
     os.close(reading)
@@ -42,17 +47,18 @@ def allow(cpu_seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
-def _run(work: Callable[[], Any], writing: int, cpu_seconds: float | None) -> None:
+def _run(work: Callable[[], Any], writing: int, cpu_seconds: float | None, is_quiet: bool) -> None:
     try:
         os.setpgid(0, 0)
+        if is_quiet:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
         if cpu_seconds is not None:
             allow(cpu_seconds)
             with open("/proc/self/statm") as statm:
                 mapped = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (mapped + EXTRA_MEMORY, resource.RLIM_INFINITY))
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
         answer = json.dumps(work()).encode()
         while answer:
             answer = answer[os.write(writing, answer) :]
