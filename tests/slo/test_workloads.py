@@ -199,3 +199,15 @@ def test_an_unknown_sample_is_an_error() -> None:
 
 def test_a_closed_loop_needs_no_times() -> None:
     assert [*islice(at_once(), 3)] == [0.0, 0.0, 0.0]
+
+
+def test_what_never_arrives_or_says_two_things_at_once_is_no_arrival() -> None:
+    text, pieces = Turn(input_tokens=1, output_tokens=1, text="a"), Turn(input_tokens=1, output_tokens=1, pieces=(7,))
+    assert Arrival(at_s=0.0, turns=(text, text)).turns == (text, text)
+    for at_s in (-1e-9, float("nan")):
+        with pytest.raises(ValueError, match="not 0 or more"):
+            Arrival(at_s=at_s, turns=(text,))
+    with pytest.raises(ValueError, match="no turns"):
+        Arrival(at_s=0.0, turns=())
+    with pytest.raises(ValueError, match="all texts or all pieces"):
+        Arrival(at_s=0.0, turns=(text, pieces))

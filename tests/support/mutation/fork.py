@@ -1,7 +1,8 @@
 """Work in a child that starts as a copy of this process, and whose end nothing here can notice but by its answer.
 
 Bounded by the child's own processor time, not by the clock: a machine that is busy or paused changes no answer. The
-clock bounds only what waits for ever. Knows nothing of what the work is.
+clock bounds only what waits for ever, and stands while the child waits for a processor. Knows nothing of what the work
+is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import select
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 EXTRA_MEMORY = 3 << 30  # bytes beyond what this process has mapped; a mutant that fills a list for ever ends there
@@ -31,7 +33,7 @@ def forked(
         os.close(reading)
         _run(work, writing, cpu_seconds, is_quiet)
     os.close(writing)
-    answer = _read(reading, wall_seconds)
+    answer = _read(reading, child, wall_seconds)
     os.close(reading)
     if answer is None:
         with contextlib.suppress(ProcessLookupError):
@@ -68,16 +70,25 @@ def _run(work: Callable[[], Any], writing: int, cpu_seconds: float | None, is_qu
     os._exit(0)
 
 
-def _read(reading: int, wall_seconds: float | None) -> bytes | None:
+def _read(reading: int, child: int, wall_seconds: float | None) -> bytes | None:
     """Return all that comes until the other end closes; None where nothing comes in time."""
     parts: list[bytes] = []
     while True:
         waited = 0  # in seconds that this process saw pass: while it is stopped itself, so is the child
         while not select.select([reading], [], [], 1)[0]:
-            waited += 1
+            waited += not _is_ready(child)
             if wall_seconds is not None and waited > wall_seconds:
                 return None
         part = os.read(reading, 1 << 16)
         if not part:
             return b"".join(parts)
         parts.append(part)
+
+
+def _is_ready(process: int) -> bool:
+    """Whether a thread of a process runs, or would if there were a processor for it."""
+    for stat in Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if stat.read_text().rpartition(")")[2].split()[0] in "RD":
+                return True
+    return False
