@@ -11,9 +11,8 @@ import textwrap
 import pytest
 from mutation.mutants import mutants_of
 from mutation.near import near
-from mutation.run import EQUIVALENT, LEFT, drawn_groups, groups, interval, record, score_of
+from mutation.run import EQUIVALENT, LEFT, drawn_groups, groups, record, score_of
 from pure_files import PURE_FILES
-from scipy.stats import binomtest
 from source_tree import ROOT
 
 
@@ -159,12 +158,6 @@ def test_a_sample_is_drawn_from_all_files_and_is_the_same_for_a_seed() -> None:
 
     assert drawn(20, "1") == drawn(20, "1") != drawn(20, "2")
     assert drawn(20, "1") < everyone == drawn(1000, "1")
-
-
-def test_the_interval_is_wilsons() -> None:
-    for count, of in ((0, 10), (8, 8), (361, 400), (7, 9)):
-        expected = binomtest(count, of).proportion_ci(method="wilson")
-        assert interval(count, of) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_every_file_is_in_one_group_and_every_survivor_has_a_reason() -> None:

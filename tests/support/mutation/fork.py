@@ -13,10 +13,12 @@ import os
 import resource
 import select
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_STARTING = threading.Lock()  # or a child of another thread would hold the end that this one's is to close
 EXTRA_MEMORY = 3 << 30  # bytes beyond what this process has mapped; a mutant that fills a list for ever ends there
 
 
@@ -27,12 +29,14 @@ def forked(
     is_quiet: bool = True,
 ) -> Any:
     """Return what `work` returned in a child, as JSON carries it; None where it did not come to its end."""
-    reading, writing = os.pipe()
-    child = os.fork()
+    with _STARTING:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child != 0:
+            os.close(writing)
     if child == 0:
         os.close(reading)
         _run(work, writing, cpu_seconds, is_quiet)
-    os.close(writing)
     answer = _read(reading, child, wall_seconds)
     os.close(reading)
     if answer is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 import time
@@ -157,25 +156,19 @@ def drawn_groups(files: Sequence[str], count: int, seed: str) -> list[tuple[Grou
     return found
 
 
-def interval(count: int, of: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share, as Wilson's score gives it.
-
-    Wilson, E. B. (1927): Probable inference, the law of succession, and statistical inference. JASA 22, 209-212.
-    """
-    z = 1.959964
-    middle = (count + z * z / 2) / (of + z * z)
-    half = z / (of + z * z) * math.sqrt(count * (of - count) / of + z * z / 4)
-    return middle - half, middle + half
-
-
 def _told_of_sample(scores: list[Score]) -> int:
-    """Print what the sample says of all; return the exit code."""
+    """Print what the sample says of all, with Wilson's interval at 95 %; return the exit code."""
+    # Only now: what this process had loaded, its copies would share with the tests.
+    from pagewire.slo.statistics import wilson  # noqa: PLC0415
+
     tried, killed, equivalent = (
         sum(getattr(score, name) for score in scores) for name in ("tried", "killed", "equivalent")
     )
     for what, of in (("of all", tried), ("of those that are not equivalent", tried - equivalent)):
-        low, high = interval(killed, of)
-        print(f"killed, {what}: {killed} of {of}, {killed / of:.1%} (95 % confidence: {low:.1%} to {high:.1%})")
+        sure = wilson(killed, of)
+        print(
+            f"killed, {what}: {killed} of {of}, {killed / of:.1%} (95 % confidence: {sure.low:.1%} to {sure.high:.1%})"
+        )
     is_new = any(score.new or score.stale for score in scores)
     return 1 if is_new or killed < LEAST_KILLED * (tried - equivalent) else 0
 
