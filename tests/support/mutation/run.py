@@ -117,6 +117,7 @@ def main() -> int:
     known = {file for group in groups() for file in group.files} if asked.sample is None else set(PURE_FILES)
     if unknown := set(asked.files) - known:
         parser.error(f"not among the files that are tried: {', '.join(sorted(unknown))}")
+    work: Sequence[tuple[Group, dict[str, list[str]] | None]]
     if asked.sample is None:
         chosen = [
             replace(one, files=tuple(f for f in one.files if f in asked.files or not asked.files)) for one in groups()
