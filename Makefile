@@ -165,8 +165,9 @@ MUTATION := HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 PYTHONPATH=src:tests/support $(BIN
 mutation-test: setup  ## every mutant of the files that decide is killed or recorded with a reason; FILES="a.py b.py" for some (not in CI)
 	$(MUTATION) $(FILES)
 
-mutation-sample: setup  ## the same for half a minute of one group's mutants, picked by the commit
-	$(MUTATION) --seconds 30 --seed "$$(git rev-parse HEAD)"
+SAMPLE ?= 400
+mutation-sample: setup  ## what share of all pure files' mutants is killed, by SAMPLE=400 of them; SEED=..., FILES="..." (not in CI)
+	$(MUTATION) --sample $(SAMPLE) --seed "$(or $(SEED),$$(git rev-parse HEAD))" $(FILES)
 
 check: $(STAMP)  ## format, lint, types, architecture
 	$(BIN)/ruff format --check

@@ -146,7 +146,7 @@ class Outliers:
             for pod, record in self._records.items()
             if record.attempts >= MIN_ATTEMPTS and record.breaker.state(now_s) is State.CLOSED
         }
-        if len(compared) < 2:
+        if not compared:
             return {}
         # Of two, the better one is the measure.
         failing = median_low(record.failure_share for record in compared.values())

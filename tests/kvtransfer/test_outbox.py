@@ -71,6 +71,11 @@ def test_fenced_keys_are_remembered_within_a_bound() -> None:
     assert not outbox.is_fenced(ShipmentKey(0, 1))
     assert outbox.is_fenced(ShipmentKey(1, 1))
     assert outbox.is_fenced(ShipmentKey(MAX_FENCED_KEYS, 1))
+    # Who is purged again is the newest again.
+    outbox.purge(ShipmentKey(1, 1))
+    outbox.purge(ShipmentKey(MAX_FENCED_KEYS + 1, 1))
+    assert outbox.is_fenced(ShipmentKey(1, 1))
+    assert not outbox.is_fenced(ShipmentKey(2, 1))
 
 
 class StreamLife(RuleBasedStateMachine):

@@ -10,7 +10,9 @@ import textwrap
 
 import pytest
 from mutation.mutants import mutants_of
-from mutation.run import EQUIVALENT, LEFT, groups, record, score_of
+from mutation.near import near
+from mutation.run import EQUIVALENT, LEFT, drawn_groups, groups, record, score_of
+from pure_files import PURE_FILES
 from source_tree import ROOT
 
 
@@ -136,13 +138,35 @@ def test_a_score_tells_what_is_new_and_what_is_no_survivor_any_more() -> None:
     assert score_of("f.py", ["d"], [], reasons, is_whole=False).stale == ()
 
 
+def test_near_a_file_stand_the_tests_of_its_name_and_those_that_import_it_the_least_first() -> None:
+    assert near("kvtransfer/ticket_ledger.py", 3) == ["tests/kvtransfer/test_ticket.py"]
+    assert near("text/stop_strings.py", 3)[0] == "tests/text/test_stop_strings.py"
+    assert near("engine/beam_search.py", 0) == ["tests/engine/test_beam_search.py"]
+    assert all(near(file, 1) for file in PURE_FILES)
+
+
+def test_a_sample_is_drawn_from_all_files_and_is_the_same_for_a_seed() -> None:
+    files = ["core/units.py", "kvtransfer/lease.py"]
+    everyone = {(file, mutant.name) for file in files for mutant in mutants_of((ROOT / file).read_text(), file)}
+
+    def drawn(count: int, seed: str) -> set[tuple[str, str]]:
+        found = [
+            (file, name) for _, names in drawn_groups(files, count, seed) for file in names for name in names[file]
+        ]
+        assert len(found) == len(set(found)) == min(count, len(everyone))
+        return set(found)
+
+    assert drawn(20, "1") == drawn(20, "1") != drawn(20, "2")
+    assert drawn(20, "1") < everyone == drawn(1000, "1")
+
+
 def test_every_file_is_in_one_group_and_every_survivor_has_a_reason() -> None:
     files = [file for group in groups() for file in group.files]
     assert len(files) == len(set(files))
     assert all((ROOT / file).is_file() for file in files)
     assert all((ROOT / test.split("::")[0]).is_file() for group in groups() for test in group.tests)
     told = record()
-    assert set(told) <= set(files)
+    assert set(told) <= set(PURE_FILES)
     for file, reasons in told.items():
         there = {mutant.name for mutant in mutants_of((ROOT / file).read_text(), file)}
         assert set(reasons) <= there, file

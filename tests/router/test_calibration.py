@@ -91,3 +91,12 @@ def test_answers_are_as_long_as_they_were() -> None:
     for _ in range(300):
         calibration.answered(40)
     assert calibration.answer_tokens == pytest.approx(40, abs=1)
+
+
+@pytest.mark.parametrize(("share", "counts"), [(0.095, False), (0.105, True)])
+def test_a_part_below_a_tenth_of_the_whole_makes_no_error(share: float, counts: bool) -> None:
+    calibration = Calibration()
+    truth = {"queue_s": share, "prefill_s": 1.0 - share, "relay_s": 0.0}
+    for _ in range(50):
+        calibration.observe(Way.REMOTE, Prediction(queue_s=2.0, prefill_s=1.0 - share), UNCORRECTED, truth)
+    assert (calibration.error(Way.REMOTE) > 1.0) is counts

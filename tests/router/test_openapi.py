@@ -108,6 +108,16 @@ async def test_every_path_that_is_served_is_documented(start: StartRouter) -> No
                 assert answer.status_code == 200, (method, path, answer.text)
 
 
+def test_a_name_in_a_path_is_told_as_its_parameter_and_who_may_stream_answers_with_events_too() -> None:
+    for path, operations in openapi.document("1")["paths"].items():
+        for operation in operations.values():
+            told = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"]
+            assert told == re.findall(r"{(.+?)}", path)
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            may_stream = "stream" in body.get("properties", {})
+            assert ("text/event-stream" in operation["responses"]["200"]["content"]) is may_stream, path
+
+
 def test_the_page_for_callers_names_every_field_and_path() -> None:
     page = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([^`]+)`", page))

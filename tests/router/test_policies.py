@@ -48,6 +48,16 @@ def test_of_two_drawn_the_one_with_less_to_do_is_taken_and_a_seed_repeats_the_dr
         assert counts[f"d{at}"] / 2000 == pytest.approx(2 * (7 - at) / 56, abs=0.04)
 
 
+def test_by_turns_a_request_goes_to_the_next_pods_and_the_ones_behind_them() -> None:
+    decode, prefill = [pod("d0"), pod("d1")], [pod(f"p{at}") for at in range(4)]
+    policy = RoundRobin()
+    placed = [policy.place(Demand(num_tokens=9, block_size=B), decode, prefill) for _ in range(5)]
+    assert [each.decode for each in placed] == ["d0", "d1", "d0", "d1", "d0"]
+    assert [[each.pod_id for each in one.candidates] for one in placed] == [
+        [f"p{(turn + behind) % 4}" for behind in range(3)] for turn in range(5)
+    ]
+
+
 def test_two_choices_draws_prefill_pods_as_well_and_names_others_behind_them() -> None:
     prefill = [pod(f"p{at}", pending=at * 100) for at in range(5)]
     policy = TwoChoices(random.Random(5).randrange)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from pagewire.core.errors import Cancelled, EngineFailed, InvalidRequest, Overlo
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.timeline import Phase, Stamp, Timeline
+from pagewire.router import request_counts
 from pagewire.router.events import Ending, Finished, Usage
 from pagewire.router.prediction import NO_TARGETS, Targets
 from pagewire.router.refusals import Reason, Refused
@@ -21,6 +23,7 @@ from pagewire.router.request_counts import RequestCounts
 from pagewire.router.request_times import request_times
 
 BOUNDS = (0.5, 1.0, 2.5)
+WORDS = ("OF_TENANTS", "ENDINGS", "MET_OR_MISSED")
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 2.5, 3.0]), st.integers(1, 3))))
@@ -35,6 +38,13 @@ def test_a_distribution_counts_as_prometheus_does(values: list[tuple[float, int]
     assert [count for _, count in ours.buckets()] == [samples["h_bucket", le] for le in ("0.5", "1.0", "2.5", "+Inf")]
     assert ours.total == samples["h_sum", None]
     assert ours.count == samples["h_count", None]
+
+
+def test_the_bounds_of_every_distribution_ascend() -> None:
+    told = {name: bounds for name, bounds in vars(request_counts).items() if name.isupper() and name not in WORDS}
+    assert {"TTFT_S", "GAP_S", "PART_S", "TRANSFER_S", "TOKENS", "ANSWERS", "OTEL_DURATION_S"} <= set(told)
+    for name, bounds in told.items():
+        assert all(low < high for low, high in pairwise((0, *bounds))), name
 
 
 def timeline(process: str, **at_s: float) -> Timeline:

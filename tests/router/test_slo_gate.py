@@ -171,3 +171,21 @@ def test_who_gives_up_before_its_objective_says_nothing_and_after_it_is_a_miss()
     assert not counts.outcomes
     gate_.admit(slow, received_s=0.0, now_s=0.0).given_up(LIMIT_S + 1)
     assert counts.outcomes == Counter({("ttft", True, True): 1})
+
+
+def test_of_those_that_it_would_refuse_every_so_many_th_passes_to_be_looked_at() -> None:
+    gate_, counts = gate()
+    late_s = 2 * LIMIT_S
+    slow = Prediction(prefill_s=late_s)
+    for _ in range(VIOLATORS):
+        gate_.admit(slow, received_s=0.0, now_s=0.0).tokens_came(late_s)
+    passed = []
+    for _ in range(3 * PROBE_EVERY):
+        try:
+            gate_.admit(slow, received_s=late_s, now_s=late_s)
+        except Refused:
+            passed.append(False)
+        else:
+            passed.append(True)
+    assert passed == [number % PROBE_EVERY == 0 for number in range(3 * PROBE_EVERY)]
+    assert counts.probes == {"ttft": 3}

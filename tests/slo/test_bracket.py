@@ -217,8 +217,11 @@ def test_a_surely_met_rate_outweighs_chance_below_it() -> None:
     assert str(crossing(evidence, 0.95)) == "2/s"
 
 
-def test_listed_rates_are_probed_in_their_order_and_again_while_unresolved() -> None:
-    listed = Listed(targets=(0.95,), rates=(4.0, 1.0, 2.0), repeats=3)
+@pytest.mark.parametrize("targets", [(0.95,), (0.5, 0.95)])
+def test_listed_rates_are_probed_in_their_order_and_again_while_one_target_is_unresolved(
+    targets: tuple[float, ...],
+) -> None:
+    listed = Listed(targets=targets, rates=(4.0, 1.0, 2.0), repeats=3)
     _, asked_for = search(listed, exactly(lambda rate: 0.95 if rate == 1.0 else 0.0))
     assert [rate for rate, _ in asked_for] == [4.0, 1.0, 2.0, 1.0, 1.0]
 

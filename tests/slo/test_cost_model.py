@@ -76,6 +76,21 @@ def test_a_roofline_is_memory_for_one_token_and_arithmetic_for_many() -> None:
     assert many == pytest.approx(2 * 1e9 * 4096 / 0.5e14)
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"flops": 0.0, "bandwidth": 1.0},
+        {"flops": 1.0, "bandwidth": 0.0},
+        {"flops": 1.0, "bandwidth": 1.0, "efficiency": 0.0},
+        {"flops": 1.0, "bandwidth": 1.0, "efficiency": 1.01},
+    ],
+)
+def test_what_does_nothing_or_more_than_all_is_no_device(told: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="no device"):
+        Device(**told)
+    assert Device(flops=1.0, bandwidth=1.0, efficiency=1.0).efficiency == 1.0
+
+
 def test_a_config_says_a_models_shape() -> None:
     config = {
         "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,

@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from pagewire.slo.calibrate import summary_lines
 from pagewire.slo.calibration import BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import SharingLaw, StepKind
-from pagewire.slo.fit import fit
+from pagewire.slo.fit import MOST_COLUMNS, fit
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -40,9 +40,27 @@ def test_of_columns_that_say_the_same_one_is_used() -> None:
     assert fit([(1, 2, 1), (2, 4, 2), (3, 6, 3)], [2, 4, 6]).rms == pytest.approx(0.0, abs=1e-12)
 
 
-def test_nothing_is_no_fit() -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_of_columns_that_say_nearly_the_same_the_better_is_used(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = [[x * chance.uniform(0.9, 1.1) for _ in range(3)] for x in range(1, 9)]
+    values = [row[0] + chance.gauss(0, 1) for row in rows]
+    theirs, norm = nnls(np.array(rows), np.array(values))
+    ours = fit(rows, values)
+    assert np.allclose(ours.coefficients, theirs, rtol=1e-6, atol=1e-9)
+    assert ours.rms == pytest.approx(norm / len(rows) ** 0.5)
+
+
+def test_errors_are_told_as_they_are_and_as_shares_of_what_was_seen() -> None:
+    found = fit([(1.0,), (1.0,), (1.0,)], [1.0, 4.0, 4.0])
+    assert found.coefficients == pytest.approx((3.0,))
+    assert (found.rms, found.largest, found.relative) == pytest.approx((2**0.5, 2.0, (2 / 1 + 1 / 4 + 1 / 4) / 3))
+
+
+@pytest.mark.parametrize("rows", [[], [()], [(1.0,) * (MOST_COLUMNS + 1)], [(1.0,), (2.0,)]])
+def test_nothing_is_no_fit_and_neither_are_too_many_columns(rows: list[tuple[float, ...]]) -> None:
     with pytest.raises(ValueError, match="nothing to fit"):
-        fit([], [])
+        fit(rows, [1.0] if rows else [])
 
 
 def seen() -> Seen:

@@ -85,6 +85,8 @@ def test_mooncake_sessions(tmp_path: Path) -> None:
         (line(output_length=-1), "output_length"),
         (line(hash_ids=[1]), "hash_ids"),
         (line(hash_ids=[1, "2"]), "hash_ids"),
+        (line(hash_ids=[1, -2]), "hash_ids"),
+        (line(hash_ids=[1, True]), "hash_ids"),
         (line(hash_ids=7), "hash_ids"),
         (line(hash_ids=None), "hash_ids"),
         (line(delay=5, session_id="nobody"), "session_id"),

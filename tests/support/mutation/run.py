@@ -1,11 +1,11 @@
 """`make mutation-test`: every mutant of the files that decide is killed by a test, or recorded with a reason.
 
-    python -m mutation.run [FILE ...] [--seconds S --seed TEXT]
+    python -m mutation.run [FILE ...] [--sample N --seed TEXT] [--jobs N]
 
 Fails where a mutant survives that `tests/mutation/survivors.toml` does not name, where it names one that is killed or
 gone, and where less than 90 % are killed of those that are not equivalent. What is new is printed as lines for the
-record. In so many seconds it tries mutants of the group that the seed picks, and none that is in the record: that finds
-only what survives anew.
+record. A sample is drawn from all pure files, those in no group too, and tried by the tests that stand near them: it
+tells what share of all is killed, and how sure that is.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ import random
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from mutation.fork import forked
+from mutation.mutants import mutants_of
+from mutation.near import near
+from pure_files import PURE_FILES
 from source_tree import ROOT
 
 FOLDER = ROOT / "tests" / "mutation"
 EQUIVALENT = "equivalent: "  # how the reason begins of a mutant that nothing could tell from the original
 LEFT = "left: "  # the same for one that a test could kill
 LEAST_KILLED = 0.9
+NEAR = 3  # test files for each file of a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +86,92 @@ def score_of(file: str, tried: list[str], survivors: list[str], reasons: dict[st
     )
 
 
-def run(group: Group, files: list[str], seed: str, seconds: float | None) -> list[Score]:
-    """Try the mutants of some files of a group in a process of their own. Raises RuntimeError where that fails."""
+def run(group: Group, drawn: dict[str, list[str]] | None = None) -> list[Score]:
+    """Try the mutants of a group, or those drawn by file, in a process of its own.
+
+    Raises RuntimeError where that fails.
+    """
     reasons = record()
 
     def work() -> Any:
         # Only there: it imports what the tests import, and each group is to import that for itself.
-        from mutation.trial import Sample, try_mutants  # noqa: PLC0415
+        from mutation.trial import try_mutants  # noqa: PLC0415
 
-        names = {file: list(reasons.get(file, {})) for file in files}
-        return try_mutants(files, group.tests, None if seconds is None else Sample(seed, seconds, names))
+        return try_mutants(group.files, group.tests, drawn)
 
-    answer = forked(work)
+    answer = forked(work, is_quiet=False)
     if answer is None:
         raise RuntimeError(f"group {group.name} came to no end")
     tried, survivors = answer
-    return [score_of(file, tried[file], survivors[file], reasons.get(file, {}), seconds is None) for file in files]
+    return [score_of(file, tried[file], survivors[file], reasons.get(file, {}), drawn is None) for file in group.files]
 
 
 def main() -> int:
     """Run what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(prog="mutation-test")
-    parser.add_argument("files", nargs="*", help="only these files; all of every group unless given")
-    parser.add_argument("--seconds", type=float, help="only mutants of one group, by chance, until so many have passed")
+    parser.add_argument("files", nargs="*", help="only these files; all of every group, or all pure ones, unless given")
+    parser.add_argument("--sample", type=int, help="so many mutants, drawn from those of all pure files")
     parser.add_argument("--seed", default="", help="which they are, for example a commit")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes at once")
     asked = parser.parse_args()
-    chosen = groups() if asked.seconds is None else [random.Random(asked.seed).choice(groups())]
-    if unknown := set(asked.files) - {file for group in chosen for file in group.files}:
-        parser.error(f"in no group of groups.toml: {', '.join(sorted(unknown))}")
-    scores: list[Score] = []
-    for group in chosen:
-        files = [file for file in group.files if not asked.files or file in asked.files]
-        if files:
-            start = time.monotonic()
-            scores += _told(run(group, files, asked.seed, asked.seconds), group.name, start)
-    fails = [
-        score for score in scores if score.new or score.stale or (asked.seconds is None and score.share < LEAST_KILLED)
-    ]
+    known = {file for group in groups() for file in group.files} if asked.sample is None else set(PURE_FILES)
+    if unknown := set(asked.files) - known:
+        parser.error(f"not among the files that are tried: {', '.join(sorted(unknown))}")
+    work: Sequence[tuple[Group, dict[str, list[str]] | None]]
+    if asked.sample is None:
+        chosen = [
+            replace(one, files=tuple(f for f in one.files if f in asked.files or not asked.files)) for one in groups()
+        ]
+        work = [(group, None) for group in chosen if group.files]
+    else:
+        work = drawn_groups(asked.files or PURE_FILES, asked.sample, asked.seed)
+
+    def told(one: tuple[Group, dict[str, list[str]] | None]) -> list[Score]:
+        start = time.monotonic()
+        return _told(run(*one), one[0].name, start)
+
+    with ThreadPoolExecutor(asked.jobs) as at_once:
+        scores = [score for some in at_once.map(told, work) for score in some]
     print(f"{len(scores)} files: {_counts(scores)}")
-    return 1 if fails else 0
+    if asked.sample is not None:
+        return _told_of_sample(scores)
+    return 1 if any(score.new or score.stale or score.share < LEAST_KILLED for score in scores) else 0
+
+
+def drawn_groups(files: Sequence[str], count: int, seed: str) -> list[tuple[Group, dict[str, list[str]]]]:
+    """Return `count` mutants drawn from all of these files, each as likely, and with them the tests that stand near.
+
+    One group is one folder, whose tests are loaded once; the larger ones come first.
+    """
+    everyone = [(file, mutant.name) for file in files for mutant in mutants_of((ROOT / file).read_text(), file)]
+    drawn: dict[str, dict[str, list[str]]] = {}
+    for file, name in random.Random(seed).sample(everyone, min(count, len(everyone))):
+        drawn.setdefault(file.split("/")[0], {}).setdefault(file, []).append(name)
+    print(f"{count} of {len(everyone)} mutants of {len(files)} files", flush=True)
+    stated = {file: group.tests for group in groups() for file in group.files}
+    found = []
+    for folder, names in sorted(drawn.items(), key=lambda item: -sum(map(len, item[1].values()))):
+        ranks = zip_longest(*([*stated.get(file, ()), *near(file, NEAR)] for file in names))
+        tests = dict.fromkeys(test for rank in ranks for test in rank if test is not None)
+        found.append((Group(folder, tuple(names), tuple(tests)), names))
+    return found
+
+
+def _told_of_sample(scores: list[Score]) -> int:
+    """Print what the sample says of all, with Wilson's interval at 95 %; return the exit code."""
+    # Only now: what this process had loaded, its copies would share with the tests.
+    from pagewire.slo.statistics import wilson  # noqa: PLC0415
+
+    tried, killed, equivalent = (
+        sum(getattr(score, name) for score in scores) for name in ("tried", "killed", "equivalent")
+    )
+    for what, of in (("of all", tried), ("of those that are not equivalent", tried - equivalent)):
+        sure = wilson(killed, of)
+        print(
+            f"killed, {what}: {killed} of {of}, {killed / of:.1%} (95 % confidence: {sure.low:.1%} to {sure.high:.1%})"
+        )
+    is_new = any(score.new or score.stale for score in scores)
+    return 1 if is_new or killed < LEAST_KILLED * (tried - equivalent) else 0
 
 
 def _counts(scores: list[Score]) -> str:

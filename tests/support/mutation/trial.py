@@ -2,8 +2,9 @@
 
 Collects the tests once, then tries each mutant in a copy of this process, where the functions that differ are given
 their new code: what was imported by name stays imported, and nothing is loaded twice. A mutant of what runs at import
-(a default, a constant) costs more: the copy forgets our modules and collects anew. Invariant: no mutant ever runs in
-this process itself.
+(a default, a constant) costs more: the copy forgets our modules and collects anew. Where only some mutants are asked
+for, the tests are bounded too: what is not run cannot kill, so that counts too few, never too many. Invariant: no
+mutant ever runs in this process itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import gc
 import importlib.machinery
 import inspect
-import random
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -31,6 +34,8 @@ Functions = dict[tuple[str, int], list[FunctionType]]  # by qualified name and f
 
 PACKAGE = ROOT / "src" / "pagewire"
 MOST_EXAMPLES = 60
+WATCHED_S = 12.0  # of the processor's, for the tests of one file where only some mutants are asked for
+ENOUGH_S = 10.0  # of the processor's, for the tests that reach one of them, the quickest first
 # The same examples every time, and no search for a smaller one: the first failure is enough.
 settings.register_profile(
     "mutation",
@@ -45,11 +50,13 @@ settings.register_profile(
 
 @dataclass(slots=True)
 class Reach:
-    """What each test reached: its lines of every watched file, and its processor time in seconds."""
+    """What each test reached: its lines of every watched file, and its time in seconds."""
 
     lines: dict[str, dict[str, set[int]]] = field(default_factory=dict)  # of a file, by test
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of the processor's
+    clock: dict[str, float] = field(default_factory=dict)
     at_import: dict[str, set[int]] = field(default_factory=dict)  # lines of a file that run before any test does
+    enough_s: float = math.inf
 
     def tests_of(self, file: str, mutant: Mutant) -> list[str]:
         """Return the tests that run what a mutant changed, the quickest first."""
@@ -57,38 +64,38 @@ class Reach:
             test for test, lines in self.lines[file].items() if not lines.isdisjoint(mutant.lines)
         )
 
-    def tests_anew(self, file: str, mutant: Mutant) -> list[str]:
-        """Return those that may notice only once all is loaded anew, for what changed runs before any test does."""
-        runs_before = mutant.runs_at_import or not self.at_import[file].isdisjoint(mutant.lines)
-        return self._quickest_first(self.seconds) if runs_before else []
+    def runs_before(self, file: str, mutant: Mutant) -> bool:
+        """Whether what changed runs before any test does, so that some may notice only once all is loaded anew."""
+        return mutant.runs_at_import or not self.at_import[file].isdisjoint(mutant.lines)
+
+    def tests_anew(self, file: str) -> list[str]:
+        """Return the tests for such a mutant: those that run the file at all, then the others, the quickest first."""
+        near = self._quickest_first(self.lines[file])
+        return self._within([*near, *self._quickest_first(set(self.seconds) - set(near))])
 
     def limits(self, tests: Iterable[str]) -> tuple[float, float]:
         """Return the processor's and the clock's seconds after which a mutant hangs in these tests."""
-        seconds = sum(self.seconds[test] for test in tests)
-        return 1 + 3 * seconds, 120 + 10 * seconds
+        tests = list(tests)
+        return 1 + 3 * sum(self.seconds[test] for test in tests), 30 + 10 * sum(self.clock[test] for test in tests)
 
     def _quickest_first(self, tests: Iterable[str]) -> list[str]:
-        return sorted(tests, key=lambda test: (self.seconds[test], test))
+        return self._within(sorted(tests, key=lambda test: (self.seconds[test], test)))
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Mutants in an order by chance, without those in the record, for as long as there is time."""
-
-    seed: str
-    seconds: float
-    record: dict[str, list[str]]  # survivors by file
+    def _within(self, tests: Sequence[str]) -> list[str]:
+        """Return the first of these, as many as take no more than enough."""
+        sums = accumulate(self.seconds[test] for test in tests)
+        return [test for test, seconds in zip(tests, sums, strict=True) if seconds <= self.enough_s]
 
 
 class Trials:
-    """A pytest plugin whose run of the tests is the trial of every mutant of `files`, or of a sample of them."""
+    """A pytest plugin whose run of the tests is the trial of every mutant of `files`, or of those drawn."""
 
-    def __init__(self, files: Sequence[str], sample: Sample | None) -> None:
+    def __init__(self, files: Sequence[str], drawn: Mapping[str, Collection[str]] | None) -> None:
         self.tried: dict[str, list[str]] = {file: [] for file in files}
         self.survivors: dict[str, list[str]] = {file: [] for file in files}
-        self._sample = sample
-        self._start_s = time.monotonic()
+        self._drawn = drawn
         self._items: dict[str, pytest.Item] = {}
+        self._anew: dict[str, list[str]] = {}  # the tests that pass when all is loaded anew, by file
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -96,10 +103,8 @@ class Trials:
         self._items = {item.nodeid: item for item in session.items}
         functions = {file: functions_of(str(PACKAGE / file)) for file in self.tried}
         gc.freeze()  # or every copy of this process would write to all that it shares with it
-        reach = reach_of(list(self.tried), session.items)
+        reach = reach_of(list(self.tried), session.items, is_bounded=self._drawn is not None)
         for file, mutant in self._in_turn():
-            if self._sample is not None and time.monotonic() - self._start_s > self._sample.seconds:
-                break
             self.tried[file].append(mutant.name)
             if self._survives(file, mutant, functions[file], reach):
                 self.survivors[file].append(mutant.name)
@@ -107,13 +112,10 @@ class Trials:
         return True
 
     def _in_turn(self) -> Iterator[tuple[str, Mutant]]:
-        everyone = ((file, mutant) for file in self.tried for mutant in _mutants_in(file))
-        if self._sample is None:
-            yield from everyone
-            return
-        sampled = [(file, mutant) for file, mutant in everyone if mutant.name not in self._sample.record.get(file, ())]
-        random.Random(self._sample.seed).shuffle(sampled)
-        yield from sampled
+        for file in self.tried:
+            for mutant in _mutants_in(file):
+                if self._drawn is None or mutant.name in self._drawn[file]:
+                    yield file, mutant
 
     def _survives(self, file: str, mutant: Mutant, functions: Functions, reach: Reach) -> bool:
         swaps = None if mutant.runs_at_import else swaps_of(mutant.code, functions)
@@ -122,9 +124,19 @@ class Trials:
             items = [(self._items[test], reach.limits([test])[0]) for test in tests]
             if forked(lambda: ends_with(swaps, items), *reach.limits(tests)) != 0:
                 return False
-        tests = reach.tests_anew(file, mutant) if swaps is not None else list(reach.seconds)
-        cpu_seconds, wall_seconds = reach.limits(tests)
-        return not tests or forked(lambda: ends_anew(mutant.code, tests), cpu_seconds + 20, wall_seconds) == 0
+        if swaps is not None and not reach.runs_before(file, mutant):
+            return True
+        if file not in self._anew:
+            tests = reach.tests_anew(file)
+            self._anew[file] = pass_anew(tests, *_limits_anew(reach, tests))
+        tests = self._anew[file]
+        return not tests or forked(lambda: ends_anew(mutant.code, tests), *_limits_anew(reach, tests)) == 0
+
+
+def _limits_anew(reach: Reach, tests: Sequence[str]) -> tuple[float, float]:
+    """Return the seconds of the processor and of the clock after which they hang, that all is loaded among them."""
+    cpu_seconds, wall_seconds = reach.limits(tests)
+    return cpu_seconds + 20, wall_seconds + 120
 
 
 def _mutants_in(file: str) -> Iterator[Mutant]:
@@ -148,11 +160,14 @@ class _FewerExamples:
 
 
 def try_mutants(
-    files: Sequence[str], tests: Sequence[str], sample: Sample | None = None
+    files: Sequence[str], tests: Sequence[str], drawn: Mapping[str, Collection[str]] | None = None
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the mutants tried and those that survived, by file. Raises RuntimeError where the tests fail as all is."""
+    """Return the mutants tried, all or those drawn by file, and those that survived, by file.
+
+    Raises RuntimeError where the tests fail as all is.
+    """
     settings.load_profile("mutation")
-    trials = Trials(files, sample)
+    trials = Trials(files, drawn)
     code = pytest.main([*_OPTIONS, *(str(ROOT / test) for test in tests)], plugins=[_FewerExamples(), trials])
     if code != 0:
         raise RuntimeError(f"the tests do not run: {code}")
@@ -160,23 +175,60 @@ def try_mutants(
 
 
 # Nobody reads why a test fails.
-_OPTIONS = ("-q", "-x", "-s", "--assert=plain", "--tb=no", "--no-header", "--no-summary", "-p", "no:cacheprovider")
+_OPTIONS = (
+    "-q",
+    "-x",
+    "-s",
+    "--assert=plain",
+    "--tb=no",
+    "--no-header",
+    "--no-summary",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not (cluster or smollm2 or gpu)",
+)
 
 
-def reach_of(files: Sequence[str], items: Sequence[pytest.Item]) -> Reach:
-    """Note what each test reaches, in a copy of this process. Raises RuntimeError where one fails without a mutant."""
-    answer = forked(lambda: _watched(files, items))
-    if answer is None or answer["failed"]:
+def reach_of(files: Sequence[str], items: Sequence[pytest.Item], is_bounded: bool) -> Reach:
+    """Note what each test reaches, in a copy of this process; where bounded, only for so long in a file.
+
+    Raises RuntimeError where a test fails without a mutant; where bounded, such a test only kills nothing.
+    """
+    answer = forked(lambda: _watched(files, items, WATCHED_S if is_bounded else math.inf))
+    if answer is None or (answer["failed"] and not is_bounded):
         raise RuntimeError(f"without any mutant: {answer and answer['failed']}")
+    for test in answer["failed"]:
+        print(f"  left out, for it fails without any mutant: {test}", file=sys.stderr, flush=True)
     quickest = sorted(answer["seconds"], key=answer["seconds"].__getitem__)[:10]
     anew = forked(lambda: _watched_anew(files, quickest))
     if anew is None:
         raise RuntimeError("the tests fail when they are loaded anew")
-    reach = Reach(seconds=answer["seconds"])
+    reach = Reach(seconds=answer["seconds"], clock=answer["clock"], enough_s=ENOUGH_S if is_bounded else math.inf)
     for file in files:
         reach.lines[file] = {test: set(lines) for test, lines in answer["lines"][file].items()}
         reach.at_import[file] = set(anew[str(PACKAGE / file)])
     return reach
+
+
+def pass_anew(tests: Sequence[str], cpu_seconds: float, wall_seconds: float) -> list[str]:
+    """Return those of some tests that pass, without a mutant, after all was loaded anew."""
+
+    class Noting:
+        def __init__(self) -> None:
+            self.failed: set[str] = set()
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.failed:
+                self.failed.add(report.nodeid)
+
+    def work() -> list[str]:
+        noting = Noting()
+        ended = ends_anew(compile("", "", "exec"), ["--maxfail=1000000", *tests], noting)
+        return [test for test in tests if test not in noting.failed] if ended in (0, 1) else []
+
+    passed: list[str] = forked(work, cpu_seconds, wall_seconds) or []
+    return passed
 
 
 def _watched_anew(files: Sequence[str], tests: Sequence[str]) -> dict[str, list[int]]:
@@ -195,24 +247,30 @@ def _watched_anew(files: Sequence[str], tests: Sequence[str]) -> dict[str, list[
     return {path: sorted(lines) for path, lines in seen.items()}
 
 
-def _watched(files: Sequence[str], items: Sequence[pytest.Item]) -> dict[str, Any]:
+def _watched(files: Sequence[str], items: Sequence[pytest.Item], most_seconds: float) -> dict[str, Any]:
     lines: dict[str, dict[str, list[int]]] = {file: {} for file in files}
     seconds: dict[str, float] = {}
+    clock: dict[str, float] = {}
     failed = []
+    spent: dict[Path, float] = {}  # by test file
     for item, following in zip(items, [*items[1:], None], strict=True):
+        if spent.get(item.path, 0.0) > most_seconds:
+            continue
         seen: dict[str, set[int]] = {str(PACKAGE / file): set() for file in files}
-        start = time.process_time()
+        start, start_clock = time.process_time(), time.monotonic()
         with _noting(seen):
             reports = runtestprotocol(item, nextitem=following, log=False)
+        spent[item.path] = spent.get(item.path, 0.0) + time.process_time() - start
         if any(report.failed for report in reports):
             failed.append(item.nodeid)
-        if any(report.skipped for report in reports):
+        if any(report.skipped or report.failed for report in reports):
             continue
         seconds[item.nodeid] = time.process_time() - start
+        clock[item.nodeid] = time.monotonic() - start_clock
         for file in files:
             if reached := seen[str(PACKAGE / file)]:
                 lines[file][item.nodeid] = sorted(reached)
-    return {"lines": lines, "seconds": seconds, "failed": failed}
+    return {"lines": lines, "seconds": seconds, "clock": clock, "failed": failed}
 
 
 class _noting:

@@ -1,0 +1,44 @@
+"""JSON that callers write: what is no JSON, no object or no Unicode is refused by name, all else comes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewire.core.errors import InvalidRequest
+from pagewire.router.json_text import read_body, read_object
+
+HALF, WHOLE = "\\ud83d", "\\ud83d\\ude00"  # escapes of half of a pair of surrogates, and of a whole one
+
+
+def test_pairs_of_surrogates_are_a_character() -> None:
+    assert read_body(f'{{"a": "{WHOLE}", "b": [1.5]}}'.encode()) == {"a": "\U0001f600", "b": [1.5]}
+    assert read_object("it", f'{{"{WHOLE}": 1}}', field="f") == {"\U0001f600": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": ' + "9" * 5000 + "}", "a number in it is too long"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "it is nested too deeply"),
+        (f'{{"a": ["{HALF}"]}}', "it is not valid Unicode"),
+        (f'{{"{HALF}": 1}}', "it is not valid Unicode"),
+    ],
+)
+def test_a_text_that_is_no_object_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        read_object("it", text, field="f")
+    assert refused.value.field == "f"
+    with pytest.raises(InvalidRequest):
+        read_body(text.encode())
+
+
+def test_of_a_body_the_field_is_named_whose_text_is_no_unicode() -> None:
+    for body, field in ((f'{{"a": "b", "c": "{HALF}"}}', "c"), (f'{{"{HALF}": 1}}', "body")):
+        with pytest.raises(InvalidRequest, match="not valid Unicode") as refused:
+            read_body(body.encode())
+        assert refused.value.field == field
+    with pytest.raises(InvalidRequest, match="not UTF-8: invalid start byte at byte 6"):
+        read_body(b'{"a":"\xff"}')
