@@ -45,7 +45,6 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))  # unreferenced, unregistered; the last is taken first
         self.cache = PrefixCache(self._blocks, num_host_slots, self._moves, news_stride, is_on=caches)
         self.host = self.cache.host
-        self.caches = caches
         self._lives = lives
         self._pinned: set[int] = set()  # cached for good: the pool itself holds them once
         self._reserved = 0

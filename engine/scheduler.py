@@ -234,7 +234,6 @@ class Scheduler:
         """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
         preempted_before = self.num_preemptions
         joined, waiting = deque(self.joined), deque(self.waiting if with_waiting else ())
-        prefilling = [each for each in self.running if not each.is_decoding] if self.pool.caches else []
         while (joined or waiting) and not budget.is_spent and self._lone is None:
             queue = min((queue for queue in (joined, waiting) if queue), key=lambda queue: self.rank(queue[0]))
             sequence = queue.popleft()
@@ -243,13 +242,12 @@ class Scheduler:
             if queue is joined:
                 if sequence.state is State.JOINED and budget.room(sequence) > 0:
                     self._start(sequence, self.joined, budget)
-            elif self._follows(sequence, prefilling):
+            elif self._follows(sequence):
                 continue
             elif budget.room(sequence) > 0 and (
                 self._take_blocks(sequence) or (self._clear(sequence, budget) and self._take_blocks(sequence))
             ):
                 self._start(sequence, self.waiting, budget)
-                prefilling += [sequence] if self.pool.caches else []
             else:
                 waiting.clear()
             if self.num_preemptions != preempted_before:
@@ -283,14 +281,10 @@ class Scheduler:
             self._preempt(each)
         return self._part(first, budget) or bool(behind)
 
-    def _follows(self, sequence: Sequence, prefilling: list[Sequence]) -> bool:
-        """Return whether a full block for it, that both begin with, is being computed: by another sequence of its
-        request, or by one of those `prefilling` that ranks before it and so is done no later.
-        """
+    def _follows(self, sequence: Sequence) -> bool:
+        """Return whether another sequence of its request is computing full blocks for it that both begin with."""
         others = (each for each in sequence.group.members if each is not sequence and each.block_table)
-        return any(each.computes_for(sequence) for each in others) or any(
-            each.computes_for(sequence) and self.rank(each) < self.rank(sequence) for each in prefilling
-        )
+        return any(each.num_computed < sequence.num_common_with(each) for each in others)
 
     def _start(self, sequence: Sequence, queue: list[Sequence], budget: StepBudget) -> None:
         queue.remove(sequence)

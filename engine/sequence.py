@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 
 from pagewire.core.block_hash import BlockHash, chain, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
@@ -172,11 +173,11 @@ class Sequence:
         sibling.num_registered = min(num_full, self.num_registered)
         return sibling
 
-    def computes_for(self, other: Sequence) -> bool:
-        """Return whether the next full block that it computes is one that a cache may then serve to another."""
-        at, theirs = self.num_computed // self.block_size, other.hit_chain()
-        # Hashes are those of chains: who has the same block there has the same ones before it.
-        return at < min(len(theirs), self.num_tokens // self.block_size) and self.parent_of(at + 1) == theirs[at]
+    def num_common_with(self, other: Sequence) -> int:
+        """Return how many tokens that a cache may serve begin another one's full blocks as well."""
+        theirs = other.chain(other.num_tokens // self.block_size)
+        pairs = zip(self.hit_chain(), theirs, strict=False)
+        return self.block_size * sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def draw(self, index: int | None = None) -> Draw:
         """Return the drawing of the next token; `index` is another's that forks off with it."""

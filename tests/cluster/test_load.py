@@ -58,7 +58,9 @@ async def test_slow_readers_are_served_whole_or_ended_by_name(
     assert row.broken == [], row
 
 
-async def test_a_herd_computes_what_it_shares_once(model: Path, cluster: LoadCluster) -> None:
+async def test_a_herd_computes_what_it_shares_once_for_each_that_fits_into_a_step(
+    model: Path, cluster: LoadCluster
+) -> None:
     asked = load_herd.herd(model, 36, PREFIX)
     row = await load_herd.run(cluster, asked, PREFIX, number=24)
     assert row.broken == [], row

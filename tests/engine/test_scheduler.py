@@ -22,7 +22,6 @@ from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.scheduling_policy import Priority
 from pagewire.engine.sequence import State, finish_reason
 from pagewire.engine.step import Computed, Step
 
@@ -210,46 +209,6 @@ def test_a_cache_hit_leaves_the_last_token_to_compute() -> None:
     (done,) = run(scheduler, step)
     assert done.end is not None
     assert (done.end.cached_tokens, done.end.computed_tokens) == (32, 16)
-
-
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_what_all_begin_with_is_computed_once_though_they_come_together(role: Role) -> None:
-    scheduler = make(64, role)
-    prompts = {str(number): [*[1] * 96, *[10 + number] * 8] for number in range(6)} | {"stranger": [3] * 40}
-    for name, prompt in prompts.items():
-        scheduler.add(spec(name, prompt, params(2)))
-    first = scheduler.schedule()
-    assert first is not None
-    assert [(each.request_id, len(each.tokens)) for each in first.grants] == [("0", 32), ("stranger", 32)]
-    run(scheduler, first)
-    computed = first.num_tokens
-    while (step := scheduler.schedule()) is not None:
-        computed += sum(len(each.tokens) for each in step.grants if each.start < len(prompts[each.request_id]))
-        run(scheduler, step)
-    assert computed == 96 + 6 * 8 + 40
-
-
-def test_nobody_follows_who_goes_after_it() -> None:
-    scheduler = make(64)
-    scheduler.scheduling = Priority()
-    scheduler.add(spec("later", [1] * 100, params(2), priority=10))
-    step = scheduler.schedule()
-    assert step is not None
-    run(scheduler, step)
-    scheduler.add(spec("sooner", [1] * 100, params(2)))
-    step = scheduler.schedule()
-    assert step is not None
-    assert {each.request_id: each.start for each in step.grants} == {"later": 32, "sooner": 32}
-
-
-def test_without_a_cache_nobody_waits_for_what_another_computes() -> None:
-    scheduler = make(64)
-    scheduler.pool = BlockPool(64, caches=False)
-    for name in "ab":
-        scheduler.add(spec(name, [1] * 100, params(2)))
-    step = scheduler.schedule()
-    assert step is not None
-    assert {each.request_id: each.start for each in step.grants} == {"a": 0, "b": 0}
 
 
 def test_blocks_filled_while_decoding_are_cached() -> None:

@@ -1,6 +1,7 @@
 """Many at once who all begin with the same long text, which nobody has computed yet.
 
-What must be computed is that text once, and each one's own end. Tokens are those that the pods say they computed.
+What must be computed is that text once, on one pod, and each one's own end. Whoever starts before it is cached computes
+some of it again, and no more start than chunks fit into a step. Tokens are those that the pods say they computed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from load_row import Row, milliseconds
 from open_load import Call, Question, ask, made_up, questions_of
 
 OWN = 24
+SIDE_BY_SIDE = 4  # max_num_batched_tokens / chunk_size of a pod that is told nothing else
 TOKENS = 4
 WITHIN_S = 300.0
 
@@ -46,7 +48,7 @@ async def run(cluster: LoadCluster, questions: Sequence[Question], prefix: int, 
     row.promises = {
         "no wrong token": not any(call.is_wrong for call in (*cold, *warm)),
         "all are served whole": not any(call.error for call in (*cold, *warm)),
-        "the shared text is computed once": cold_spent <= needed,
+        f"the shared text is computed at most {SIDE_BY_SIDE} times": times <= SIDE_BY_SIDE,
         "asked again, it is not computed": warm_spent <= needed - prefix,
     }
     return row
