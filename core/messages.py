@@ -61,8 +61,9 @@ class Challenge:
 class Hello:
     """The answer to `Challenge`, from the side that dialled.
 
-    `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over who speaks and over
-    the challenge under the cluster's secret, so that an overheard one is worth nothing.
+    `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over who speaks, over the
+    challenge and over `nonce` under the cluster's secret: an overheard one is worth nothing, for no challenge comes
+    twice, and an overheard answer to it neither, for no nonce does.
     """
 
     oldest_wire_version: int
@@ -73,6 +74,7 @@ class Hello:
     epoch: int
     fingerprint: Fingerprint | None = None
     transports: tuple[str, ...] = ()
+    nonce: bytes
     proof: bytes = b""
 
 

@@ -74,7 +74,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
+    __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof", "nonce")
     OLDEST_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Hello(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     oldest_wire_version: int
     wire_version: int
     peer_id: str
@@ -93,7 +94,8 @@ class Hello(_message.Message):
     fingerprint: _common_pb2.Fingerprint
     transports: _containers.RepeatedScalarFieldContainer[str]
     proof: bytes
-    def __init__(self, oldest_wire_version: _Optional[int] = ..., wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, oldest_wire_version: _Optional[int] = ..., wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")

@@ -53,10 +53,10 @@ class EventStream:
                     return
                 event = await anext(self._events)
         except Exception as error:
-            await send(_body(sse.event(error_body(named(error))) + sse.DONE, is_last=True))
             if not isinstance(error, PagewireError):
                 request_id = self._answer.call.ask.request_id
                 log.exception("the answer to %s broke off", request_id, extra={"request_id": request_id})
+            await send(_body(sse.event(error_body(named(error))) + sse.DONE, is_last=True))
 
 
 def _body(part: bytes, *, is_last: bool) -> dict[str, Any]:

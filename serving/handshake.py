@@ -30,8 +30,8 @@ class Identity:
         if not self.secret:
             raise ValueError("the cluster secret is empty: links would be open to anybody")
 
-    def hello(self, challenge: Challenge, epoch: int) -> Hello:
-        """Return our answer to the challenge of whom we dialled."""
+    def hello(self, challenge: Challenge, epoch: int, nonce: bytes) -> Hello:
+        """Return our answer to the challenge of whom we dialled; no `nonce` is used twice."""
         hello = Hello(
             oldest_wire_version=OLDEST_WIRE_VERSION,
             wire_version=WIRE_VERSION,
@@ -41,19 +41,21 @@ class Identity:
             epoch=epoch,
             fingerprint=self.fingerprint,
             transports=self.transports,
+            nonce=nonce,
         )
-        return dataclasses.replace(hello, proof=self._proof(hello, challenge.nonce))
+        return dataclasses.replace(hello, proof=self._proof(hello, challenge.nonce, nonce))
 
     def answer(self, challenge: Challenge, hello: Hello) -> Welcome:
         """Return our answer to what met `challenge`; raises Unauthenticated, or PeerMismatch where we are no pair."""
-        if not hmac.compare_digest(hello.proof, self._proof(hello, challenge.nonce)):
-            raise Unauthenticated(f"{hello.peer_id} does not hold this cluster's secret, or says what another said")
+        # First, for what a proof covers depends on it.
         version = min(WIRE_VERSION, hello.wire_version)
         if version < max(OLDEST_WIRE_VERSION, hello.oldest_wire_version):
             raise PeerMismatch(
                 f"wire version: ours {OLDEST_WIRE_VERSION}..{WIRE_VERSION}, "
                 f"{hello.peer_id}'s {hello.oldest_wire_version}..{hello.wire_version}"
             )
+        if not hmac.compare_digest(hello.proof, self._proof(hello, challenge.nonce, hello.nonce)):
+            raise Unauthenticated(f"{hello.peer_id} does not hold this cluster's secret, or says what another said")
         self._compare(hello.peer_id, hello.fingerprint)
         common = [name for name in self.transports if name in hello.transports]
         if self.transports and hello.transports and not common:
@@ -83,7 +85,8 @@ class Identity:
         if diff := self.fingerprint.diff(theirs):
             raise PeerMismatch(f"{self.peer_id} / {peer_id}: {diff}")
 
-    def _proof(self, said: Hello | Welcome, after: bytes) -> bytes:
-        parts = (said.peer_id, said.incarnation, said.role.value, str(said.epoch), str(said.wire_version))
-        text = b"".join(len(part.encode()).to_bytes(4, "little") + part.encode() for part in parts)
-        return hmac.digest(self.secret, type(said).__name__.encode() + text + after, "sha256")
+    def _proof(self, said: Hello | Welcome, *heard: bytes) -> bytes:
+        words = (said.peer_id, said.incarnation, said.role.value, str(said.epoch), str(said.wire_version))
+        parts = (*(word.encode() for word in words), *heard)
+        text = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        return hmac.digest(self.secret, type(said).__name__.encode() + text, "sha256")

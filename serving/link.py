@@ -34,6 +34,8 @@ from pagewire.serving.tls import CLEAR, Wire
 log = logging.getLogger(__name__)
 
 METHOD = "/pagewire.link.v1.Links/Connect"
+# What gRPC says on a stream whose other end is gone, or whose server stops.
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 MAX_FRAME_BYTES = 64 << 20
 MAX_BATCH_BYTES = 1 << 20  # of frames that go out as one message, unless a single one is larger
 MAX_OUTBOX_BYTES = 64 << 20  # a peer that reads this far behind is as good as dead
@@ -166,7 +168,7 @@ class Link:
                     on_message(self, message)
         except PeerMismatch as error:
             self.close(error.message)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+        except BROKEN as error:
             self.close(_why(error))
         except Exception as error:
             # A callback that raises is our own bug: end the link loudly, so that its requests are settled.
@@ -192,7 +194,7 @@ class Link:
                     async with asyncio.timeout_at(heartbeat_at_s):
                         await self._filled.wait()
                 self._filled.clear()
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+        except BROKEN as error:
             self.close(_why(error))
         finally:
             self.close("nothing can be written any more")  # whatever ended the writer, the link is no use without it
@@ -260,27 +262,16 @@ class LinkServer:
             link.close(reason)
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
         try:
             async with asyncio.timeout(self._times.connect_s):
-                await context.write(LINK_CODEC.encode(challenge))
-                data: Any = await context.read()
+                hello = await self._greet(context)
         except TimeoutError:
             log.warning("link refused: %s said nothing for %s s", context.peer(), self._times.connect_s)
             return
-        if data is grpc.aio.EOF or self._is_closed:
+        except BROKEN as error:
+            log.info("no link: %s is gone: %s", context.peer(), _why(error))
             return
-        try:
-            hello = LINK_CODEC.decode_one(data)
-            if not isinstance(hello, Hello):
-                raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
-            welcome = self._identity().answer(challenge, hello)
-        except PagewireError as error:
-            log.warning("link refused: %s", error.message)
-            await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
-            return
-        await context.write(LINK_CODEC.encode(welcome))
-        if self._is_closed:
+        if hello is None or self._is_closed:
             return
         link = Link(context, hello, self._times, self._load)  # type: ignore[arg-type]
         self._links.add(link)
@@ -291,6 +282,25 @@ class LinkServer:
             self._links.discard(link)
             link.close("the stream ended")
             self._events.on_down(link)
+
+    async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello | None:
+        """Return who dialled, once both have proven themselves; None where there is to be no link."""
+        challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
+        await context.write(LINK_CODEC.encode(challenge))
+        data: Any = await context.read()
+        if data is grpc.aio.EOF or self._is_closed:
+            return None
+        try:
+            hello = LINK_CODEC.decode_one(data)
+            if not isinstance(hello, Hello):
+                raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
+            welcome = self._identity().answer(challenge, hello)
+        except PagewireError as error:
+            log.warning("link refused: %s", error.message)
+            await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
+            return None
+        await context.write(LINK_CODEC.encode(welcome))
+        return hello
 
 
 class LinkDialer:
@@ -365,7 +375,7 @@ class LinkDialer:
                     link = await self._greet(call)
             except TimeoutError:
                 raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
-            except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            except BROKEN as error:
                 raise Unavailable(self._wire.explain(_why(error))) from error
             check_cancelled()
             self.link, self.error = link, None
@@ -384,7 +394,7 @@ class LinkDialer:
         challenge = await self._heard(call)
         if not isinstance(challenge, Challenge):
             raise PeerMismatch(f"{self.address} starts with {type(challenge).__name__}, not Challenge")
-        hello = identity.hello(challenge, self._epoch)
+        hello = identity.hello(challenge, self._epoch, secrets.token_bytes(NONCE_BYTES))
         await call.write(LINK_CODEC.encode(hello))
         answer = await self._heard(call)
         if isinstance(answer, Refused):

@@ -152,7 +152,7 @@ class Exports:
         shipment = export.shipment
         try:
             held = await self._engine.hold(Hold(request_id=export.engine_id, hashes=fetch.hashes))
-        except EngineFailed as error:
+        except PagewireError as error:  # it is gone, or cannot be asked for so many
             self.fail(export, ErrorInfo.of(error))
             return
         shipment.prompt_done(is_finished=False)  # what is cached was computed long ago

@@ -70,7 +70,7 @@ def test_the_highest_common_version_is_spoken_or_none(
     with monkeypatch.context() as they:
         they.setattr(handshake, "OLDEST_WIRE_VERSION", theirs[0])
         they.setattr(handshake, "WIRE_VERSION", theirs[1])
-        hello = identity("them").hello(challenge, 1)
+        hello = identity("them").hello(challenge, 1, bytes(16))
     if spoken is None:
         with pytest.raises(PeerMismatch, match="wire version"):
             ours.answer(challenge, hello)

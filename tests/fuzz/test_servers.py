@@ -150,7 +150,7 @@ async def test_links_end_by_name_whatever_a_peer_says(cluster: Pods, role: Role)
         then = [changed(random.choice(said), random) for _ in range(16)]
 
         def greet(challenge: Challenge, identity: Identity = identity, number: int = number) -> bytes:
-            hello = identity.hello(challenge, number)
+            hello = identity.hello(challenge, number, bytes(16))
             return changed(hello, random) if number % 4 == 0 else LINK_CODEC.encode(hello)
 
         await talk(pod.address, greet, then)

@@ -128,6 +128,23 @@ async def test_who_dials_and_says_nothing_is_let_go_without_an_error(
     assert "Traceback" not in caplog.text
 
 
+async def test_who_hangs_up_at_once_leaves_no_traceback(
+    served: tuple[Recorder, Served, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder, _server, address = served
+    for number in range(20):
+        async with grpc.aio.insecure_channel(address) as channel:
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+            await asyncio.sleep(0.002 * (number % 5))
+            call.cancel()
+    dialer, task = await dialled(address, Recorder(), identity("client"))
+    assert (await dialer.up(5)).is_up
+    await ended(task)
+    await recorder.until(lambda: "down" in recorder.log)
+    assert recorder.log.count("up") == 1
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+
+
 async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder, Served, str]) -> None:
     theirs, _, address = served
     ours = Recorder()
@@ -219,7 +236,7 @@ async def test_what_another_proved_is_worth_nothing(served: tuple[Recorder, Serv
             call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
             challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
             assert isinstance(challenge, Challenge)
-            said.append(LINK_CODEC.encode(identity("router").hello(challenge, 1)))
+            said.append(LINK_CODEC.encode(identity("router").hello(challenge, 1, bytes(16))))
             await call.write(said[0])
             answers.append(LINK_CODEC.decode_one(await call.read()))  # type: ignore[arg-type]
             call.cancel()
@@ -228,6 +245,38 @@ async def test_what_another_proved_is_worth_nothing(served: tuple[Recorder, Serv
     assert isinstance(answers[1], Refused)
     assert answers[1].error.cause == Unauthenticated.cause
     await recorder.until(lambda: recorder.log == ["up", "down"])
+
+
+async def test_what_another_answered_is_worth_nothing() -> None:
+    overheard: list[bytes] = []  # what who holds the secret said to a first one who dialled
+
+    async def repeats(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        challenge = Challenge(nonce=bytes(16))
+        await context.write(LINK_CODEC.encode(challenge))
+        hello = LINK_CODEC.decode_one(await context.read())  # type: ignore[arg-type]
+        if not overheard:
+            overheard.append(LINK_CODEC.encode(identity("server").answer(challenge, hello)))  # type: ignore[arg-type]
+        await context.write(overheard[0])
+        await asyncio.sleep(30)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(
+                "pagewire.link.v1.Links", {"Connect": grpc.stream_stream_rpc_method_handler(repeats)}
+            ),
+        )
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    first, first_task = await dialled(f"127.0.0.1:{port}", Recorder(), identity("client"))
+    assert (await first.up(5)).is_up
+    second, second_task = await dialled(f"127.0.0.1:{port}", Recorder(), identity("client"))
+    with pytest.raises(Unauthenticated):
+        await second.up(5)
+    await ended(first_task)
+    await ended(second_task)
+    await server.stop(0)
 
 
 async def test_a_server_that_comes_back_is_linked_again_with_a_new_epoch(served: tuple[Recorder, Served, str]) -> None:

@@ -108,7 +108,7 @@ def _identity(name: str, role: Role) -> Identity:
 
 POD, ROUTER = _identity("d0", Role.DECODE), _identity("router", Role.ROUTER)
 DARE = Challenge(nonce=bytes(NONCE_BYTES))
-HELLO = ROUTER.hello(DARE, 1)
+HELLO = ROUTER.hello(DARE, 1, bytes(NONCE_BYTES))
 
 
 def _greeted(data: bytes) -> None:
@@ -118,7 +118,7 @@ def _greeted(data: bytes) -> None:
     try:
         POD.answer(DARE, hello)
     except Unauthenticated:
-        POD.answer(DARE, dataclasses.replace(hello, proof=POD._proof(hello, DARE.nonce)))
+        POD.answer(DARE, dataclasses.replace(hello, proof=POD._proof(hello, DARE.nonce, hello.nonce)))
 
 
 def _welcomed(data: bytes) -> None:
