@@ -2,7 +2,8 @@
 
 Knows no process and no socket. The lock is held around scheduling and bookkeeping, never while a step computes, so a
 command is answered at once. Invariants: the blocks of a sequence in the running step are freed only after it; every
-sequence that was accepted ends exactly once, in a `SequenceEnd`, a release or an answered abort.
+sequence that was accepted gives its blocks back exactly once: when it ends, by a release where it was handed off, or by
+an answered abort.
 """
 
 from __future__ import annotations

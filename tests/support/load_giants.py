@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from load_cluster import LoadCluster
-from load_row import Row, milliseconds
+from load_row import Row, p50_p99
 from open_load import Call, OpenLoad, Question, ask
 from patience import comes_true_later
 
@@ -60,9 +60,15 @@ async def run(
     row.figures = {
         "tokens of a giant, of a tiny prompt": f"{len(giants[0].prompt)}, {len(tiny[0].prompt)}",
         "tiny prompts/s": rate,
-        "tiny TTFT p50, p99 alone, ms": _ttfts(alone_calls),
-        **{f"tiny TTFT p50, p99 beside {number} giants, ms": _ttfts(each.tiny) for number, each in found.items()},
-        **{f"giants' TTFT p50, p99 where they are {number}, ms": _ttfts(each.giants) for number, each in found.items()},
+        "tiny TTFT p50, p99 alone, ms": p50_p99(call.ttft_s for call in alone_calls),
+        **{
+            f"tiny TTFT p50, p99 beside {number} giants, ms": p50_p99(call.ttft_s for call in each.tiny)
+            for number, each in found.items()
+        },
+        **{
+            f"giants' TTFT p50, p99 where they are {number}, ms": p50_p99(call.ttft_s for call in each.giants)
+            for number, each in found.items()
+        },
     }
     every = [*alone_calls, *(call for each in found.values() for call in (*each.giants, *each.tiny))]
     row.promises = {
@@ -102,8 +108,3 @@ async def _beside(
 
 def _first_token_s(call: Call) -> float:
     return call.begun_s + call.ttft_s
-
-
-def _ttfts(calls: Sequence[Call]) -> str:
-    found = [call.ttft_s for call in calls]
-    return f"{milliseconds(found, 0.5)}, {milliseconds(found, 0.99)}"

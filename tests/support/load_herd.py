@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from load_cluster import LoadCluster
-from load_row import Row, milliseconds
+from load_row import Row, p50_p99
 from open_load import Call, Question, ask, made_up, questions_of
 
 OWN = 24
@@ -41,9 +41,9 @@ async def run(cluster: LoadCluster, questions: Sequence[Question], prefix: int, 
         "requests, tokens shared, tokens of their own": f"{number}, {prefix}, {OWN}",
         "tokens asked for, needed, computed": f"{asked}, {needed}, {cold_spent:.0f}",
         "times that the shared text was computed": round(times, 2),
-        "TTFT p50, p99, ms": _ttfts(cold),
+        "TTFT p50, p99, ms": p50_p99(call.ttft_s for call in cold),
         "asked again: tokens computed": round(warm_spent),
-        "asked again: TTFT p50, p99, ms": _ttfts(warm),
+        "asked again: TTFT p50, p99, ms": p50_p99(call.ttft_s for call in warm),
     }
     row.promises = {
         "no wrong token": not any(call.is_wrong for call in (*cold, *warm)),
@@ -62,8 +62,3 @@ async def _all_at_once(cluster: LoadCluster, questions: Sequence[Question], salt
     await cluster.rest()
     after = await cluster.counts()
     return calls, after["prompt_tokens_computed_total"] - before["prompt_tokens_computed_total"]
-
-
-def _ttfts(calls: Sequence[Call]) -> str:
-    found = [call.ttft_s for call in calls]
-    return f"{milliseconds(found, 0.5)}, {milliseconds(found, 0.99)}"

@@ -7,7 +7,7 @@ so only a quiet one tells of it; tests look at promises alone.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,3 +44,9 @@ def milliseconds(seconds: Sequence[float], share: float) -> float:
     if share == 0.5:
         return round(1e3 * statistics.median(ordered), 1)
     return round(1e3 * ordered[min(len(ordered) - 1, int(len(ordered) * share))], 1)
+
+
+def p50_p99(seconds: Iterable[float]) -> str:
+    """Return the median and the 99th percentile in milliseconds, as a figure."""
+    found = list(seconds)
+    return f"{milliseconds(found, 0.5)}, {milliseconds(found, 0.99)}"

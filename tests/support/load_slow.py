@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
 
 from load_cluster import LoadCluster
-from load_row import Row, milliseconds
+from load_row import Row, p50_p99
 from open_load import Call, OpenLoad, Question, ask, request_of
 from process_watch import memory_of
 
@@ -63,10 +63,12 @@ async def run(
         "slow readers served whole": whole,
         "ended since they read nothing": sum(not call.is_here for call in stopped),
         "router's memory for each, KiB": round(each_kib),
-        "others' gap p50, p99 beside as many who read, ms": _gaps(beside_quick),
-        "others' gap p50, p99 beside slow ones, ms": _gaps(others_calls),
-        "others' TTFT p50, p99 beside as many who read, ms": _ttfts(beside_quick),
-        "others' TTFT p50, p99 beside slow ones, ms": _ttfts(others_calls),
+        "others' gap p50, p99 beside as many who read, ms": p50_p99(
+            gap for call in beside_quick for gap in call.gaps_s
+        ),
+        "others' gap p50, p99 beside slow ones, ms": p50_p99(gap for call in others_calls for gap in call.gaps_s),
+        "others' TTFT p50, p99 beside as many who read, ms": p50_p99(call.ttft_s for call in beside_quick),
+        "others' TTFT p50, p99 beside slow ones, ms": p50_p99(call.ttft_s for call in others_calls),
     }
     row.promises = {
         "no wrong token": not any(
@@ -79,16 +81,6 @@ async def run(
         "no process has more descriptors": all(after.descriptors[n] <= many for n, many in before.descriptors.items()),
     }
     return row
-
-
-def _gaps(calls: Sequence[Call]) -> str:
-    found = [gap for call in calls for gap in call.gaps_s]
-    return f"{milliseconds(found, 0.5)}, {milliseconds(found, 0.99)}"
-
-
-def _ttfts(calls: Sequence[Call]) -> str:
-    found = [call.ttft_s for call in calls]
-    return f"{milliseconds(found, 0.5)}, {milliseconds(found, 0.99)}"
 
 
 async def _others(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from load_cluster import LoadCluster
-from load_row import Row, milliseconds
+from load_row import Row, p50_p99
 from open_load import Call, Question, ask
 from process_watch import ProcessWatch
 
@@ -94,7 +94,7 @@ async def run(
         "requests": warm.num_requests + tally.num_requests,
         "requests by kind": ", ".join(f"{many} {kind}" for kind, many in kinds),
         "tokens compared": warm.num_tokens + tally.num_tokens,
-        "TTFT p50, p99, ms": f"{milliseconds(tally.ttfts_s, 0.5)}, {milliseconds(tally.ttfts_s, 0.99)}",
+        "TTFT p50, p99, ms": p50_p99(tally.ttfts_s),
     }
     for name, each in growth.items():
         row.figures[f"{name}: KiB more for 1,000 requests"] = f"{each.value:.0f} ± {each.error:.0f}"
