@@ -107,9 +107,11 @@ async def test_a_role_that_the_engine_cannot_have_is_refused_with_why(tiny: Tiny
 
 async def test_peers_are_told_the_address_that_is_advertised(tiny: TinyModel) -> None:
     front = front_of(tiny("llama"), advertise="proxy.example:50051")
-    running, address = await start(front, Recorder())
+    service = Recorder()
+    running, address = await start(front, service)
     assert (front.address, await health(address)) == ("proxy.example:50051", health_pb2.HealthCheckResponse.SERVING)
     front.lifecycle.drain("the test says so")
+    service.settled.set()
     await running
 
 
