@@ -17,12 +17,13 @@ from engine_runs import ROOT, Heard, greedy, spec
 from reference import generate
 from transformers import BloomConfig
 
-from pagewire.core.block_hash import chain
+from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.engine_messages import Add, Bind, Hold, Join, Keep, Reserve, StepDone
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import EngineFailed, InvalidRequest
 from pagewire.core.messages import Role
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.engine import frames
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 
@@ -133,6 +134,14 @@ async def test_kept_blocks_are_held_for_others_until_released(decode: EngineClie
     assert again.hit_blocks == 3
     decode.release("h")
     await decode.abort("b")
+
+
+async def test_what_no_frame_holds_is_refused_before_the_engine_reads_it(decode: EngineClient) -> None:
+    many = (BlockHash(bytes(16)),) * (frames.MAX_FRAME_BYTES // 16)
+    with pytest.raises(InvalidRequest, match="a Hold of"):
+        await decode.hold(Hold(request_id="many", hashes=many))
+    assert (await decode.hold(Hold(request_id="few", hashes=many[:2]))).block_ids == ()
+    decode.release("few")
 
 
 async def test_the_pool_refuses_what_is_outside(decode: EngineClient) -> None:

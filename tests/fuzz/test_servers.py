@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from pods import SECRET, Pod, Pods, pods
 
 from pagewire.core.block_hash import BlockHash
+from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.messages import (
     Cancel,
@@ -37,6 +38,7 @@ from pagewire.core.messages import (
     LinkMessage,
     Role,
     Run,
+    ShipmentFailed,
     Stop,
     Submit,
 )
@@ -49,6 +51,7 @@ from pagewire.kvtransfer.transports.stream import METHOD as BULK
 from pagewire.protos import link_pb2
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
+from pagewire.serving.link import CHANNEL_OPTIONS
 from pagewire.serving.link import METHOD as LINK
 
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
@@ -189,4 +192,35 @@ async def test_what_no_engine_can_be_told_is_refused_by_name(cluster: Pods) -> N
     asked = await cluster.ask("x" * (frames.MAX_FRAME_BYTES + 1), PROMPT, 4)
     assert asked.cause == InvalidRequest.cause
     assert [each.engine.exited.is_set() for each in (cluster.p, cluster.d)] == [False, False]
+    await answers_on(cluster)
+
+
+async def test_a_fetch_that_the_engine_cannot_be_asked_for_fails_by_name(
+    cluster: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = cluster.p
+
+    async def refuse(_command: Hold) -> Held:
+        raise InvalidRequest("too many hashes for a frame")  # as an engine of its own process would
+
+    monkeypatch.setattr(pod.engine, "hold", refuse)
+    (fetch,) = (each for each in right_messages(pod, "d9") if isinstance(each, Fetch))
+    identity = Identity(
+        peer_id="d9", incarnation="1", role=Role.DECODE, secret=SECRET.encode(), transports=("grpc",),
+        fingerprint=pod.engine.ready.fingerprint,
+    )  # fmt: skip
+    async with grpc.aio.insecure_channel(pod.address, options=CHANNEL_OPTIONS) as channel, asyncio.timeout(WAIT_S):
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(LINK)()  # type: ignore[assignment]
+        challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+        assert isinstance(challenge, Challenge)
+        await call.write(LINK_CODEC.encode(identity.hello(challenge, 1, bytes(16))))
+        await call.write(LINK_CODEC.encode(fetch))
+        failed = None
+        while failed is None:
+            data = await call.read()
+            assert data is not grpc.aio.EOF, await call.details()
+            said = LINK_CODEC.decode(data)  # type: ignore[arg-type]
+            failed = next((each for each in said if isinstance(each, ShipmentFailed)), None)
+        call.cancel()
+    assert (failed.request_id, failed.error.cause) == (fetch.request_id, InvalidRequest.cause)
     await answers_on(cluster)
