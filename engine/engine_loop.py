@@ -369,7 +369,12 @@ class EngineLoop:
 
     def _poison(self, group: Group, error: PagewireError) -> None:
         self._news.ended(progress.end_of(group, ErrorInfo.of(error)))
-        self._scheduler.remove_request(group.request_id)
+        if self._scheduler.policy.hands_off:
+            # Its earlier chunks may be on their way: they are held until whoever ships says that nobody reads them.
+            for sequence in group.members:
+                self._scheduler.hand_off(sequence)
+        else:
+            self._scheduler.remove_request(group.request_id)
 
     def _stop(self, command: Stop) -> None:
         group = self._scheduler.groups.get(command.request_id)

@@ -207,6 +207,25 @@ def test_poison_ends_its_request_alone(rig: Rig) -> None:
     assert_at_rest(rig.loop)
 
 
+def test_what_poison_left_to_be_shipped_is_held_until_it_is_released() -> None:
+    rig = Rig(Role.PREFILL)
+    rig.loop.add(Add(spec=spec("bad", [1] * 100, greedy(3))))
+    first = rig.loop.step()
+    assert first is not None
+    assert len(first.chunks[0].block_ids) == 2
+    rig.model.poison = {"bad"}
+    second = rig.loop.step()
+    assert second is not None
+    assert [end.error is not None for end in second.ends] == [True]
+    held = set(first.chunks[0].block_ids)
+    rig.model.poison = set()
+    heard = run_all(rig.loop, [spec("other", [2] * 190, greedy(3))])
+    assert not held & {block for chunk in heard.chunks for block in chunk.block_ids}
+    assert rig.loop.abort("bad") == Freed(request_id="bad")
+    rig.loop.release("other")
+    assert_at_rest(rig.loop)
+
+
 def test_a_batch_that_fails_once_is_retried_one_by_one(rig: Rig) -> None:
     rig.model.unlucky_batches = 1
     heard = run_all(rig.loop, [spec(name, [1] * 20, greedy(3)) for name in ("a", "b")])
