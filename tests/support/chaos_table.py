@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from marked_page import replaced
+
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURES = ROOT / "docs" / "reliability.md", ROOT / "bench" / "results" / "chaos.json"
 BEGIN, END = "<!-- chaos: tests/support/chaos_table.py -->", "<!-- end of chaos -->"
@@ -37,9 +39,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def page(text: str, said: dict[str, Any]) -> str:
     """Return the page with the table of these figures in place of its own."""
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{table(said)}\n{END}{tail}"
+    return replaced(text, BEGIN, END, table(said))
 
 
 if __name__ == "__main__":

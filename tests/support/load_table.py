@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from marked_page import replaced
+
 ROOT = Path(__file__).parents[2]
 PAGE, FIGURES = ROOT / "docs" / "reliability.md", ROOT / "bench" / "results" / "load.json"
 BEGIN, END = "<!-- load: tests/support/load_table.py -->", "<!-- end of load -->"
@@ -38,9 +40,7 @@ def _number(figure: Any) -> str:
 
 def page(text: str, said: dict[str, Any]) -> str:
     """Return the page with the tables of these figures in place of its own."""
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{tables(said)}\n{END}{tail}"
+    return replaced(text, BEGIN, END, tables(said))
 
 
 if __name__ == "__main__":
