@@ -30,13 +30,10 @@ class Breaker:
     def __init__(self, *, failures: int, open_s: float) -> None:
         self._max_failures = failures
         self._open_s = open_s
-        self._state = State.CLOSED
         self._turn = 0  # changes with the state
-        self._failures = 0  # in a row
-        self._probes = 0  # that run
-        self._successes = 0  # of probes
         self._times = 0  # that it opened, in a row
         self.until_s = 0.0  # when it half-opens, or since when it has been closed
+        self._enter(State.CLOSED)
 
     def state(self, now_s: float) -> State:
         """Return the state it is in now."""
@@ -88,4 +85,6 @@ class Breaker:
     def _enter(self, state: State) -> None:
         self._state = state
         self._turn += 1
-        self._failures = self._probes = self._successes = 0
+        self._failures = 0  # in a row
+        self._probes = 0  # that run
+        self._successes = 0  # of probes

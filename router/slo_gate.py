@@ -58,7 +58,6 @@ class SloJudge:
         self.limit_s = limit_s
         self._violators: deque[tuple[float, bool]] = deque(maxlen=VIOLATORS)  # when measured, whether it missed
         self._errors: deque[float] = deque(maxlen=SAMPLES)  # log of predicted / actual
-        self._bias = 0.0
         self._refused = 0  # since the last probe
         self._probed_s = -math.inf
 
@@ -71,9 +70,8 @@ class SloJudge:
         while self._violators and now_s - self._violators[0][0] > MEMORY_S:
             self._violators.popleft()
         missed = sum(has_missed for _, has_missed in self._violators)
-        return (
-            len(self._violators) == VIOLATORS and missed >= PRECISION * VIOLATORS and abs(self._bias) <= math.log(BIAS)
-        )
+        is_right = len(self._violators) == VIOLATORS and missed >= PRECISION * VIOLATORS
+        return is_right and abs(median(self._errors)) <= math.log(BIAS)
 
     def is_probe_due(self, now_s: float) -> bool:
         """True when the next request that would be refused has to pass."""
@@ -92,7 +90,6 @@ class SloJudge:
         if self.predicts_miss(predicted_s):
             self._violators.append((now_s, actual_s > self.limit_s))
         self._errors.append(math.log(max(LEAST_S, predicted_s) / max(LEAST_S, actual_s)))
-        self._bias = median(self._errors)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,8 +126,8 @@ class Forecast:
         judge, predicted_s = self.gate.judges.get(slo), self.predicted_s[slo]
         if judge is not None:
             judge.learn(predicted_s, actual_s, now_s)
-            misses = judge.predicts_miss(predicted_s), actual_s > judge.limit_s
-            self.gate.tally.slo_outcome(slo, predicted_miss=misses[0], actual_miss=misses[1])
+            predicted_miss, actual_miss = judge.predicts_miss(predicted_s), actual_s > judge.limit_s
+            self.gate.tally.slo_outcome(slo, predicted_miss=predicted_miss, actual_miss=actual_miss)
 
 
 class SloGate:
@@ -158,11 +155,11 @@ class SloGate:
             for slo, judge in self.judges.items()
             if judge.predicts_miss(predicted_s[slo]) and self._may_refuse and judge.is_active(now_s)
         ]
-        if refusing and all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
+        if all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
             for slo in refusing:
                 self.judges[slo].probed(now_s)
                 self.tally.slo_probe(slo)
-        elif refusing:
+        else:
             for slo in refusing:
                 self.judges[slo].refused()
             raise self._refusal(refusing[0], predicted_s, prediction)

@@ -37,7 +37,7 @@ def test_what_is_no_member_is_nobodys() -> None:
 @given(num_tokens=st.integers(0, 60_000))
 def test_probes_are_indexed_few_and_reach_the_end(num_tokens: int) -> None:
     all_hashes = [BlockHash(i.to_bytes(16, "little")) for i in range(num_tokens // B)]
-    asked = probes(all_hashes, num_tokens, B)
+    asked = probes(all_hashes)
     depths = [probe.depth for probe in asked]
     assert depths == sorted(set(depths))
     assert len(asked) <= MAX_PROBES
@@ -52,7 +52,7 @@ def test_what_is_held_is_matched_to_the_stride_and_never_beyond_what_may_hit(
 ) -> None:
     chain_ = hashes(num_tokens)
     there = {h for depth, h in enumerate(chain_[:cached_blocks]) if is_indexed(depth)}
-    asked = probes(chain_, num_tokens, B)
+    asked = probes(chain_)
     found = held(asked, [[D1] if p.block_hash in there else [] for p in asked], LIVE, num_tokens, B)
     strides = min(cached_blocks, len(chain_)) // INDEX_STRIDE
     want = min(strides * INDEX_STRIDE * B, (num_tokens - 1) // B * B)
@@ -66,7 +66,7 @@ NAMES = [*LIVE, STRANGER, b"garbage"]
 @given(answers=st.lists(st.lists(st.sampled_from(NAMES), unique=True, max_size=6), max_size=8))
 def test_whatever_is_answered_each_pod_has_the_prefix_that_it_names_without_a_gap(answers: list[list[bytes]]) -> None:
     num_tokens = len(answers) * INDEX_STRIDE * B + 5
-    asked = probes(hashes(num_tokens), num_tokens, B)
+    asked = probes(hashes(num_tokens))
     found = held(asked, answers, LIVE, num_tokens, B)
     for index_id in range(1, 5):
         names = (member(index_id, 0), member(index_id, 1))
@@ -83,7 +83,7 @@ def test_whatever_is_answered_each_pod_has_the_prefix_that_it_names_without_a_ga
 
 
 def test_strangers_say_nothing() -> None:
-    asked = probes(hashes(400), 400, B)
+    asked = probes(hashes(400))
     answers: list[Members] = [[D2, STRANGER, b"nonsense"], [D1, D2], [D2]]
     found = held(asked, answers, LIVE, 400, B)
     assert found.tokens == {"d2": 384}  # d1 misses the shallow block, so what it says of deeper ones is wrong
@@ -91,7 +91,7 @@ def test_strangers_say_nothing() -> None:
 
 
 def test_what_left_the_pool_for_host_memory_is_still_held() -> None:
-    asked = probes(hashes(400), 400, B)
+    asked = probes(hashes(400))
     answers: list[Members] = [[D1, D2_HOST], [D1_HOST, D2], [D1_HOST]]
     found = held(asked, answers, LIVE, 400, B)
     assert found.tokens == {"d1": 384, "d2": 256}
