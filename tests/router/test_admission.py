@@ -74,6 +74,10 @@ def test_each_interval_moves_the_mean_by_a_tenth() -> None:
     rate.freed(6.5, is_full=False)
     assert rate.retry_after_s(10, 1000.0) == pytest.approx(10 * (0.9 * 1.5 + 0.1 * 0.5))
     assert rate.retry_after_s(0, 1000.0) == 1.0
+    quick = DrainRate()
+    quick.full(0.0)
+    quick.freed(0.5, is_full=False)
+    assert quick.retry_after_s(10, 0.5) == pytest.approx(9.5)
 
 
 def test_an_idle_hour_says_nothing_of_the_rate_and_a_silence_counts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,13 @@ def test_a_member_is_a_small_number_and_says_whose_it_is(index_id: int, tier: in
     name = member(index_id, tier)
     assert 0 < int(name) < 2**31
     assert index_id_of(name) == index_id
+
+
+def test_numbers_below_2_to_the_31_are_names_of_pods_in_two_tiers() -> None:
+    assert {index_id_of(b"%d" % number) for number in (2**31 - 2, 2**31 - 1)} == {2**30 - 1}
+    assert index_id_of(b"9" * 10_000) is None
+    with pytest.raises(ValueError, match="tier"):
+        member(1, 2)
 
 
 def test_what_is_no_member_is_nobodys() -> None:
@@ -82,6 +90,11 @@ def test_whatever_is_answered_each_pod_has_the_prefix_that_it_names_without_a_ga
     assert list(found.unknown) == [entry for entry in unknown if entry[1] not in LIVE]
 
 
+def test_each_key_that_is_asked_has_an_answer() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        held(probes(hashes(400)), [[D1]], LIVE, 400, B)
+
+
 def test_strangers_say_nothing() -> None:
     asked = probes(hashes(400))
     answers: list[Members] = [[D2, STRANGER, b"nonsense"], [D1, D2], [D2]]
@@ -115,4 +128,8 @@ def test_any_number_of_strangers_takes_bounded_memory_and_spares_the_known() -> 
     for index_id in range(2, 2 + 3 * MAX_STRANGERS):
         strangers.stale([(key, member(index_id, 0))], {1}, 0.0)
     assert len(strangers._met_s) <= MAX_STRANGERS
+    newest = (key, member(1 + 3 * MAX_STRANGERS, 0))
+    first_left = (key, member(2 + 2 * MAX_STRANGERS, 0))
+    assert strangers.stale([newest], {1}, 0.0) == []  # met again: nobody has to be forgotten for it
+    assert strangers.stale([first_left, newest], {1}, 0.5) == [first_left, newest]
     assert strangers.stale([(key, member(1, 0))], {1}, 100.0) == []
