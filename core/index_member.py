@@ -20,7 +20,7 @@ def member(index_id: int, tier: int) -> bytes:
     return b"%d" % (index_id * 2 + tier)
 
 
-MAX_NAME_BYTES = len(member(MAX_INDEX_ID, TIERS[-1]))
+MAX_NAME_BYTES = len(member(MAX_INDEX_ID, tier=1))
 
 
 def index_id_of(member: bytes) -> int | None:

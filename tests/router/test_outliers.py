@@ -238,7 +238,7 @@ def test_a_pod_is_compared_from_enough_attempts_on_of_which_a_half_life_takes_ha
     attempts: str, is_found: bool
 ) -> None:
     outliers = Outliers(RULES)
-    assert note(outliers, 0.0, ("d0", "." * ENOUGH, 0.02), ("d1", attempts, 0.02)) == {}
+    assert note(outliers, 0.0, ("d0", "." * 3 * ENOUGH, 0.02), ("d1", attempts, 0.02)) == {}
     assert sweep(outliers, HALF_LIFE_S) == ({"d1": Cause.FAILURE_RATE} if is_found else {})
 
 
@@ -299,6 +299,13 @@ def test_a_pods_pace_is_its_first_measurement_and_moves_with_the_later_ones(
 def test_a_pace_that_nobody_else_has_told_is_no_slow_one() -> None:
     outliers = Outliers(RULES)
     note(outliers, 0.0, ("d0", "." * ENOUGH, UNKNOWN), ("d1", "." * ENOUGH, 5.0), ("d2", "." * ENOUGH, UNKNOWN))
+    assert sweep(outliers, SWEEP_S) == {}
+
+
+def test_one_long_token_after_many_short_ones_and_results_without_a_pace_make_nobody_slow() -> None:
+    outliers = Outliers(RULES)
+    note(outliers, 0.0, ("d0", "." * ENOUGH, 0.02), ("d2", "." * ENOUGH, 0.02))
+    note(outliers, 0.0, ("d1", "." * ENOUGH, 0.02), ("d1", ".", 0.02 * 2 * SLOWNESS))
     for _ in range(ENOUGH):
         outliers.end("d3", outliers.begin("d3", 0.0), Result(True), 0.0)
     assert sweep(outliers, SWEEP_S) == {}
