@@ -35,6 +35,13 @@ class Breaker:
         self.until_s = 0.0  # when it half-opens, or since when it has been closed
         self._enter(State.CLOSED)
 
+    def _enter(self, state: State) -> None:
+        self._state = state
+        self._turn += 1
+        self._failures = 0  # in a row
+        self._probes = 0  # that run
+        self._successes = 0  # of probes
+
     def state(self, now_s: float) -> State:
         """Return the state it is in now."""
         if self._state is State.OPEN and now_s >= self.until_s:
@@ -81,10 +88,3 @@ class Breaker:
         self._times += 1
         self.until_s = now_s + min(MAX_OPEN_S, self._open_s * self._times)
         self._enter(State.OPEN)
-
-    def _enter(self, state: State) -> None:
-        self._state = state
-        self._turn += 1
-        self._failures = 0  # in a row
-        self._probes = 0  # that run
-        self._successes = 0  # of probes
