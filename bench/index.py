@@ -77,7 +77,7 @@ async def lookups(url: str, index: BlockIndex, repeats: int) -> dict[str, Any]:
     """PING and lookup in turns, and redis-py's pipeline over the same keys."""
     hashes = random_hashes(BLOCKS)
     num_tokens = BLOCKS * BLOCK_SIZE
-    asked = probes(hashes, num_tokens, BLOCK_SIZE)
+    asked = probes(hashes)
     live = {member(1 + pod, tier): (f"d{pod}", tier) for pod in range(PODS) for tier in TIERS}
     for pod in range(PODS):
         await index.write(1 + pod, {probe.block_hash: 0 for probe in asked})

@@ -20,9 +20,12 @@ def member(index_id: int, tier: int) -> bytes:
     return b"%d" % (index_id * 2 + tier)
 
 
+MAX_NAME_BYTES = len(member(MAX_INDEX_ID, tier=1))
+
+
 def index_id_of(member: bytes) -> int | None:
     """Return whose name it is, None where it is nobody's: what lies in Redis need not be ours."""
-    if not (member.isdigit() and len(member) <= len(str(MAX_INDEX_ID * 2 + 1))):
+    if not (member.isdigit() and len(member) <= MAX_NAME_BYTES):
         return None
     found = int(member) // 2
     return found if 0 < found <= MAX_INDEX_ID else None

@@ -30,13 +30,17 @@ class Breaker:
     def __init__(self, *, failures: int, open_s: float) -> None:
         self._max_failures = failures
         self._open_s = open_s
-        self._state = State.CLOSED
         self._turn = 0  # changes with the state
+        self._times = 0  # that it opened, in a row
+        self.until_s = 0.0  # when it half-opens, or since when it has been closed
+        self._enter(State.CLOSED)
+
+    def _enter(self, state: State) -> None:
+        self._state = state
+        self._turn += 1
         self._failures = 0  # in a row
         self._probes = 0  # that run
         self._successes = 0  # of probes
-        self._times = 0  # that it opened, in a row
-        self.until_s = 0.0  # when it half-opens, or since when it has been closed
 
     def state(self, now_s: float) -> State:
         """Return the state it is in now."""
@@ -84,8 +88,3 @@ class Breaker:
         self._times += 1
         self.until_s = now_s + min(MAX_OPEN_S, self._open_s * self._times)
         self._enter(State.OPEN)
-
-    def _enter(self, state: State) -> None:
-        self._state = state
-        self._turn += 1
-        self._failures = self._probes = self._successes = 0

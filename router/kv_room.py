@@ -50,8 +50,8 @@ class KvNeed:
 class _Promise:
     need: KvNeed
     written: Callable[[], float]
+    unseen: int
     reports: int = 0
-    unseen: int = 0
 
     def look(self) -> None:
         """A report came: what it shows of this request is no longer unseen."""
@@ -103,7 +103,7 @@ class KvRoom:
 
     def promise(self, name: str, need: KvNeed, written: Callable[[], float]) -> None:
         """Set blocks aside until `release`; `written` says which share of the answer is there. Names are used once."""
-        self._promises[name] = _Promise(need, written, unseen=need.blocks)
+        self._promises[name] = _Promise(need, written, need.blocks)
         self._unseen += need.blocks
 
     def release(self, name: str) -> None:

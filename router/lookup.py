@@ -100,7 +100,7 @@ class PrefixLookup:
             key=self._secret,
         )
         block_size, num_tokens = fingerprint.block_size, len(request.prompt)
-        asked = probes(chain(root, request.prompt, block_size), num_tokens, block_size)
+        asked = probes(chain(root, request.prompt, block_size))
         answers = await self._index.lookup([probe.block_hash for probe in asked])
         found = Held(tokens={}, on_host={})
         if answers is not None:

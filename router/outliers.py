@@ -66,7 +66,8 @@ class _Record:
 
     @property
     def failure_share(self) -> float:
-        return self.failures / self.attempts if self.attempts else 0.0
+        """Of one that has had attempts."""
+        return self.failures / self.attempts
 
     def fade(self, now_s: float) -> None:
         share = 0.5 ** ((now_s - self._at_s) / HALF_LIFE_S)

@@ -37,12 +37,12 @@ class Held:
     unknown: tuple[tuple[BlockHash, bytes], ...] = ()
 
 
-def probes(hashes: Sequence[BlockHash], num_tokens: int, block_size: int) -> list[Probe]:
-    """Return the keys worth reading for a prompt of `num_tokens`, shallow to deep, spread evenly over a long chain."""
-    usable = min(len(hashes), max_hit_blocks(num_tokens, block_size))
-    # The block that holds the last token is never served whole, but its key also vouches for all blocks before it.
-    usable = min(len(hashes), usable + 1) if usable else len(hashes)
-    depths = [depth for depth in range(usable) if is_indexed(depth)]
+def probes(hashes: Sequence[BlockHash]) -> list[Probe]:
+    """Return the keys worth reading for the chain of a prompt, shallow to deep, spread evenly over a long one.
+
+    A block that holds the last token is never served whole, but its key also vouches for all blocks before it.
+    """
+    depths = [depth for depth in range(len(hashes)) if is_indexed(depth)]
     if len(depths) > MAX_PROBES:
         last = len(depths) - 1
         depths = [depths[round(i * last / (MAX_PROBES - 1))] for i in range(MAX_PROBES)]

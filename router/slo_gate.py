@@ -182,7 +182,7 @@ class SloGate:
             for slo, judge in self.judges.items()
             if predicted_s[slo] > judge.refuses_from_s and self._may_refuse and judge.is_active(now_s)
         ]
-        if refusing and all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
+        if all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
             for slo in refusing:
                 self.judges[slo].probed(now_s)
                 self.tally.slo_probe(slo)

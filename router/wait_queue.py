@@ -33,7 +33,7 @@ class Waiter(Generic[T]):
 
     what: T
     rank: tuple[float, int]
-    is_continued: bool = False
+    is_continued: bool
 
 
 class WaitQueue(Generic[T]):
@@ -95,7 +95,7 @@ class WaitQueue(Generic[T]):
             if len(closed) < len(pods):
                 return waiter.what, closed
             taken |= pods.keys()
-            if len(taken) >= num_pods > 0:
+            if len(taken) >= num_pods:
                 return None
         return None
 

@@ -87,7 +87,7 @@ class SimRouter:
         cached: Mapping[str, int] = {}
         if request.has_first_seen:  # else nobody can have cached anything of it
             prompt, size = request.asked.prompt, self._fingerprint.block_size
-            asked = probes(chain(self.root, prompt, size), len(prompt), size)
+            asked = probes(chain(self.root, prompt, size))
             answers = [sorted(self._around.index.get(probe.block_hash, ())) for probe in asked]
             cached = held(asked, answers, self._fleet.pool.index_members(), len(prompt), size).tokens
         request.prefix = Prefix(root=self.root, cached=cached, on_host={}, fingerprint=self._fingerprint)

@@ -33,6 +33,12 @@ def test_every_part_of_the_root_counts() -> None:
     assert all(len(root) == HASH_BYTES for root in roots)
 
 
+def test_of_a_secret_64_bytes_count() -> None:
+    roots = [root_hash(model_digest="m", kv_fingerprint="f", key=b"k" * 63 + end) for end in (b"", b"k", b"l", b"kxyz")]
+    assert roots[3] == roots[1]
+    assert len(set(roots)) == 3
+
+
 @given(TOKENS, st.sampled_from([16, 32]))
 def test_a_chain_covers_full_blocks_and_a_prefix_has_a_prefix_of_it(tokens: list[int], block_size: int) -> None:
     hashes = chain(ROOT, tokens, block_size)

@@ -47,6 +47,39 @@ def test_a_full_router_refuses_and_says_when_a_place_came_free_the_last_times() 
         Admission(0)
 
 
+def test_the_smallest_router_takes_one_and_a_tenant_as_many_as_both_bounds_allow() -> None:
+    one = Admission(1)
+    one.enter(0.0)
+    assert refusal(one.enter, 0.0).reason is Reason.ROUTER_FULL
+    most = {n: Admission(MAX).most(Tenant(name="a", max_concurrent=n)) for n in (0, 2, MAX, MAX + 1)}
+    assert most == {0: MAX, 2: 2, MAX: MAX, MAX + 1: MAX}
+
+
+def test_the_time_while_places_are_free_is_nobodys_wait() -> None:
+    admission = Admission(2)
+    admission.enter(0.0)
+    admission.enter(4.0)
+    admission.leave(15.0)  # 11 s after it was full: the mean goes from 1 s to 2 s
+    admission.enter(100.0)
+    assert refusal(admission.enter, 100.0).retry_after_s == 2.0
+    assert refusal(admission.enter, 105.0).retry_after_s == 5.0
+
+
+def test_each_interval_moves_the_mean_by_a_tenth() -> None:
+    rate = DrainRate()
+    assert rate.retry_after_s(10, 1000.0) == 10.0  # a guess
+    rate.full(0.0)
+    rate.full(3.0)  # it has been since 0
+    rate.freed(6.0, is_full=True)
+    rate.freed(6.5, is_full=False)
+    assert rate.retry_after_s(10, 1000.0) == pytest.approx(10 * (0.9 * 1.5 + 0.1 * 0.5))
+    assert rate.retry_after_s(0, 1000.0) == 1.0
+    quick = DrainRate()
+    quick.full(0.0)
+    quick.freed(0.5, is_full=False)
+    assert quick.retry_after_s(10, 0.5) == pytest.approx(9.5)
+
+
 def test_an_idle_hour_says_nothing_of_the_rate_and_a_silence_counts() -> None:
     rate = DrainRate()
     for at_s in range(100):
@@ -68,6 +101,44 @@ def test_a_tenant_has_so_many_requests_and_others_are_not_touched() -> None:
     admission.leave(1.0, two)
     admission.enter(1.0, two)
     assert admission.active == 3
+
+
+def test_a_tenant_is_told_when_its_own_requests_came_to_an_end() -> None:
+    limits, two = TenantLimits(), TENANTS[1]
+    assert limits.active(two) == 0
+    limits.enter(two, 0.0)
+    limits.enter(two, 4.0)
+    limits.leave(two, 15.0)  # 11 s after it had as many as it may
+    limits.leave(two, 16.0)
+    limits.enter(two, 90.0)
+    limits.enter(two, 100.0)
+    assert refusal(limits.enter, two, 100.0).retry_after_s == 2.0
+    assert refusal(limits.enter, two, 105.0).retry_after_s == 5.0
+    assert limits.active(two) == 2
+
+
+def test_a_tenant_may_have_a_single_request_and_half_a_token_a_second() -> None:
+    limits, one = TenantLimits(), Tenant(name="one", max_concurrent=1, tokens_per_s=0.5, burst_tokens=2)
+    limits.enter(one, 0.0)
+    assert refusal(limits.enter, one, 0.0).reason is Reason.TENANT_CONCURRENCY
+    limits.charge(one, 2, 0.0)
+    assert refusal(limits.charge, one, 1, 0.0).retry_after_s == 2.0
+
+
+def test_without_a_burst_a_tenant_has_the_tokens_of_a_second() -> None:
+    limits, tenant = TenantLimits(), Tenant(name="a", tokens_per_s=10.0)
+    limits.charge(tenant, 5, 0.0)
+    limits.charge(tenant, 5, 0.0)
+    refusal(limits.charge, tenant, 1, 0.0)
+
+
+def test_what_an_answer_took_or_did_not_take_is_settled_with_its_tenant() -> None:
+    admission, slow = Admission(MAX), TENANTS[2]
+    admission.charge(100, 0.0, slow)
+    admission.settle(49, 0.0, slow)  # 49 owed, and one to pay: 5 s
+    assert refusal(admission.enter, 0.0, slow).retry_after_s == 5.0
+    admission.settle(-60, 0.0, slow)
+    admission.enter(0.0, slow)
 
 
 def test_tokens_are_refused_until_the_bucket_has_them_and_no_longer() -> None:
@@ -95,6 +166,34 @@ def test_accounts_that_hold_nothing_are_forgotten() -> None:
             limits.leave(tenant, float(i))
     assert limits.num_accounts <= SWEEP_AT + 3 * SWEEP_AT // 100 + 1
     assert limits.active(Tenant(name="0")) == 1
+
+
+def test_who_is_in_or_in_debt_is_remembered_and_others_until_there_are_twice_as_many() -> None:
+    limits = TenantLimits()
+    names = iter(range(10**6))
+
+    def more(times: int, now_s: float) -> None:
+        """Let new tenants, with and without a bucket, come and go."""
+        for number in range(times):
+            each = Tenant(name=f"t{next(names)}", tokens_per_s=number % 2)
+            limits.enter(each, now_s)
+            limits.leave(each, now_s)
+
+    owing = Tenant(name="owing", tokens_per_s=1.0)
+    limits.settle(owing, 1000, 0.0)
+    more(SWEEP_AT - 1, 0.0)
+    assert limits.num_accounts == SWEEP_AT
+    busy = [Tenant(name=f"busy {number}") for number in range(SWEEP_AT)]
+    limits.enter(busy[0], 0.0)
+    assert limits.num_accounts == 2  # one that owes and one that is in
+    refusal(limits.enter, owing, 0.0)
+    for each in busy[1:]:
+        limits.enter(each, 0.0)
+    assert limits.num_accounts == SWEEP_AT + 1
+    more(SWEEP_AT - 1, 0.0)  # none was idle when it was looked: the next time is with twice as many
+    assert limits.num_accounts == 2 * SWEEP_AT
+    more(1, 2000.0)  # when the debt is paid: the busy ones, and it
+    assert limits.num_accounts == SWEEP_AT + 1
 
 
 class AdmissionMachine(RuleBasedStateMachine):

@@ -43,6 +43,57 @@ def test_prompts_that_never_repeat_raise_none_and_cost_bounded_memory() -> None:
     assert len(watch._seen) == MAX_BEGINNINGS
 
 
+def test_beginnings_that_come_again_are_remembered_longest() -> None:
+    watch = HitWatch()
+    for i in range(MAX_BEGINNINGS):
+        look(watch, 0.0, tokens=i)
+    look(watch, 1000.0, tokens=0)
+    look(watch, 1000.0, tokens=MAX_BEGINNINGS)  # for which 1 is forgotten, and not 0
+    look(watch, 2000.0, tokens=0)
+    look(watch, 2000.0, tokens=MAX_BEGINNINGS)
+    assert watch.repeats == 3
+    look(watch, 2000.0, tokens=1)
+    assert watch.repeats == 3
+
+
+def test_what_is_found_is_no_repeat_in_vain() -> None:
+    watch = HitWatch()
+    look(watch, 0.0)
+    look(watch, 1000.0, hit=True)
+    assert watch.repeats == 0
+    look(watch, SETTLED_S, tokens=2)
+    look(watch, 2 * SETTLED_S - 0.1, tokens=2)
+    assert watch.repeats == 0
+    look(watch, 2 * SETTLED_S, tokens=2)
+    assert watch.repeats == 1
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "salted", "cause"),
+    [
+        (MANY // 2 + 1, 0, Cause.NO_ANSWER),
+        (MANY // 2, 0, Cause.NOTHING_PUBLISHED),
+        (0, MANY // 2 + 1, Cause.SALT),
+        (0, MANY // 2, Cause.NOTHING_PUBLISHED),
+        (MANY // 2 + 1, MANY, Cause.NO_ANSWER),
+    ],
+)
+def test_a_cause_has_to_be_that_of_more_than_half(unanswered: int, salted: int, cause: Cause) -> None:
+    watch = HitWatch()
+    look(watch, 0.0)
+    for i in range(MANY):
+        look(watch, SETTLED_S, first=b"g" if i < salted else b"f", answered=i >= unanswered)
+    alarm = watch.alarm(WELL)
+    assert alarm is not None
+    assert (alarm.repeats, alarm.cause) == (MANY, cause)
+
+
+def test_three_pods_that_do_not_fit_are_named() -> None:
+    alarm = repeated().alarm(Evidence(refused={f"d{i}": f"why {i}" for i in (3, 1, 0, 2)}, blocks_cached=0))
+    assert alarm is not None
+    assert alarm.text.endswith("d0: why 0; d1: why 1; d2: why 2")
+
+
 def test_prompts_that_come_before_the_first_can_be_there_do_not_count() -> None:
     watch = HitWatch()
     for _ in range(2 * MANY):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,13 @@ def test_a_member_is_a_small_number_and_says_whose_it_is(index_id: int, tier: in
     assert index_id_of(name) == index_id
 
 
+def test_numbers_below_2_to_the_31_are_names_of_pods_in_two_tiers() -> None:
+    assert {index_id_of(b"%d" % number) for number in (2**31 - 2, 2**31 - 1)} == {2**30 - 1}
+    assert index_id_of(b"9" * 10_000) is None
+    with pytest.raises(ValueError, match="tier"):
+        member(1, 2)
+
+
 def test_what_is_no_member_is_nobodys() -> None:
     for name in (b"", b"0", b"1", b"d0@1", b"-4", b"4.0", b" 4", b"9" * 40, str(2**31).encode(), "²".encode()):
         assert index_id_of(name) is None
@@ -37,7 +45,7 @@ def test_what_is_no_member_is_nobodys() -> None:
 @given(num_tokens=st.integers(0, 60_000))
 def test_probes_are_indexed_few_and_reach_the_end(num_tokens: int) -> None:
     all_hashes = [BlockHash(i.to_bytes(16, "little")) for i in range(num_tokens // B)]
-    asked = probes(all_hashes, num_tokens, B)
+    asked = probes(all_hashes)
     depths = [probe.depth for probe in asked]
     assert depths == sorted(set(depths))
     assert len(asked) <= MAX_PROBES
@@ -52,7 +60,7 @@ def test_what_is_held_is_matched_to_the_stride_and_never_beyond_what_may_hit(
 ) -> None:
     chain_ = hashes(num_tokens)
     there = {h for depth, h in enumerate(chain_[:cached_blocks]) if is_indexed(depth)}
-    asked = probes(chain_, num_tokens, B)
+    asked = probes(chain_)
     found = held(asked, [[D1] if p.block_hash in there else [] for p in asked], LIVE, num_tokens, B)
     strides = min(cached_blocks, len(chain_)) // INDEX_STRIDE
     want = min(strides * INDEX_STRIDE * B, (num_tokens - 1) // B * B)
@@ -66,7 +74,7 @@ NAMES = [*LIVE, STRANGER, b"garbage"]
 @given(answers=st.lists(st.lists(st.sampled_from(NAMES), unique=True, max_size=6), max_size=8))
 def test_whatever_is_answered_each_pod_has_the_prefix_that_it_names_without_a_gap(answers: list[list[bytes]]) -> None:
     num_tokens = len(answers) * INDEX_STRIDE * B + 5
-    asked = probes(hashes(num_tokens), num_tokens, B)
+    asked = probes(hashes(num_tokens))
     found = held(asked, answers, LIVE, num_tokens, B)
     for index_id in range(1, 5):
         names = (member(index_id, 0), member(index_id, 1))
@@ -82,8 +90,13 @@ def test_whatever_is_answered_each_pod_has_the_prefix_that_it_names_without_a_ga
     assert list(found.unknown) == [entry for entry in unknown if entry[1] not in LIVE]
 
 
+def test_each_key_that_is_asked_has_an_answer() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        held(probes(hashes(400)), [[D1]], LIVE, 400, B)
+
+
 def test_strangers_say_nothing() -> None:
-    asked = probes(hashes(400), 400, B)
+    asked = probes(hashes(400))
     answers: list[Members] = [[D2, STRANGER, b"nonsense"], [D1, D2], [D2]]
     found = held(asked, answers, LIVE, 400, B)
     assert found.tokens == {"d2": 384}  # d1 misses the shallow block, so what it says of deeper ones is wrong
@@ -91,7 +104,7 @@ def test_strangers_say_nothing() -> None:
 
 
 def test_what_left_the_pool_for_host_memory_is_still_held() -> None:
-    asked = probes(hashes(400), 400, B)
+    asked = probes(hashes(400))
     answers: list[Members] = [[D1, D2_HOST], [D1_HOST, D2], [D1_HOST]]
     found = held(asked, answers, LIVE, 400, B)
     assert found.tokens == {"d1": 384, "d2": 256}
@@ -115,4 +128,8 @@ def test_any_number_of_strangers_takes_bounded_memory_and_spares_the_known() -> 
     for index_id in range(2, 2 + 3 * MAX_STRANGERS):
         strangers.stale([(key, member(index_id, 0))], {1}, 0.0)
     assert len(strangers._met_s) <= MAX_STRANGERS
+    newest = (key, member(1 + 3 * MAX_STRANGERS, 0))
+    first_left = (key, member(2 + 2 * MAX_STRANGERS, 0))
+    assert strangers.stale([newest], {1}, 0.0) == []  # met again: nobody has to be forgotten for it
+    assert strangers.stale([first_left, newest], {1}, 0.5) == [first_left, newest]
     assert strangers.stale([(key, member(1, 0))], {1}, 100.0) == []

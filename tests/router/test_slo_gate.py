@@ -13,9 +13,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pagewire.core.clock import ManualClock
 from pagewire.router.prediction import Prediction
 from pagewire.router.refusals import Reason, Refused
-from pagewire.router.slo_gate import MEMORY_S, PROBE_EVERY, PROBE_S, SAMPLES, VIOLATORS, Forecast, SloGate
+from pagewire.router.slo_gate import (
+    BIAS,
+    LEAST_NEAR,
+    MEMORY_S,
+    MOST_MARGIN,
+    PROBE_EVERY,
+    PROBE_S,
+    SAMPLES,
+    VIOLATORS,
+    Forecast,
+    SloGate,
+    SloJudge,
+)
 
 LIMIT_S = 5.0
 
@@ -194,6 +207,197 @@ def test_each_objective_has_a_judge_and_a_refusal_names_it() -> None:
     assert raised.value.reason is Reason.SLO_TPOT
     gate_.admit(Prediction(prefill_s=1.0, gap_s=0.5, tpot_s=0.05), received_s=now_s, now_s=now_s)
     assert not gate_.judges["tpot"].is_active(now_s + MEMORY_S + 2.0)
+
+
+def taught(
+    *, right: int = VIOLATORS, wrong: int = 0, predicted_s: float = 2 * LIMIT_S, actual_s: float = 2 * LIMIT_S
+) -> SloJudge:
+    """Return a judge that predicted so many misses, all at 0: those that were, and those that took far less."""
+    judge = SloJudge(LIMIT_S)
+    for number in range(right + wrong):
+        judge.learn(predicted_s, actual_s if number < right else LIMIT_S / 2, 0.0)
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "is_active"),
+    [
+        (VIOLATORS - 1, 0, False),
+        (VIOLATORS, 0, True),
+        (9 * VIOLATORS // 10, VIOLATORS // 10, True),
+        (9 * VIOLATORS // 10 - 1, VIOLATORS // 10 + 1, False),
+    ],
+)
+def test_it_refuses_once_nine_of_ten_that_it_called_late_were_late(right: int, wrong: int, is_active: bool) -> None:
+    assert taught(right=right, wrong=wrong).is_active(0.0) is is_active
+
+
+@pytest.mark.parametrize(("actual_s", "is_right"), [(LIMIT_S, True), (0.75 * LIMIT_S, True), (0.7 * LIMIT_S, False)])
+def test_whoever_was_in_time_was_rightly_called_late_unless_it_took_less_than_half_of_that(
+    actual_s: float, is_right: bool
+) -> None:
+    judge = SloJudge(LIMIT_S)
+    for _ in range(VIOLATORS):
+        judge.learn(1.5 * LIMIT_S, actual_s, 0.0)
+        for _ in range(2):
+            judge.learn(LIMIT_S / 100, LIMIT_S / 100, 0.0)  # most predictions are right
+    assert judge.is_active(0.0) is is_right
+
+
+@pytest.mark.parametrize(
+    ("took", "is_active"),
+    [(1.0, True), (1.01 / BIAS, True), (0.99 / BIAS, False), (0.99 * MOST_MARGIN, True), (1.01 * MOST_MARGIN, False)],
+)
+def test_it_refuses_only_while_it_errs_by_no_more_than_a_factor(took: float, is_active: bool) -> None:
+    assert taught(predicted_s=4 * LIMIT_S, actual_s=4 * LIMIT_S * took).is_active(0.0) is is_active
+
+
+def test_an_error_in_short_times_counts_as_one_in_long_times() -> None:
+    for limit_s in (0.01, 10.0):
+        judge = SloJudge(limit_s)
+        for _ in range(VIOLATORS):
+            judge.learn(5 * limit_s, 2.6 * limit_s, 0.0)
+        assert not judge.is_active(0.0)
+
+
+@pytest.mark.parametrize("took", [0.5, 1 / BIAS, 1.0, 2.0, MOST_MARGIN, 10.0])
+def test_a_prediction_is_too_near_by_what_others_near_the_objective_took(took: float) -> None:
+    judge = SloJudge(LIMIT_S)
+    for _ in range(LEAST_NEAR - 1):
+        judge.learn(LIMIT_S / 2, took * LIMIT_S / 2, 0.0)
+        judge.learn(LIMIT_S / 100, LIMIT_S / 100, 0.0)  # far below it: says nothing
+    assert judge.refuses_from_s == LIMIT_S
+    judge.learn(LIMIT_S / 2, took * LIMIT_S / 2, 0.0)
+    assert judge.refuses_from_s == pytest.approx(LIMIT_S / min(MOST_MARGIN, max(1 / BIAS, took)))
+
+
+def test_the_oldest_of_what_it_goes_by_is_not_too_old() -> None:
+    judge = SloJudge(LIMIT_S)
+    for at_s in range(VIOLATORS):
+        judge.learn(2 * LIMIT_S, 2 * LIMIT_S, float(at_s))
+    assert judge.is_active(MEMORY_S)
+    assert not judge.is_active(MEMORY_S + 0.1)
+
+
+def test_a_probe_is_due_after_so_long_and_after_so_many() -> None:
+    judge = SloJudge(LIMIT_S)
+    assert judge.is_probe_due(0.0)
+    judge.probed(0.0)
+    assert [judge.is_probe_due(at_s) for at_s in (0.0, PROBE_S - 0.1, PROBE_S)] == [False, False, True]
+    for number in range(1, PROBE_EVERY):
+        assert not judge.is_probe_due(0.0)
+        judge.refused()
+        assert judge.is_probe_due(0.0) is (number == PROBE_EVERY - 1)
+
+
+Arrivals = tuple[float, ...]  # when tokens came
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "longest", "learned"),
+    [
+        ((8.0,), 1, [("ttft", False)]),
+        ((8.0,), 5, [("ttft", False)]),  # all at once: nothing is known of the time between them
+        ((8.0, 8.5), 1, [("ttft", False), ("gap", False)]),  # one token each of two answers
+        ((8.0, 8.5), 2, [("ttft", False), ("gap", False), ("tpot", True)]),
+        ((8.0, 9.5), 16, [("ttft", False), ("gap", True), ("tpot", False)]),
+        ((10.0, 11.0, 19.0), 91, [("ttft", False), ("gap", False), ("tpot", False)]),  # each is just the objective
+        ((10.5, 10.6, 20.0), 3, [("ttft", True), ("gap", False), ("tpot", True)]),
+    ],
+)
+@pytest.mark.parametrize("predicted_miss", [False, True])
+def test_what_became_of_a_request_is_told_by_objective(
+    arrivals: Arrivals, longest: int, learned: list[tuple[str, bool]], predicted_miss: bool
+) -> None:
+    gate_, counts = gate(gap_s=1.0, tpot_s=0.1)
+    prediction = Prediction(prefill_s=50.0, gap_s=50.0, tpot_s=50.0) if predicted_miss else Prediction()
+    forecast = gate_.admit(prediction, received_s=5.0, now_s=5.0)
+    for at_s in arrivals:
+        forecast.tokens_came(at_s)
+    forecast.finished(longest, arrivals[-1])
+    forecast.given_up(50.0)  # after a token that says nothing
+    assert counts.outcomes == Counter((slo, predicted_miss, is_miss) for slo, is_miss in learned)
+
+
+def test_only_objectives_that_are_set_are_judged() -> None:
+    counts = Counts()
+    gate_ = SloGate(ttft_s=0.0, gap_s=0.5, tpot_s=0.0, may_refuse=True, tally=counts)
+    assert list(gate_.judges) == ["gap"]
+    forecast = gate_.admit(Prediction(prefill_s=50.0, tpot_s=50.0), received_s=0.0, now_s=0.0)
+    for at_s in (100.0, 100.4, 100.8):
+        forecast.tokens_came(at_s)
+    forecast.finished(3, 100.8)
+    gate_.admit(Prediction(), received_s=0.0, now_s=0.0).given_up(100.0)
+    assert counts.outcomes == Counter({("gap", False, False): 1})
+
+
+LATE = Prediction(queue_s=LIMIT_S, prefill_s=LIMIT_S, gap_s=1.0, tpot_s=1.0)
+
+
+def ready(*, may_refuse: bool = True, came_s: float = 0.0) -> tuple[SloGate, Counts]:
+    """Return a gate whose judges of TTFT and TPOT have learned, by requests of `came_s`, that `LATE` is right."""
+    gate_, counts = gate(may_refuse=may_refuse, tpot_s=0.1)
+    first_s = came_s + 2 * LIMIT_S
+    for _ in range(VIOLATORS):
+        forecast = gate_.admit(LATE, received_s=came_s, now_s=came_s)
+        forecast.tokens_came(first_s)
+        forecast.tokens_came(first_s + 1.0)
+        forecast.finished(2, first_s + 1.0)
+    return gate_, counts
+
+
+def refusal(gate_: SloGate, prediction: Prediction, *, now_s: float) -> Refused:
+    with pytest.raises(Refused) as raised:
+        gate_.admit(prediction, received_s=now_s, now_s=now_s)
+    return raised.value
+
+
+@pytest.mark.parametrize("may_refuse", [False, True])
+def test_it_says_of_each_objective_whether_it_refuses(may_refuse: bool) -> None:
+    gate_, _ = ready(may_refuse=may_refuse)
+    clock = ManualClock()
+    assert {slo: gate_.is_active(slo, clock) for slo in gate_.judges} == {"ttft": may_refuse, "tpot": may_refuse}
+    assert [fresh.is_active("ttft", clock) for fresh, _ in [gate()]] == [False]
+
+
+def test_who_would_miss_two_objectives_passes_when_both_want_to_know() -> None:
+    gate_, counts = ready()
+    gate_.admit(Prediction(tpot_s=1.0), received_s=0.0, now_s=0.0)  # a probe of TPOT alone
+    assert counts.probes == {"tpot": 1}
+    assert refusal(gate_, LATE, now_s=0.0).reason is Reason.SLO_TTFT  # the first of the two
+    gate_.admit(Prediction(prefill_s=2 * LIMIT_S), received_s=0.0, now_s=0.0)
+    assert counts.probes == {"tpot": 1, "ttft": 1}
+    gate_.admit(LATE, received_s=PROBE_S, now_s=PROBE_S)
+    assert counts.probes == {"tpot": 2, "ttft": 2}
+
+
+@pytest.mark.parametrize(
+    ("prediction", "retry_after_s"),
+    [
+        (Prediction(queue_s=20.0, prefill_s=1.0), 21.0 - LIMIT_S),  # when the queue will be short enough
+        (Prediction(queue_s=3.0, prefill_s=20.0), 3.0),  # when it will be empty: its own work is no shorter later
+        (Prediction(queue_s=20.0, tpot_s=1.0), 20.0 - LIMIT_S),
+        (Prediction(queue_s=4.0, tpot_s=1.0), 1.0),  # nothing is known of when others end
+    ],
+)
+def test_who_is_refused_is_told_when_the_queue_will_let_it_meet_its_objective(
+    prediction: Prediction, retry_after_s: float
+) -> None:
+    gate_, _ = ready()
+    gate_.admit(LATE, received_s=0.0, now_s=0.0)  # the probe of both
+    assert refusal(gate_, prediction, now_s=0.0).retry_after_s == retry_after_s
+
+
+def test_requests_that_are_given_up_teach_what_they_waited() -> None:
+    gate_, counts = gate()
+    slow = Prediction(prefill_s=2 * LIMIT_S)
+    for _ in range(VIOLATORS):
+        gate_.admit(slow, received_s=1000.0, now_s=1000.0).given_up(1000.0 + LIMIT_S)  # just in time
+    assert not counts.outcomes
+    for _ in range(VIOLATORS):
+        gate_.admit(slow, received_s=1000.0, now_s=1000.0).given_up(1000.0 + 2 * LIMIT_S)
+    assert gate_.judges["ttft"].is_active(1000.0 + 2 * LIMIT_S)
+    assert not gate_.judges["ttft"].is_active(1000.0 + 2 * LIMIT_S + MEMORY_S + 1.0)
 
 
 def test_who_gives_up_before_its_objective_says_nothing_and_after_it_is_a_miss() -> None:

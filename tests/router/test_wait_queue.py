@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pagewire.core.load import Load
 from pagewire.core.sequence_spec import MAX_PRIORITY
+from pagewire.engine import scheduling_policy
 from pagewire.router.kv_room import KvNeed, KvRoom
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.wait_queue import S_PER_PRIORITY, SPAN_S, Waiter, WaitQueue
@@ -79,6 +80,41 @@ def test_what_is_told_follows_from_how_fast_the_queue_was_served() -> None:
     for i in range(90):
         queue.leave(waiters[i], 3.0 * (i + 1), is_served=True)
     assert queue.retry_after_s(270.0) == pytest.approx(33.0, rel=0.05)
+
+
+def test_a_queue_that_is_full_of_those_that_stream_refuses() -> None:
+    queue: WaitQueue[str] = WaitQueue(1)
+    queue.join("streams", arrived_s=9.0, priority=0, now_s=9.0, is_continued=True)
+    with pytest.raises(Refused):
+        queue.join("urgent", arrived_s=0.0, priority=-9, now_s=9.0)
+    assert list(queue) == ["streams"]
+
+
+def test_who_waits_is_told_of_the_silence_since_it_does() -> None:
+    queue: WaitQueue[str] = WaitQueue(9)
+    queue.join("a", arrived_s=0.0, priority=0, now_s=0.0)
+    queue.wait(5.0)
+    queue.wait(10.0)
+    assert queue.retry_after_s(20.0) == 2 * 15.0
+
+
+@pytest.mark.parametrize(("num_pods", "asked"), [(1, "abc"), (2, "abcd")])
+def test_behind_those_that_wait_for_all_pods_nobody_is_looked_at(num_pods: int, asked: str) -> None:
+    queue: WaitQueue[str] = WaitQueue(9)
+    for name in "abcde":
+        queue.join(name, arrived_s=0.0, priority=0, now_s=0.0)
+    looked: list[str] = []
+
+    def pods_of(name: str) -> dict[str, bool]:
+        looked.append(name)
+        return {"a": {}, "b": {}, "c": {"d0": False}}.get(name, {"d0": True, f"d{num_pods - 1}": False})
+
+    assert queue.next(pods_of, num_pods) is None
+    assert "".join(looked) == asked
+
+
+def test_a_step_of_priority_is_as_many_seconds_as_on_a_pod() -> None:
+    assert S_PER_PRIORITY == scheduling_policy.S_PER_PRIORITY
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -176,6 +212,85 @@ def test_the_need_is_what_sequences_that_share_full_blocks_hold_at_their_ends(pr
     assert need.blocks == len(blocks)
     assert need.prompt <= need.blocks
     assert need.without(1).blocks == max(0, need.prompt - 1) + need.answer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "n", "need"),
+    [
+        (B, 0, 3, (1, 0)),  # full blocks are shared
+        (B - 1, 0, 3, (3, 0)),
+        (B - 1, 1, 3, (3, 0)),
+        (B, 1, 3, (4, 0)),  # what the first token is written to is there from the beginning
+        (B, B, 3, (4, 0)),
+        (B, B + 1, 3, (4, 3)),
+        (2 * B + 5, 3 * B, 2, (4, 6)),
+    ],
+)
+def test_the_need_at_once_is_the_prompts_and_a_block_for_each_to_write_on(
+    prompt: int, answer: int, n: int, need: tuple[int, int]
+) -> None:
+    found = KvNeed.of(prompt_tokens=prompt, answer_tokens=answer, num_sequences=n, block_size=B)
+    assert (found.prompt, found.answer) == need
+
+
+def test_what_is_cached_is_not_needed_and_more_than_all_is_nothing() -> None:
+    need = KvNeed(prompt=3, answer=4)
+    left = [need.without(cached) for cached in (0, 1, 3, 9)]
+    assert [(each.prompt, each.answer) for each in left] == [(3, 4), (2, 4), (0, 4), (0, 4)]
+
+
+def test_before_a_pod_has_spoken_only_promises_count_and_they_leave_nothing_behind() -> None:
+    room = KvRoom()
+    assert room.blocks == 0
+    room.promise("a", KvNeed(prompt=2, answer=3), lambda: 0.0)
+    assert room.blocks == -5
+    assert room.has_room(10**9)
+    room.release("a")
+    assert room.blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "unseen"),
+    [
+        ([0.0], 10),
+        ([0.0, 0.0], 8),  # the second report shows the prompt
+        ([0.01], 8),  # an answer that has begun shows it too
+        ([0.5], 4),
+        ([0.99], 1),
+        ([1.0], 0),
+        ([1.5], 0),
+        ([-1.0], 10),
+    ],
+)
+def test_a_report_shows_what_is_written_and_the_second_one_the_prompt(shares: list[float], unseen: int) -> None:
+    room, told = KvRoom(), iter(shares)
+    room.promise("a", KvNeed(prompt=2, answer=8), lambda: next(told))
+    for _ in shares:
+        room.report(Load(blocks_total=100, blocks_free=60, blocks_cached=30, blocks_reserved=20))
+    assert room.blocks == 60 + 30 - 20 - unseen
+    room.release("a")
+    assert room.blocks == 70 - unseen + 10  # what the report shows of it comes back too
+
+
+@pytest.mark.parametrize(
+    ("load", "is_promised", "has_room"),
+    [
+        (Load(), True, True),  # nobody knows
+        (Load(blocks_total=1, blocks_free=1), True, False),
+        (Load(blocks_total=1), False, True),  # it does nothing
+        (Load(blocks_total=1, num_running=1), False, False),
+        (Load(blocks_total=1, num_waiting=1), False, False),
+        (Load(blocks_total=1, blocks_free=1, num_running=1), False, True),
+    ],
+)
+def test_a_block_may_be_promised_by_who_has_it_is_idle_or_unknown(
+    load: Load, is_promised: bool, has_room: bool
+) -> None:
+    room = KvRoom()
+    room.report(load)
+    if is_promised:
+        room.promise("a", KvNeed(prompt=1, answer=0), lambda: 0.0)
+    assert room.has_room(1) is has_room
 
 
 def test_a_promise_counts_until_reports_show_it() -> None:

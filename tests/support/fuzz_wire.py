@@ -299,7 +299,7 @@ REGISTRATION = Registration(
 )  # fmt: skip
 LIVE = {member(9, 0): ("d0", 0), member(9, 1): ("d0", 1)}
 HASHES = [bytes([number]) * 16 for number in range(24)]
-ASKED = probes(typing.cast(Any, HASHES), 24 * 16, 16)
+ASKED = probes(typing.cast(Any, HASHES))
 
 
 async def _replies(data: bytes, count: int) -> list[object]:

@@ -1,0 +1,46 @@
+"""What a tenant is allowed where nothing is said, and the tag under which pods know its share of their caches."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewire.core.cache_quota import MAX_TAG_BYTES
+from pagewire.router.tenant_limits import TenantLimits
+from pagewire.router.tenants import ANONYMOUS, OPERATOR, Tenant
+
+
+def test_who_has_no_limits_may_have_any_number_of_requests_and_tokens() -> None:
+    limits = TenantLimits()
+    for tenant in (ANONYMOUS, Tenant(name="a", burst_tokens=1)):
+        for _ in range(1000):
+            limits.enter(tenant, 0.0)
+            limits.charge(tenant, 10**6, 0.0)
+        assert tenant.cache_quota is None
+
+
+def test_a_rate_alone_is_also_the_burst() -> None:
+    assert Tenant(name="a", tokens_per_s=10.0).burst_tokens == 0
+
+
+def test_the_operator_alone_may_see_the_whole_cluster() -> None:
+    assert [each.is_operator for each in (ANONYMOUS, Tenant(name="a"), OPERATOR)] == [False, False, True]
+
+
+def test_every_router_has_the_same_tag_for_a_salt_and_it_tells_nothing_of_it() -> None:
+    quota = Tenant(name="a", salt="secret", cache_share=0.25).cache_quota
+    assert quota is not None
+    assert quota.share == 0.25
+    assert quota.tag.hex() == "e056e07f3080ac2ab255fea6041578f6"  # pods go by it, whichever router sends the request
+    assert len(quota.tag) <= MAX_TAG_BYTES
+
+
+@pytest.mark.parametrize("salt", ["", "other", "\ud800"])
+def test_the_tag_follows_from_the_salt_alone(salt: str) -> None:
+    one, same = (
+        Tenant(name=name, salt=salt, cache_share=share).cache_quota for name, share in (("a", 0.1), ("b", 0.2))
+    )
+    other = Tenant(name="a", salt="secret", cache_share=0.1).cache_quota
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one.tag == same.tag != other.tag
