@@ -15,6 +15,7 @@ from pagewire.core.sequence_spec import Branch, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine import progress, reservation
 from pagewire.engine.beam_search import Candidates
+from pagewire.engine.group import Group
 from pagewire.engine.progress import Progress
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.step import Computed
@@ -92,6 +93,13 @@ def test_scores_of_a_prompt_are_said_as_they_come() -> None:
     assert scheduler.sequences["r"].num_scored == 7
 
 
+def test_scores_stand_behind_what_was_out_in_the_sequence_that_they_are_of() -> None:
+    scheduler = small_scheduler()
+    scheduler.add(spec("r", range(8), greedy(9, prompt_logprobs=0), output=(8, 9), index=3))
+    first = scored(1, 2, 3, 4, 5, 6)
+    assert step(scheduler, r=Computed(prompt_logprobs=first)).records == (said(2, index=3, prompt_logprobs=first),)
+
+
 def test_those_that_fork_say_their_own_and_end_together() -> None:
     scheduler = small_scheduler(eos_token_ids=frozenset({9}))
     scheduler.add(spec("r", range(5), greedy(2, ignore_eos=False), branches=branches(3)))
@@ -115,6 +123,10 @@ def test_computing_again_after_a_preemption_counts_and_a_decode_does_not() -> No
     scheduler._preempt(scheduler.running[0])
     stepped(scheduler, 1)
     assert group.computed_tokens == 6, "the first 4 were cached; behind them 1 had come with the request"
+
+
+def test_a_request_that_never_ran_ends_with_nothing_cached() -> None:
+    assert progress.end_of(Group(request_id="r")) == ended(0)
 
 
 def test_layers_are_told_of_before_their_grant_is_done() -> None:
@@ -316,6 +328,17 @@ def test_places_go_to_the_first_beam_that_is_left() -> None:
     beam_step(scheduler, heard(), heard((3, -0.1)))
     assert outputs(scheduler) == {1: [6, 3]}
     assert [each.unforked for each in scheduler.running] == [(Branch(index=0),)]
+
+
+def test_places_move_to_a_beam_that_comes_before_the_one_that_kept_them() -> None:
+    scheduler = searching(width=3, max_tokens=8)
+    beam_step(scheduler, heard((5, -1.0), (6, -2.0)))
+    beam_step(scheduler, heard(), heard((3, -0.1)))
+    assert [each.unforked for each in scheduler.running] == [(Branch(index=0), Branch(index=2))]
+    beam_step(scheduler, heard((1, -0.1), (2, -0.2)))
+    assert outputs(scheduler) == {0: [6, 3, 2], 1: [6, 3, 1]}
+    beam_step(scheduler, heard((1, -0.1)), heard((2, -0.2)))
+    assert {each.index: each.unforked for each in scheduler.running} == {0: (Branch(index=2),), 1: ()}
 
 
 def test_a_search_without_any_token_is_the_callers_fault() -> None:

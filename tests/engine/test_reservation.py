@@ -52,13 +52,15 @@ def test_what_is_promised_is_what_the_request_needs(asked: SequenceSpec, role: R
     assert (sequence.num_computed, sequence.group.cached_tokens) == (0, 0)
 
 
-@pytest.mark.parametrize(("changes", "field"), [({}, "prompt"), ({"branches": branches(2)}, "n")])
-def test_what_can_never_fit_is_refused(changes: dict[str, Any], field: str) -> None:
-    scheduler = small_scheduler(6 if changes else 5)
-    reservation.reserve(scheduler, request(16, **changes))
-    scheduler = small_scheduler(5 if changes else 4)
+@pytest.mark.parametrize(
+    ("length", "changes", "needed", "field"),
+    [(16, {}, 5, "prompt"), (14, {}, 5, "prompt"), (16, {"branches": branches(2)}, 6, "n")],
+)
+def test_what_can_never_fit_is_refused(length: int, changes: dict[str, Any], needed: int, field: str) -> None:
+    reservation.reserve(small_scheduler(needed), request(length, **changes))
+    scheduler = small_scheduler(needed - 1)
     with pytest.raises(InvalidRequest) as caught:
-        reservation.reserve(scheduler, request(16, **changes))
+        reservation.reserve(scheduler, request(length, **changes))
     assert caught.value.field == field
     assert not scheduler.sequences
 
@@ -163,11 +165,12 @@ def test_blocks_are_bound_as_they_are_asked_for_and_never_more_than_promised() -
 def test_only_who_is_reserved_is_bound_kept_and_joined() -> None:
     scheduler = small_scheduler(20)
     scheduler.add(spec("r", range(14), greedy(20)))
+    stepped(scheduler)
     for name in ("r", "nobody"):
         assert reservation.bind(scheduler, name, 1) == ()
         assert reservation.keep(scheduler, Keep(request_id=name, num_computed=4)) is None
         assert reservation.join(scheduler, Join(request_id=name, num_computed=0, output=())) is None
-    assert (scheduler.sequences["r"].block_table, scheduler.sequences["r"].num_computed) == ([], 0)
+    assert (len(scheduler.sequences["r"].block_table), scheduler.sequences["r"].num_computed) == (4, 6)
 
 
 def test_what_is_kept_lies_in_bound_blocks_and_never_shrinks() -> None:
@@ -224,6 +227,7 @@ def test_a_join_brings_tokens_and_blocks_for_them() -> None:
     message = Join(request_id="r", num_computed=8, output=(1, 2, 3), index=2)
     assert reservation.join(scheduler, message) is sequence
     assert (sequence.output, sequence.index, len(sequence.block_table)) == ([1, 2, 3], 2, 5)
+    assert sequence.group.fetched_tokens == 8
     assert granted(scheduler)[0].tokens == (*range(8, 14),)
 
 

@@ -127,10 +127,12 @@ def test_a_search_is_bounded_by_the_answer_and_the_model() -> None:
 
 def test_what_is_removed_is_forgotten_wherever_it_was() -> None:
     scheduler = small_scheduler()
-    running, decoding = add(scheduler, "r", 9), add(scheduler, "s", 3, branches=branches(2))
+    add(scheduler, "r", 9)
+    decoding = add(scheduler, "s", 3, branches=branches(2))
     stepped(scheduler)
     later, waiting = joined(scheduler, "j", 5, 5), add(scheduler, "w", 9)
     reservation.reserve(scheduler, asked("k", 9))
+    promised = scheduler.sequences["k"]
     assert (names(scheduler.running), scheduler.joined, scheduler.waiting) == (
         ["r", "s", "s\x1f1"], [later], [waiting],
     )  # fmt: skip
@@ -146,7 +148,7 @@ def test_what_is_removed_is_forgotten_wherever_it_was() -> None:
     assert list(scheduler.groups) == ["s"]
     assert scheduler.remove_request("s") is True
     assert (scheduler.groups, scheduler.pool.num_held) == ({}, 0)
-    assert running.promised == 0
+    assert promised.promised == 0
 
 
 # ----------------------------------------------------------------------------------------------------- the step's tokens
@@ -172,7 +174,7 @@ def test_prompts_have_no_more_than_they_may_and_decodes_go_on() -> None:
     add(scheduler, "a", 3)
     stepped(scheduler)
     add(scheduler, "b", 6)
-    add(scheduler, "c", 6)
+    last = add(scheduler, "c", 6)
     for most, expected in (
         (4, [("a", 3, 1), ("b", 0, 4)]),
         (1, [("a", 4, 1), ("b", 4, 1)]),
@@ -181,6 +183,7 @@ def test_prompts_have_no_more_than_they_may_and_decodes_go_on() -> None:
     ):
         grants = granted(scheduler, most)
         assert [(each.request_id, each.start, len(each.tokens)) for each in grants] == expected
+        assert (last.state is State.RUNNING) is bool(last.block_table) is (len(expected) == 3)
         commit(scheduler, grants)
 
 
@@ -238,7 +241,7 @@ def test_the_last_chunk_of_what_hands_off_is_sealed() -> None:
         seals += [each.seal for each in grants]
         commit(scheduler, grants)
     assert seals == [False, True]
-    assert granted(scheduler) == []
+    assert (granted(scheduler), scheduler.running, scheduler.sequences["a"].state) == ([], [], State.HANDED_OFF)
     decode = small_scheduler()
     add(decode, "a", 3)
     assert [each.seal for each in granted(decode)] == [False]
@@ -281,6 +284,14 @@ def test_a_place_goes_to_the_first_in_rank_of_those_that_wait_and_that_joined(
     add(scheduler, "w", 3, now_s=waits_s)
     joined(scheduler, "j", 5, 5, now_s=joins_s)
     assert [[each[0] for each in step] for step in stepped(scheduler, 2)] == [[first], [first]]
+
+
+def test_of_those_that_joined_the_first_is_compared_with_who_waits() -> None:
+    scheduler = small_scheduler(max_num_seqs=1)
+    add(scheduler, "w", 3, now_s=2.0)
+    for name, now_s in (("i", 1.0), ("j", 3.0)):
+        joined(scheduler, name, 5, 5, now_s=now_s)
+    assert stepped(scheduler) == [[("i", 5, 1)]]
 
 
 def test_who_joined_decodes_beside_prompts_and_computes_what_did_not_land() -> None:
@@ -402,10 +413,12 @@ def test_who_lacked_blocks_and_has_them_holds_up_nobody() -> None:
     first, small = add(scheduler, "w", 20, now_s=1.0), add(scheduler, "x", 3, now_s=3.0)
     assert stepped(scheduler) == [[]]
     assert not scheduler.may_take_blocks(small)
+    scheduler.remove(small)
     hold.release(scheduler, "hold 0")
-    assert stepped(scheduler) == [[("w", 0, 6), ("x", 0, 3)]]
-    assert scheduler.may_take_blocks(small)
+    assert stepped(scheduler) == [[("w", 0, 6)]]
     assert first.state is State.RUNNING
+    assert scheduler.may_take_blocks(add(scheduler, "x", 3, now_s=3.0))
+    assert stepped(scheduler) == [[("w", 6, 6), ("x", 0, 3)]]
 
 
 def test_counts_are_of_first_admissions() -> None:
@@ -447,7 +460,7 @@ def test_the_last_gives_its_blocks_to_the_first_and_nobody_starts_in_that_step()
     assert (names(scheduler.running), names(scheduler.waiting)) == (["a"], ["c", "b"])
     assert (last.state, last.num_computed, last.num_registered, last.block_table) == (State.WAITING, 0, 0, [])
     assert (scheduler.num_preemptions, scheduler.num_swaps, scheduler.preempted) == (1, 0, ["b"])
-    assert not scheduler.may_take_blocks(last)
+    assert not scheduler.may_take_blocks(add(scheduler, "d", 3, now_s=1.5)), "it comes behind one that waits"
     assert first.num_computed == 5
 
 
@@ -519,12 +532,27 @@ def test_a_request_is_preempted_whole_for_another_and_by_ones_for_itself() -> No
     assert stepped(scheduler) == [[("a", 4, 1)]]
     assert names(scheduler.waiting) == ["n", "n\x1f1"]
     assert scheduler.preempted == ["n", "n"]
+    scheduler = small_scheduler(12)
+    add(scheduler, "a", 2, now_s=1.0)
+    add(scheduler, "n", 5, now_s=2.0, branches=branches(2))
+    stepped(scheduler, 3)
+    occupy(scheduler, scheduler.pool.num_available)
+    assert stepped(scheduler) == [[("a", 4, 1)]], "what one of them has would be enough"
     alone = small_scheduler(12)
     add(alone, "n", 3, branches=branches(3))
     stepped(alone)
     occupy(alone, alone.pool.num_available - 1)
     assert stepped(alone) == [[("n", 3, 1), ("n\x1f1", 3, 1)]]
     assert (names(alone.waiting), alone.preempted) == (["n\x1f2"], ["n"])
+
+
+def test_what_is_removed_leaves_what_it_cached_to_host_memory() -> None:
+    scheduler = small_scheduler(6, num_slots=6)
+    sequence = add(scheduler, "a", 4)
+    stepped(scheduler)
+    scheduler.remove(sequence)
+    occupy(scheduler, scheduler.pool.num_available)
+    assert scheduler.pool.host.num_parked == 1
 
 
 def test_who_joined_gives_way_too() -> None:
@@ -578,6 +606,21 @@ def test_a_copy_needs_a_block_and_a_further_one_is_counted_with_it() -> None:
         stepped(scheduler)
         occupy(scheduler, scheduler.pool.num_available - num_free)
         assert [each[0] for each in stepped(scheduler)[0]] == going
+
+
+def test_blocks_that_it_has_for_later_do_not_make_up_for_the_copy() -> None:
+    """Of 18 tokens 9 are computed: it has blocks for all, and needs one more to write behind what both have."""
+    scheduler = small_scheduler()
+    begun = (Branch(index=1, output=(5,)),)
+    reservation.reserve(scheduler, asked("n", 9, output=(4,), branches=begun))
+    reservation.bind(scheduler, "n", 3)
+    reservation.join(scheduler, Join(request_id="n", num_computed=9, output=(4,) * 5, branches=begun))
+    for each in "xy":
+        scheduler.sequences["n"].output += [4, 4]
+        scheduler.sequences["n"].block_table += scheduler.pool.allocate(1) if each == "x" else []
+    occupy(scheduler, scheduler.pool.num_available)
+    assert stepped(scheduler) == [[("n", 9, 6)]]
+    assert names(scheduler.waiting) == ["n\x1f1"]
 
 
 def test_those_that_have_begun_fork_where_all_of_the_prompt_landed_and_else_wait_for_it() -> None:
@@ -636,6 +679,10 @@ def test_what_runs_and_waits_is_counted_in_tokens() -> None:
     stepped(crowd)
     joined(crowd, "j", 5, 5)
     assert crowd.decodes_ahead() == (StepShape(decodes=1, attended=4), 0)
+    prompt = small_scheduler()
+    add(prompt, "a", 8)
+    stepped(prompt)
+    assert prompt.decodes_ahead() == (StepShape(decodes=0, attended=0), 6)
 
 
 # ----------------------------------------------------------------------------------------------------------------- windows
@@ -749,8 +796,8 @@ def test_one_that_grows_larger_than_the_pool_beside_others_has_them_wait_and_the
     other = add(scheduler, "o", 2, now_s=2.0)
     for _ in range(8):
         stepped(scheduler)
-    assert (large.num_tokens > 16, large.num_gone > 0, scheduler.may_take_blocks(other)) == (True, True, False)
-    assert other.state is State.WAITING
+    assert (large.num_tokens > 16, large.num_gone > 0, other.state) == (True, True, State.WAITING)
+    assert not scheduler.may_take_blocks(add(scheduler, "e", 2, now_s=0.0)), "nobody runs beside it"
 
 
 # -------------------------------------------------------------------------------------------------------------------- beams
@@ -766,45 +813,83 @@ def search(scheduler: Scheduler, width: int = 2, **changes: Any) -> None:
 
 
 def beam_steps(scheduler: Scheduler, count: int) -> list[list[str]]:
-    """Take steps in which every beam goes on by itself, after the first has said all of them; return who computed."""
+    """Take steps in which the first beam becomes all, and each goes on by itself then; return who computed."""
     seen = []
     for _ in range(count):
         grants = granted(scheduler)
         seen.append([each.request_id for each in grants])
         for grant in grants:
-            told = {grant.request_id: Computed(token=50)}
-            if grant.request_id.startswith("s"):
-                told = {grant.request_id: beam(*range(5, 9))}
-            commit(scheduler, [grant], told)
+            told = Computed(token=50) if grant.draw is not None else Computed()
+            if grant.draw is not None and grant.draw.num_candidates:
+                told = beam(5) if grant.draw.position else beam(5, 6, 7, 8)
+            commit(scheduler, [grant], {name: told for name in grant.draws()})
     return seen
 
 
-def one_beam_waits(scheduler: Scheduler, num_free: int = 3) -> Sequence:
-    """Let both beams run until the second gives its blocks to the first, which then waits for it."""
-    search(scheduler)
+def beams_wait(scheduler: Scheduler, num_free: int = 3, width: int = 2) -> None:
+    """Let beams run in `num_free` blocks until some give theirs to the others, which then wait for them."""
+    search(scheduler, width)
     occupy(scheduler, scheduler.pool.num_available - num_free)
-    for _ in range(12):
+    while not scheduler.num_preemptions:
         beam_steps(scheduler, 1)
-        if scheduler.num_preemptions:
-            break
-    (waiting,) = scheduler.waiting
-    assert len(scheduler.running) == 1
-    return waiting
 
 
 def test_beams_that_wait_for_others_give_way_to_who_goes_first() -> None:
     scheduler = small_scheduler(12)
-    one_beam_waits(scheduler)
+    beams_wait(scheduler)
     assert beam_steps(scheduler, 1) == [[]]
-    before = scheduler.num_preemptions
+    add(scheduler, "p", 3, now_s=1.0)
+    late = add(scheduler, "q", 2, now_s=9.0)
+    assert beam_steps(scheduler, 1) == [["p"]]
+    assert (names(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions) == (["p"], 3, 2)
+    assert late.state is State.WAITING, "nobody starts where somebody was just preempted"
+
+
+def test_who_lacks_blocks_after_that_too_waits() -> None:
+    scheduler = small_scheduler(12)
+    beams_wait(scheduler)
+    large = add(scheduler, "p", 13, now_s=1.0)
+    assert beam_steps(scheduler, 1) == [[]]
+    assert (large.state, large.block_table, scheduler.running) == (State.WAITING, [], [])
+
+
+@pytest.mark.parametrize(("n", "starts"), [(2, True), (3, True), (4, False)])
+def test_beams_that_wait_give_up_their_places_too(n: int, starts: bool) -> None:
+    """One decodes, and two of three beams have a place: one more is left. Without the beams there are three."""
+    scheduler = small_scheduler(24)
+    reservation.reserve(scheduler, asked("o", 2), now_s=1.0)
+    reservation.bind(scheduler, "o", 1)
+    beams_wait(scheduler, num_free=6, width=3)
+    reservation.join(scheduler, Join(request_id="o", num_computed=2, output=(50,)))
+    assert beam_steps(scheduler, 1) == [["o"]]
+    assert [bool(each.group.search) for each in scheduler.running] == [False, True, True]
+    hold.release(scheduler, "hold 0")
+    first = add(scheduler, "p", 3, now_s=2.0, branches=branches(n))
+    assert beam_steps(scheduler, 1) == [["o", "p"] if starts else ["o"]]
+    assert (first.state is State.RUNNING) is starts
+    assert not any(each.group.search for each in scheduler.running)
+
+
+def test_what_was_granted_to_beams_that_give_way_is_taken_back() -> None:
+    """Of three beams the second computes its tokens anew, and the third waits, when somebody comes who goes first."""
+    scheduler = small_scheduler(20, chunk_size=3)
+    search(scheduler, 3)
+    occupy(scheduler, scheduler.pool.num_available - 7)
+    occupy(scheduler, 3)
+    while not scheduler.num_preemptions:
+        beam_steps(scheduler, 1)
+    assert (len(scheduler.running), len(scheduler.waiting)) == (1, 2)
+    hold.release(scheduler, "hold 1")
+    (again,) = beam_steps(scheduler, 1)
+    assert len(again) == 1
+    assert (len(scheduler.running), scheduler.sequences[again[0]].is_decoding) == (2, False)
     add(scheduler, "p", 3, now_s=1.0)
     assert beam_steps(scheduler, 1) == [["p"]]
-    assert (names(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions) == (["p"], 2, before + 1)
 
 
 def test_beams_that_wait_do_not_give_way_to_who_comes_later() -> None:
     scheduler = small_scheduler(12)
-    one_beam_waits(scheduler)
+    beams_wait(scheduler)
     before = scheduler.num_preemptions
     add(scheduler, "p", 3, now_s=9.0)
     assert beam_steps(scheduler, 2) == [[], []]

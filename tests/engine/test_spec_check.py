@@ -136,9 +136,7 @@ def beams(width: int = 2, **changes: Any) -> Case:
         pytest.param(beams(), beams(output=(1,), branches=begun(1)), "use_beam_search", id="from its beginning"),
         pytest.param(beams(), beams(branches=(Branch(index=2),)), "use_beam_search", id="indices from 0"),
         pytest.param(beams(), beams(branches=branches(3)), "use_beam_search", id="as many as are wide"),
-        pytest.param(
-            beams(index=1, branches=(Branch(index=0),)), beams(index=1), "use_beam_search", id="whichever is the first"
-        ),
+        pytest.param(beams(), beams(index=1, branches=(Branch(index=0),)), "use_beam_search", id="begun as index 0"),
         pytest.param(beams(4), beams(5), "beam_width", id="a place each"),
         # 6 + 5 tokens: a full block for both, two more each, and one each to spare
         pytest.param(beams(num_blocks=7), beams(num_blocks=6), "max_tokens", id="blocks to the end"),

@@ -82,6 +82,17 @@ def test_a_tail_whose_chain_is_gone_is_left() -> None:
     assert sequence.num_saved == 0
 
 
+def test_a_tail_is_not_needed_where_others_filled_its_block() -> None:
+    pool = BlockPool(6, 5)
+    sequence = victim(pool)
+    preempt(pool, sequence)
+    other = victim(pool, 14, 12, 3)
+    departed.release(pool, other)
+    swap.claim(pool, limits(), sequence)
+    assert (sequence.num_computed, sequence.num_registered, len(sequence.block_table)) == (12, 3, 3)
+    assert pool.host.num_parked == 0
+
+
 def test_blocks_that_went_to_host_memory_come_up_and_the_tail_behind_them() -> None:
     pool = BlockPool(4, 5)
     sequence = victim(pool)
