@@ -144,7 +144,9 @@ def test_layers_are_told_of_before_their_grant_is_done() -> None:
     assert (done.cached_tokens, done.computed_tokens, done.fetched_tokens, done.group) == (0, 2, 5, 0)
 
 
-def chunk(first: int, blocks: list[int], *, computed: int, is_last: bool, cached: int = 0, fetched: int = 0) -> ChunkDone:
+def chunk(
+    first: int, blocks: list[int], *, computed: int, is_last: bool, cached: int = 0, fetched: int = 0
+) -> ChunkDone:
     return ChunkDone(
         request_id="r", first_block=first, block_ids=tuple(blocks), cached_tokens=cached, computed_tokens=computed,
         fetched_tokens=fetched, is_last=is_last,
@@ -162,7 +164,9 @@ def test_a_prefill_pod_announces_each_block_once_and_the_unfilled_one_with_the_l
 
     def told(computed: int, start: int, stop: int) -> Progress:
         start = max(start, first_block)
-        return Progress(chunk=chunk(start, table[start:stop], computed=computed, is_last=False) if start < stop else None)
+        return Progress(
+            chunk=chunk(start, table[start:stop], computed=computed, is_last=False) if start < stop else None
+        )
 
     start = max(3, first_block)
     assert first == told(6, 0, 1)
@@ -213,7 +217,7 @@ def test_a_first_token_has_its_place_behind_what_was_out() -> None:
     assert done.end == ended(5)
 
 
-# --------------------------------------------------------------------------------------------------------- what is cached
+# ------------------------------------------------------------------------------------------------------- what is cached
 
 
 def test_full_blocks_are_known_as_soon_as_they_are_full() -> None:
@@ -259,7 +263,7 @@ def test_behind_a_window_what_is_still_held_is_known() -> None:
     assert scheduler.pool.match(sequence.chain(4)) == []
 
 
-# ------------------------------------------------------------------------------------------------------------------ beams
+# ---------------------------------------------------------------------------------------------------------------- beams
 
 
 def heard(*tokens: tuple[int, float]) -> Computed:

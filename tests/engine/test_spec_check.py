@@ -55,7 +55,10 @@ def begun(*lengths: int) -> tuple[Branch, ...]:
         pytest.param({"priority": 100}, {"priority": 101}, "priority", id="priority"),
         pytest.param({"priority": -100}, {"priority": -101}, "priority", id="priority below 0"),
         pytest.param(
-            {"max_tokens": 4, "output": (1,) * 3}, {"max_tokens": 4, "output": (1,) * 4}, "max_tokens", id="a token left"
+            {"max_tokens": 4, "output": (1,) * 3},
+            {"max_tokens": 4, "output": (1,) * 4},
+            "max_tokens",
+            id="a token left",
         ),
         pytest.param(
             {"sampling": {"allowed_token_ids": (99,)}},
@@ -104,7 +107,9 @@ def test_what_a_request_may_be(kept: Case, broken: Case, field: str) -> None:
             id="what has begun decodes",
         ),
         pytest.param({"branches": (Branch(index=1),)}, {"branches": (Branch(index=0),)}, "n", id="indices differ"),
-        pytest.param({"branches": begun(2, 2), "output": (1,)}, {"branches": begun(2, 0), "output": (1,)}, "n", id="all"),
+        pytest.param(
+            {"branches": begun(2, 2), "output": (1,)}, {"branches": begun(2, 0), "output": (1,)}, "n", id="all"
+        ),
         pytest.param({"branches": begun(0)}, {"branches": begun(1)}, "n", id="or none has begun"),
         pytest.param(
             {"branches": begun(1, 3), "output": (1,), "max_tokens": 4},

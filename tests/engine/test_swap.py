@@ -178,5 +178,3 @@ def test_what_was_saved_is_let_go_of_once() -> None:
     swap.forget(pool, sequence)
     assert (sequence.num_saved, pool.host.num_parked) == (0, 0)
     swap.forget(pool, sequence)
-
-
