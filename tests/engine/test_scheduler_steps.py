@@ -617,10 +617,8 @@ def test_blocks_that_it_has_for_later_do_not_make_up_for_the_copy() -> None:
     begun = (Branch(index=1, output=(5,)),)
     reservation.reserve(scheduler, asked("n", 9, output=(4,), branches=begun))
     reservation.bind(scheduler, "n", 3)
-    reservation.join(scheduler, Join(request_id="n", num_computed=9, output=(4,) * 5, branches=begun))
-    for each in "xy":
-        scheduler.sequences["n"].output += [4, 4]
-        scheduler.sequences["n"].block_table += scheduler.pool.allocate(1) if each == "x" else []
+    reservation.join(scheduler, Join(request_id="n", num_computed=9, output=(4,) * 9, branches=begun))
+    assert len(scheduler.sequences["n"].block_table) == 5
     occupy(scheduler, scheduler.pool.num_available)
     assert stepped(scheduler) == [[("n", 9, 6)]]
     assert names(scheduler.waiting) == ["n\x1f1"]
