@@ -352,10 +352,7 @@ class EngineLoop:
         for request_id in sorted(self._aborted):
             self._scheduler.remove_request(request_id)
             self._freed.append(Freed(request_id=request_id))
-        for stop in self._stopped:
-            self._stop(stop)
         self._aborted.clear()
-        self._stopped.clear()
         for grant in step.grants:
             sequence = self._scheduler.sequences.get(grant.request_id)
             if sequence is None:  # ended meanwhile, or with another of its request
@@ -366,6 +363,10 @@ class EngineLoop:
             before = sequence.group.computed_tokens
             done = progress.commit(self._scheduler, sequence, grant, computed)
             self._news.progressed(sequence, grant, done, sequence.group.computed_tokens - before)
+        # Only now: before the fork who is stopped hands its place to another, to whom what was drawn for it would go.
+        for stop in self._stopped:
+            self._stop(stop)
+        self._stopped.clear()
 
     def _poison(self, group: Group, error: PagewireError) -> None:
         self._news.ended(progress.end_of(group, ErrorInfo.of(error)))

@@ -44,7 +44,7 @@ class Welcome:
     """What the source is, in answer; a block travels on this stream in `num_groups` parts."""
 
     order: str
-    num_groups: int = 1
+    num_groups: int
     card: bytes
     proof: bytes = b""
 

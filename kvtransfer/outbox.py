@@ -111,8 +111,6 @@ class Outbox:
 
     def _run(self, queue: deque[tuple[int, int]]) -> list[tuple[int, int]]:
         run = [queue[0]]
-        if self._blocks_per_message == 1:
-            return run
         for at in range(1, min(len(queue), self._blocks_per_message)):
             stride = queue[at][0] - run[-1][0]
             if stride < 1 or (at > 1 and stride != run[1][0] - run[0][0]):
@@ -123,6 +121,5 @@ class Outbox:
     def _fits(self, key: ShipmentKey, num_bytes: int) -> bool:
         if not self._in_flight_bytes:
             return True
-        mine = self._in_flight.get(key, 0)
-        within_share = not mine or mine + num_bytes <= self._window_bytes // 2
+        within_share = self.in_flight(key) + num_bytes <= self._window_bytes // 2
         return within_share and self._in_flight_bytes + num_bytes <= self._window_bytes

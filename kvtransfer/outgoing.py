@@ -116,7 +116,7 @@ class OutgoingShipment:
 
     def purged(self) -> Effects:
         """The transport will not read the blocks again."""
-        if self.state is not OutgoingState.FENCING or self._is_released or self.outcome is None:
+        if self.outcome is None or self._is_released:
             return ()
         self._is_released = True
         return (Release(outcome=self.outcome, is_computed=self.is_computed),)

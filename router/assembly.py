@@ -133,7 +133,7 @@ class Router:
         app = door.app((*OperatorDoor(self.changes).routes(), *live.LiveDoor(self.feed).routes()))
         open_paths = OPEN_PATHS | live.OPEN_PATHS | ({"/metrics"} if config.open_metrics else set())
         guarded = HttpGuard(app, self.authenticator, refused, open_paths=open_paths)
-        self.http = HttpServer(guarded, edge, upload_s=config.upload_s)
+        self.http = HttpServer(guarded, edge, upload_s=config.upload_s, stall_s=config.stall_s)
         guard = GrpcGuard(self.authenticator, refused)
         patience = Patience(upload_s=config.upload_s, stall_s=config.stall_s)
         inference = Inference(self.dispatcher, self.models, self.cache_watch, patience)

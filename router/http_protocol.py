@@ -1,9 +1,10 @@
-"""uvicorn's HTTP/1.1, with bounds on how long and how large a request may be on its way.
+"""uvicorn's HTTP/1.1, with bounds on how long and how large a request may be on its way, and how long an answer waits.
 
-Knows bytes and time, no route. Without this a caller that trickles a head or a body keeps its connection for ever, and
-a head that never ends takes all memory. Invariants: from a connection's start, or a request's first byte, to the
-request's last byte it takes no longer than `upload_s`, or the connection ends, with 408 where nothing was answered yet;
-time in which we do not read does not count.
+Knows bytes and time, no route. Without this a caller that trickles a head or a body keeps its connection for ever, a
+head that never ends takes all memory, and who reads nothing keeps its answer here. Invariants: from a connection's
+start, or a request's first byte, to the request's last byte it takes no longer than `upload_s`, or the connection ends,
+with 408 where nothing was answered yet; time in which we do not read does not count. While bytes wait to be taken, some
+are within `stall_s` and a quarter, or the connection ends; who takes them slowly goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pagewire.router.http_exchange import MAX_DISCARDED_BYTES
+from pagewire.router.unread import num_taken, num_waiting
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = MAX_DISCARDED_BYTES + (1 << 20)  # with its head, its chunks' sizes and what trails it
@@ -26,26 +28,34 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection; `bounded` makes the class that a server is told of."""
 
     upload_s = 60.0
+    stall_s = 60.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience: asyncio.TimerHandle | None = None
         self._num_bytes = 0
         self._is_head = True
+        self._next_look: asyncio.TimerHandle | None = None
+        self._taken = 0
+        self._took_s = 0.0  # when something was last taken, or nothing waited
 
     @classmethod
-    def bounded(cls, upload_s: float) -> type[BoundedProtocol]:
-        """Return the protocol whose requests may take `upload_s` seconds to come."""
-        return type("BoundedProtocol", (cls,), {"upload_s": upload_s})
+    def bounded(cls, upload_s: float, stall_s: float) -> type[BoundedProtocol]:
+        """Return the protocol whose requests may take `upload_s` seconds to come, and whose answers wait `stall_s`."""
+        return type("BoundedProtocol", (cls,), {"upload_s": upload_s, "stall_s": stall_s})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._wait()
+        self._took_s = self.loop.time()
+        self._look_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._wait_no_more()
+        if self._next_look is not None:
+            self._next_look.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -89,6 +99,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
         else:
             self._end(HTTPStatus.REQUEST_TIMEOUT)
+
+    def _look_later(self) -> None:
+        self._next_look = self.loop.call_later(self.stall_s / 4, self._look)
+
+    def _look(self) -> None:
+        taken, now_s = num_taken(self.transport), self.loop.time()
+        if taken > self._taken or not num_waiting(self.transport):
+            self._taken, self._took_s = taken, now_s
+        if now_s - self._took_s >= self.stall_s:
+            self.transport.abort()
+        else:
+            self._look_later()
 
     def _end(self, status: HTTPStatus) -> None:
         self._wait_no_more()

@@ -24,13 +24,13 @@ CLOSE_S = 5  # for connections to close once their requests are settled
 
 
 class HttpServer(uvicorn.Server):
-    """Serves `app`, in the clear without `edge`. A request has `upload_s` seconds to come."""
+    """Serves `app`, in the clear without `edge`. A request has `upload_s` to come, an answer waits `stall_s`."""
 
-    def __init__(self, app: ASGIApp, edge: Tls | None, *, upload_s: float = 60.0) -> None:
+    def __init__(self, app: ASGIApp, edge: Tls | None, *, upload_s: float = 60.0, stall_s: float = 60.0) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedProtocol.bounded(upload_s),
+                http=BoundedProtocol.bounded(upload_s, stall_s),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -48,20 +48,17 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int, *, shares: bool = False, stall_s: float = 60.0) -> socket.socket:
+def listen(host: str, port: int, *, shares: bool = False) -> socket.socket:
     """Return a socket to serve on, 0 for a free port; several processes may have one port where it `shares`.
 
-    Whoever reads nothing for `stall_s` seconds is hung up on. Raises OSError where the port is taken.
+    Raises OSError where the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's delay off (40 ms on a first byte) only for sockets that say that they are TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is accepted here inherits both: a client that reads nothing for so long is as good as gone.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # what is accepted inherits it
         if shares:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))

@@ -44,10 +44,7 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
         lifecycle.drain_on_signals()
     async with contextlib.AsyncExitStack() as stack:
         ports = (config.port, config.worker_port) if config.worker_port else (config.port,)
-        listeners = [
-            stack.enter_context(listen(config.host, port, shares=config.reuse_port, stall_s=config.stall_s))
-            for port in ports
-        ]
+        listeners = [stack.enter_context(listen(config.host, port, shares=config.reuse_port)) for port in ports]
         exporter = open_exporter(config.otlp_endpoint)
         if exporter is not None:
             stack.push_async_callback(asyncio.to_thread, exporter.close)

@@ -3,16 +3,27 @@
 Pure: time is a parameter. Knows predicted and actual seconds, nothing of how they come about. Each objective (TTFT, the
 gap between the first two tokens, TPOT) has a judge of its own with its own record. A judge is
 
-    active   when of the last `VIOLATORS` requests that it predicted to miss, at least `PRECISION` did, none of them
-             older than `MEMORY_S`, and the median of predicted / actual over the last `SAMPLES` requests of any kind
-             lies within a factor of `BIAS`
+    active   when of the last `VIOLATORS` requests that it would have refused at least `PRECISION` proved it right, none
+             of them older than `MEMORY_S`, and when the median of predicted / actual over the last `SAMPLES` requests
+             of any kind is at most `BIAS`, and at least 1 / `MOST_MARGIN`
     shadow   otherwise: everything passes, and what it would have refused is compared with what became of it
 
+A judge refuses what is too likely to miss, not what should just miss:
+
+    predicted x margin > limit        margin = actual / predicted that `KEPT` of those near the limit kept to
+
+Under overload the queue becomes as long as the gate lets it. At the limit itself any error would make half of those
+late who are let in, and more, for it is those of whom too little is predicted that get in. With the margin the queue
+stays shorter by as much as predictions err, at no cost in what is served. A request that it would have refused proves
+it right by missing, or by taking at least 1 / `WRONG` of what was predicted: of those near the limit most would have
+been in time.
+
 An active judge lets a probe through: every `PROBE_EVERY`th request that it would refuse, and the first one after
-`PROBE_S`. So it learns that it is wrong: from the moment on which its predictions are, the third probe that meets its
-objective ends the refusing. It refuses only within `PROBE_S` after a probe: in all, requests that would have met their
-objective are refused for no longer than 3 x `PROBE_S` and the time of one measurement, and no more of them than
-3 x `PROBE_EVERY` and those that come during one measurement.
+`PROBE_S`. So it learns that it is wrong: from the moment on which predictions are, by more than `WRONG`, the third
+probe that shows it ends the refusing. It refuses only within `PROBE_S` after a probe: in all, such predictions refuse
+requests for no longer than 3 x `PROBE_S` and the time of one measurement, and no more of them than 3 x `PROBE_EVERY`
+and those that come during one measurement. From some five times the capacity on, probes are a good part of what is
+served: there only a bound on places helps.
 """
 
 from __future__ import annotations
@@ -33,6 +44,10 @@ VIOLATORS = 20
 PRECISION = 0.9
 SAMPLES = 64
 BIAS = 1.5
+WRONG = 2.0
+KEPT = 0.95
+LEAST_NEAR = 20  # requests near the limit, before the likelihood is known
+MOST_MARGIN = 4.0
 MEMORY_S = 600.0
 PROBE_EVERY = 10
 PROBE_S = 5.0
@@ -56,24 +71,26 @@ class SloJudge:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._violators: deque[tuple[float, bool]] = deque(maxlen=VIOLATORS)  # when measured, whether it missed
-        self._errors: deque[float] = deque(maxlen=SAMPLES)  # log of predicted / actual
-        self._bias = 0.0
+        self._violators: deque[tuple[float, bool]] = deque(maxlen=VIOLATORS)  # when measured, whether that was right
+        self._took: deque[float] = deque(maxlen=SAMPLES)  # actual / predicted
+        self._took_near: deque[float] = deque(maxlen=SAMPLES)  # the same of those that took half the limit, or were to
+        self._median = 1.0
+        self._margin = 1.0
         self._refused = 0  # since the last probe
         self._probed_s = -math.inf
 
-    def predicts_miss(self, predicted_s: float) -> bool:
-        """True when a request of such a prediction would miss."""
-        return predicted_s > self.limit_s
+    @property
+    def refuses_from_s(self) -> float:
+        """The longest prediction that is kept with the likelihood asked for; an active judge refuses beyond it."""
+        return self.limit_s / self._margin
 
     def is_active(self, now_s: float) -> bool:
         """True while predictions of a miss have proved right."""
         while self._violators and now_s - self._violators[0][0] > MEMORY_S:
             self._violators.popleft()
-        missed = sum(has_missed for _, has_missed in self._violators)
-        return (
-            len(self._violators) == VIOLATORS and missed >= PRECISION * VIOLATORS and abs(self._bias) <= math.log(BIAS)
-        )
+        right = sum(was_right for _, was_right in self._violators)
+        is_small = 1 / BIAS <= self._median <= MOST_MARGIN
+        return len(self._violators) == VIOLATORS and right >= PRECISION * VIOLATORS and is_small
 
     def is_probe_due(self, now_s: float) -> bool:
         """True when the next request that would be refused has to pass."""
@@ -89,10 +106,17 @@ class SloJudge:
 
     def learn(self, predicted_s: float, actual_s: float, now_s: float) -> None:
         """Take note of what became of a request that passed."""
-        if self.predicts_miss(predicted_s):
-            self._violators.append((now_s, actual_s > self.limit_s))
-        self._errors.append(math.log(max(LEAST_S, predicted_s) / max(LEAST_S, actual_s)))
-        self._bias = median(self._errors)
+        if predicted_s > self.refuses_from_s:
+            least_s = predicted_s * min(1.0, self._margin) / WRONG
+            self._violators.append((now_s, actual_s > self.limit_s or actual_s >= least_s))
+        took = max(LEAST_S, actual_s) / max(LEAST_S, predicted_s)
+        self._took.append(took)
+        self._median = median(self._took)
+        if max(predicted_s, actual_s) >= self.limit_s / 2:
+            self._took_near.append(took)
+            if len(self._took_near) >= LEAST_NEAR:
+                kept = sorted(self._took_near)[math.ceil(KEPT * len(self._took_near)) - 1]
+                self._margin = min(MOST_MARGIN, max(1 / BIAS, kept))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +153,7 @@ class Forecast:
         judge, predicted_s = self.gate.judges.get(slo), self.predicted_s[slo]
         if judge is not None:
             judge.learn(predicted_s, actual_s, now_s)
-            misses = judge.predicts_miss(predicted_s), actual_s > judge.limit_s
+            misses = predicted_s > judge.limit_s, actual_s > judge.limit_s
             self.gate.tally.slo_outcome(slo, predicted_miss=misses[0], actual_miss=misses[1])
 
 
@@ -156,7 +180,7 @@ class SloGate:
         refusing = [
             slo
             for slo, judge in self.judges.items()
-            if judge.predicts_miss(predicted_s[slo]) and self._may_refuse and judge.is_active(now_s)
+            if predicted_s[slo] > judge.refuses_from_s and self._may_refuse and judge.is_active(now_s)
         ]
         if refusing and all(self.judges[slo].is_probe_due(now_s) for slo in refusing):
             for slo in refusing:
@@ -169,11 +193,12 @@ class SloGate:
         return Forecast(gate=self, predicted_s=predicted_s, received_s=received_s)
 
     def _refusal(self, slo: str, predicted_s: Mapping[str, float], prediction: Prediction) -> Refused:
-        over_s = predicted_s[slo] - self.judges[slo].limit_s
+        judge = self.judges[slo]
+        over_s = predicted_s[slo] - judge.refuses_from_s
         # A queue drains by a second each second. Of a crowd that decodes we know only how long one token takes.
         wait_s = min(over_s, prediction.queue_s) if slo == "ttft" else 0.0
         return Refused(
             Reason(f"slo_{slo}"),
-            f"its {slo} would be {predicted_s[slo]:.3f} s, beyond the objective of {self.judges[slo].limit_s} s",
+            f"its {slo} should be {predicted_s[slo]:.3f} s: too near or beyond the objective of {judge.limit_s} s",
             retry_after_s=bounded_s(wait_s),
         )

@@ -241,7 +241,8 @@ def test_one_sequence_is_stopped_and_the_others_go_on() -> None:
     grow(rig, heard, 1)
     rig.model.during = lambda _step: None
     grow(rig, heard, 20)
-    assert {key: len(tokens) for key, tokens in heard.said.items()} == {("a", 0): 3, ("a", 1): 10, ("a", 2): 3}
+    # The last one's step had begun.
+    assert {key: len(tokens) for key, tokens in heard.said.items()} == {("a", 0): 3, ("a", 1): 10, ("a", 2): 4}
     assert heard.ends["a"].error is None
     assert_at_rest(rig.loop)
 
@@ -259,6 +260,30 @@ def test_those_that_are_stopped_before_the_fork_leave_the_others(stopped: tuple[
     grow(rig, heard, 20)
     left = {("a", index): 10 for index in range(3) if index not in stopped}
     assert {key: len(tokens) for key, tokens in heard.said.items()} == left
+    assert heard.ends["a"].error is None
+    assert_at_rest(rig.loop)
+
+
+@pytest.mark.parametrize("stopped", [(0,), (1,), (2,), (0, 1), (2, 0), (0, 1, 2)])
+@pytest.mark.parametrize("at", range(4))
+def test_those_that_are_stopped_while_a_step_computes_leave_the_others_their_own_tokens(
+    stopped: tuple[int, ...], at: int
+) -> None:
+    """Found by a random fault: the one drawn for who was stopped in the step of the fork became another's."""
+    rig = Rig()
+    rig.loop.add(Add(spec=spec("a", [1] * 70, greedy(10), branches=branches(3))))  # three chunks, then the fork
+    heard = ByIndex()
+
+    def during(step: Step) -> None:
+        if len(rig.model.steps) == at + 1:
+            for index in stopped:
+                rig.loop.stop(Stop(request_id="a", index=index))
+
+    rig.model.during = during
+    grow(rig, heard, 20)
+    had = max(0, at - 1)  # tokens, the one of the step included; the third chunk's draws the first
+    said = {index: had if index in stopped else 10 for index in range(3)}
+    assert heard.said == {("a", index): [1 + index] * many for index, many in said.items() if many}
     assert heard.ends["a"].error is None
     assert_at_rest(rig.loop)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Source
-from pagewire.engine.exchange.prefix_plan import PRIOR_S_PER_TOKEN, FetchMode, plan_prefix
+from pagewire.engine.exchange.prefix_plan import PRIOR_S_PER_TOKEN, FetchMode, PrefixPlan, plan_prefix
 from pagewire.kvtransfer.link_cost import LinkCost
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
@@ -36,9 +38,29 @@ def test_what_is_here_is_not_fetched() -> None:
 def test_always_takes_the_longest_and_of_equals_the_cheapest_however_dear() -> None:
     dear, dearer = LinkCost(rtt_s=5.0, s_per_byte=0.0), LinkCost(rtt_s=9.0, s_per_byte=0.0)
     known = [(source(32, "short"), LinkCost()), (source(48, "dearer"), dearer), (source(48, "dear"), dear)]
-    plan = plan_prefix(64, 0, known, LAYOUT, 1e-3, FetchMode.ALWAYS)
-    assert (plan.num_blocks, plan.source) == (3, source(48, "dear"))
-    assert plan.seconds == 5.0 + 16 * 1e-3  # forced, and predicted as what it is
+    for sources in itertools.permutations(known):
+        plan = plan_prefix(64, 0, sources, LAYOUT, 1e-3, FetchMode.ALWAYS)
+        assert (plan.num_blocks, plan.source) == (3, source(48, "dear"))
+        assert plan.seconds == 5.0 + 16 * 1e-3  # forced, and predicted as what it is
+
+
+def test_only_what_is_not_here_is_copied() -> None:
+    link = LinkCost(rtt_s=0.001, s_per_byte=1e-9)
+    plan = plan_prefix(80, 1, [(source(64), link)], LAYOUT, 1e-3)
+    assert plan == PrefixPlan(num_blocks=4, source=source(64), seconds=link.seconds(3 * LAYOUT.block_bytes) + 16 * 1e-3)
+
+
+def test_of_equals_nothing_is_fetched_and_the_first_source_is_asked() -> None:
+    tie = LinkCost(rtt_s=2.0, s_per_byte=0.0)  # as long as computing 32 tokens of 1/16 s each
+    assert plan_prefix(33, 0, [(source(32), tie)], LAYOUT, 0.0625).source is None
+    free = LinkCost(rtt_s=0.0, s_per_byte=0.0)
+    for mode in (FetchMode.AUTO, FetchMode.ALWAYS):
+        plan = plan_prefix(33, 0, [(source(32, "one"), free), (source(32, "two"), free)], LAYOUT, 1e-3, mode)
+        assert plan.source == source(32, "one")
+
+
+def test_a_pod_that_has_not_measured_itself_is_thought_faster_than_a_slow_link() -> None:
+    assert plan_prefix(64, 0, [(source(64), LinkCost(rtt_s=1.0, s_per_byte=0.0))], LAYOUT, 0.0).source is None
 
 
 def test_never_takes_nothing_however_cheap() -> None:

@@ -34,3 +34,27 @@ def test_a_part_is_claimed_once_at_a_time_and_never_once_it_is_here() -> None:
 def test_each_part_is_asked_for_once_more() -> None:
     arrivals = Arrivals(2)
     assert [arrivals.asks_again(part) for part in (4, 5, 4, 5)] == [True, True, False, False]
+
+
+def test_a_block_is_here_with_its_last_part_and_a_prefix_ends_at_the_first_gap() -> None:
+    arrivals = Arrivals(2)
+    for part in (4, 5, 6, 8, 9):  # blocks 2 and 4, and half of block 3
+        arrivals.claim(part)
+    assert (arrivals.has_claims, arrivals.num_blocks_claimed, arrivals.num_parts) == (True, 3, 0)
+    for part in (4, 5, 6, 8, 9):
+        arrivals.settle(part, is_intact=True)
+    assert (arrivals.has_claims, arrivals.num_blocks_claimed, arrivals.num_parts) == (False, 0, 5)
+    assert [arrivals.is_here(block) for block in range(6)] == [False, False, True, False, True, False]
+    assert [arrivals.count(range(first, 6)) for first in range(6)] == [2, 2, 2, 1, 1, 0]
+    assert [arrivals.prefix(block) for block in (1, 2, 3, 4)] == [0, 1, 0, 1]
+    arrivals.claim(7)
+    arrivals.settle(7, is_intact=True)
+    assert [arrivals.prefix(block) for block in (1, 2, 3, 4)] == [0, 3, 2, 1]
+
+
+def test_nothing_is_settled_without_a_claim() -> None:
+    arrivals = Arrivals(1)
+    assert arrivals.end == 0
+    with pytest.raises(ValueError, match="3 was not claimed"):
+        arrivals.settle(3, is_intact=True)
+    assert not arrivals.is_here(3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 from typing import Any
 
 import pytest
@@ -78,6 +80,62 @@ def test_names_and_cards_are_bounded() -> None:
             greeting_wire.encode_hello(hello)
 
 
+def test_names_and_cards_may_be_as_long_as_their_bounds() -> None:
+    hello = a_hello("x" * 256, carrier="y" * 256, card=bytes(16384))
+    assert greeting_wire.decode_hello(greeting_wire.encode_hello(hello)) == hello
+    welcome = Welcome(order="z" * 256, num_groups=1, card=bytes(16384), proof=b"p" * 32)
+    assert greeting_wire.decode_welcome(greeting_wire.encode_welcome(welcome)) == welcome
+
+
+def test_a_challenge_is_a_nonce_of_its_length() -> None:
+    assert greeting_wire.decode_challenge(greeting_wire.encode_challenge(b"n" * 16)) == b"n" * 16
+    for length in (0, 15, 17):
+        with pytest.raises(MalformedMessage):
+            greeting_wire.decode_challenge(greeting_wire.encode_challenge(b"n" * length))
+
+
+def lengths_before(*parts: bytes) -> bytes:
+    """Texts as the greetings carry them."""
+    return b"".join(len(part).to_bytes(2, "little") + part for part in parts)
+
+
+PROPER_HELLO = (b"D", b"grpc", b"o", b"card", b"n" * 16, b"p" * 32)
+PROPER_WELCOME = (b"o", b"card", b"p" * 32)
+
+
+@pytest.mark.parametrize(
+    ("at", "part"),
+    [
+        (0, b""), (0, b"x" * 257), (0, b"\xff"), (1, b"x" * 257), (1, b"\xff"), (2, b"x" * 257), (2, b"\xff"),
+        (3, bytes(16385)), (4, b"n" * 15), (4, b"n" * 17), (4, b""), (5, b"p" * 31), (5, b"p" * 33), (5, b""),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_hello_that_nobody_of_ours_sends_is_malformed(at: int, part: bytes) -> None:
+    start = MAGIC + bytes([WIRE_VERSION, Kind.HELLO]) + bytes(16)
+    assert greeting_wire.decode_hello(start + lengths_before(*PROPER_HELLO)).peer_id == "D"
+    parts = list(PROPER_HELLO)
+    parts[at] = part
+    with pytest.raises(MalformedMessage):
+        greeting_wire.decode_hello(start + lengths_before(*parts))
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "at", "part"),
+    [
+        (0, 0, b"o"), (1, 0, b"x" * 257), (1, 0, b"\xff"), (1, 1, bytes(16385)),
+        (1, 2, b""), (1, 2, b"p" * 31), (1, 2, b"p" * 33),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_welcome_that_nobody_of_ours_sends_is_malformed(num_groups: int, at: int, part: bytes) -> None:
+    start = MAGIC + bytes([WIRE_VERSION, Kind.WELCOME])
+    proper = start + (1).to_bytes(4, "little") + lengths_before(*PROPER_WELCOME)
+    assert greeting_wire.decode_welcome(proper).num_groups == 1
+    parts = list(PROPER_WELCOME)
+    parts[at] = part
+    with pytest.raises(MalformedMessage):
+        greeting_wire.decode_welcome(start + num_groups.to_bytes(4, "little") + lengths_before(*parts))
+
+
 # ------------------------------------------------------------------------------------------------------- proofs
 
 
@@ -99,6 +157,24 @@ def test_two_pods_prove_themselves_to_each_other() -> None:
     ):
         with pytest.raises(Unauthenticated):
             greeter("D").check(source_id, hello, challenge, said)
+
+
+def test_proofs_are_frozen() -> None:
+    """What is proven, and how, as of version 4: pods that differ in it could not greet one another."""
+    hello = greeter("D").hello("P", b"challenge", b"n" * 16, 100, carrier="shm", card=b"card")
+    said = b"".join((
+        bytes.fromhex("50574b560402" "0800000000000000" "6400000000000000"),
+        lengths_before(b"D", b"shm", b"layer_outer", b"card", b"n" * 16, b""),
+    ))  # fmt: skip
+    text = b"pagewire hello" + b"".join(len(part).to_bytes(4, "little") + part for part in (b"P", said, b"challenge"))
+    assert hello.proof == hmac.new(b"s", text, hashlib.sha256).digest()
+    welcome = greeter("P").welcome(hello, b"challenge", b"answer")
+    answer = bytes.fromhex("50574b56040301000000") + lengths_before(b"layer_outer", b"answer", b"")
+    text = b"pagewire welcome" + b"".join(
+        len(part).to_bytes(4, "little") + part for part in (b"P", said, b"challenge", answer)
+    )
+    assert welcome.proof == hmac.new(b"s", text, hashlib.sha256).digest()
+    assert welcome.num_groups == 1
 
 
 def test_a_hello_is_good_for_one_pod_one_challenge_and_as_it_was_said() -> None:

@@ -40,6 +40,7 @@ def test_what_two_pods_use_is_in_the_order_of_the_answer_and_of_one_host() -> No
     shm = shm_carrier()
     here, there = Offers((Offer(shm, "a"), Offer(GRPC))), Offers((Offer(shm, "b"), Offer(GRPC)))
     assert here.texts == ("shm@a", "grpc")
+    assert here.carriers == (shm, GRPC)
     assert here.common(("grpc", "shm@a", "nixl")) == (GRPC, shm)
     assert here.common(there.texts) == (GRPC,)
     assert here.common(()) == ()

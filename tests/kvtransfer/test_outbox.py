@@ -78,6 +78,55 @@ def test_fenced_keys_are_remembered_within_a_bound() -> None:
     assert not outbox.is_fenced(ShipmentKey(2, 1))
 
 
+def test_a_block_that_was_queued_twice_and_one_behind_go_in_messages_of_their_own() -> None:
+    outbox = Outbox(BYTES, Flow(window_bytes=200, message_bytes=40))
+    outbox.add(A, [(3, 103), (3, 103), (1, 101), (6, 106)])
+    assert drain(outbox) == [Batch(A, 3, (103,)), Batch(A, 3, (103,)), Batch(A, 1, (101, 106), 5)]
+
+
+def test_what_is_queued_and_in_flight_is_told_by_key() -> None:
+    outbox = Outbox(BYTES, FLOW)
+    outbox.add(A, [(0, 0), (1, 1), (2, 2)])
+    outbox.add(B, [(0, 0)])
+    outbox.add(C, [])
+    assert (outbox.queued(), outbox.num_queued, outbox.keys()) == ({A: 3, B: 1}, 4, (A, B))
+    outbox.take()
+    assert (outbox.in_flight(A), outbox.in_flight(B), outbox.in_flight_bytes) == (20, 0, 20)
+    assert (outbox.purge(A), outbox.purge(A), outbox.purge(C)) == (1, 0, 0)
+    assert (outbox.queued(), outbox.keys()) == ({B: 1}, (B, A))
+    outbox.credit(Credit(A, 15))
+    assert (outbox.in_flight(A), outbox.in_flight_bytes) == (5, 5)
+    outbox.credit(Credit(A, 5))
+    assert outbox.keys() == (B,)
+
+
+def test_a_block_larger_than_a_message_travels_in_one_of_its_own() -> None:
+    outbox = Outbox(50, Flow(window_bytes=110, message_bytes=40))
+    outbox.add(A, [(0, 0), (1, 1)])
+    outbox.add(B, [(0, 0)])
+    assert drain(outbox) == [Batch(A, 0, (0,)), Batch(B, 0, (0,))]
+    outbox.credit(Credit(B, 50))
+    assert drain(outbox) == [], "a second of one shipment is more than its half"
+
+
+def test_a_message_larger_than_a_half_travels_alone() -> None:
+    outbox = Outbox(41, Flow(window_bytes=80, message_bytes=40))
+    outbox.add(A, [(0, 0)])
+    outbox.add(B, [(0, 0)])
+    assert drain(outbox) == [Batch(A, 0, (0,))]
+    outbox.credit(Credit(A, 40))
+    assert drain(outbox) == [], "one byte is still in flight"
+    outbox.credit(Credit(A, 1))
+    assert drain(outbox) == [Batch(B, 0, (0,))]
+
+
+def test_a_first_message_may_take_all_of_a_half() -> None:
+    outbox = Outbox(BYTES, Flow(window_bytes=80, message_bytes=40))
+    outbox.add(A, [(0, 0)])
+    outbox.add(B, [(index, index) for index in range(5)])
+    assert drain(outbox) == [Batch(A, 0, (0,)), Batch(B, 0, (0, 1, 2, 3))]
+
+
 class StreamLife(RuleBasedStateMachine):
     """An outbox and an inbox over a lossless stream, with sinks that bind when they like."""
 

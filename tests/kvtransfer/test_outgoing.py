@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from pagewire.core.errors import EngineFailed, LeaseExpired, PagewireError, PodLost
 from pagewire.kvtransfer.effects import Announce, Outcome, Purge, Release, SendBlocks, SendFenced
+from pagewire.kvtransfer.manifest import Manifest
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 
 
@@ -130,3 +134,45 @@ def test_a_group_of_blocks_that_travel_whole_is_nothing() -> None:
     shipment = outgoing()
     assert shipment.chunk_done(2, (42, 43), 0) == ()
     assert shipment.chunk_done(2, (42, 43)) != ()
+
+
+def test_a_shipment_says_which_it_is_and_begins_without_an_end() -> None:
+    shipment = outgoing()
+    assert (shipment.request_id, shipment.generation, shipment.shipment_id, shipment.peer_id) == ("r", 1, 9, "D")
+    assert (shipment.state, shipment.outcome, shipment.error) == (OutgoingState.SHIPPING, None, None)
+    assert shipment.purged() == (), "nobody was asked to"
+    assert shipment.manifest == Manifest(first_block=2, num_blocks=0)
+
+
+def test_blocks_are_shipped_whole_unless_it_is_said_otherwise() -> None:
+    shipment = OutgoingShipment(request_id="r", generation=1, shipment_id=9, peer_id="D", first_block=0)
+    assert shipment.chunk_done(0, (40,)) == (Announce(first_block=0, num_blocks=1), SendBlocks(blocks=((0, 40),)))
+
+
+def test_every_loss_has_a_named_cause_and_the_first_stands() -> None:
+    mine = EngineFailed("its engine broke")
+    ends: list[tuple[Callable[[OutgoingShipment], object], type[PagewireError] | None]] = [
+        (lambda shipment: shipment.peer_lost(), PodLost),
+        (lambda shipment: shipment.lease_expired(), LeaseExpired),
+        (lambda shipment: shipment.failed(mine), EngineFailed),
+        (lambda shipment: shipment.failed(), None),
+        (lambda shipment: shipment.landed(), None),
+        (lambda shipment: shipment.fence(), None),
+    ]
+    for end, cause in ends:
+        shipment = outgoing()
+        end(shipment)
+        before = shipment.outcome, shipment.error
+        shipment.lease_expired()
+        shipment.failed(EngineFailed("another"))
+        assert (shipment.outcome, shipment.error) == before
+        assert type(shipment.error) is (cause or type(None))
+
+
+def test_an_end_is_said_once() -> None:
+    shipment = outgoing()
+    shipment.fence()
+    shipment.purged()
+    assert shipment.freed() == (SendFenced(),)
+    assert (shipment.freed(), shipment.purged(), shipment.landed()) == ((), (), ())
+    assert shipment.state is OutgoingState.CLOSED

@@ -27,6 +27,7 @@ from pagewire.kvtransfer.effects import (
     Verdict,
 )
 from pagewire.kvtransfer.shipment import IncomingShipment, IncomingState
+from pagewire.kvtransfer.transfer_times import Landing
 
 FIRST, ROOM, DEADLINE_S = 2, 8, 100.0
 TABLE = tuple(range(50, 60))  # chain index i lies in block 50 + i
@@ -444,6 +445,20 @@ def test_what_the_first_token_overtook_is_on_its_way_since_then() -> None:
     for index, at_s in ((6, 7.0), (7, 8.0)):
         arrives(shipment, index, True, at_s)
     assert shipment.transfer_s == (2.0 - 1.0) + (8.0 - 5.0)
+
+
+def test_what_the_first_token_announces_are_the_blocks_that_no_chunk_was() -> None:
+    shipment = shipping(2)
+    shipment.bound(TABLE)
+    shipment.first_token(6, 5.0)
+    arrives(shipment, 7, True, 6.0)
+    assert list(shipment.times.landings()) == [Landing(range(2, 6), 1.0, 2.0), Landing(range(6, 8), 5.0, 6.0)]
+
+
+def test_a_first_token_before_any_block_exposes_nothing_yet() -> None:
+    shipment = shipping()
+    shipment.first_token(4, 3.0)
+    assert (shipment.exposed_s, shipment.transfer_s) == (0.0, 0.0)
 
 
 def test_exposed_is_what_came_after_the_first_token() -> None:

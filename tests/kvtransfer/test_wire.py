@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.transport import ShipmentKey
-from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready, Sums
+from pagewire.kvtransfer.wire import Credit, Kind, MalformedMessage, Ready, Sums
 
 SIZE = 24
 KEY = ShipmentKey(2**64 - 1, 2**32 - 1)
@@ -98,6 +100,83 @@ def test_the_header_is_frozen() -> None:
     assert message[56:] == bytes(range(4))
 
 
+def test_the_other_messages_are_frozen() -> None:
+    key, name = ShipmentKey(1, 2), "010000000000000002000000"
+    credit = wire.encode_credit(Credit(key, 5))
+    assert credit.hex() == "50574b5604050000" + name + "00000000" + "0500000000000000"
+    indices = "03000000" + "02000000" + "02000000"  # first, stride, count
+    sums = wire.encode_sums(Sums(key, range(3, 7, 2), (8, 9)), SIZE)
+    end = "18000000" + "0000000000000000" + "0800000000000000" + "0900000000000000"  # block bytes, rest, checksums
+    assert sums.hex() == "50574b5604070000" + name + indices + "00000000" + end
+    end = "18000000" + "1000000000000000"
+    for flags, kwargs in ((1, {}), (2, {"sums_follow": True})):
+        ready = wire.encode_ready(key, range(3, 7, 2), SIZE, (8, 9), (), 7, **kwargs)
+        rest = "07000000" + end + "0800000000000000" + "0900000000000000"
+        assert ready.hex() == f"50574b5604060{flags}00" + name + indices + rest
+
+
+def test_what_is_not_said_is_no_tag_a_stride_of_one_and_no_checksums() -> None:
+    message = Ready(KEY, 3, (), (5, 6))
+    assert (message.tag, message.stride, message.sums_follow, message.is_summed) == (0, 1, False, False)
+    assert (len(message), message.indices) == (2, range(3, 5))
+    assert wire.decode_ready(wire.encode_ready(KEY, range(3, 5), SIZE, (5, 6), ()), SIZE) == message
+
+
+def test_each_block_has_one_index() -> None:
+    for indices in (range(1), range(3)):
+        with pytest.raises(ValueError, match=r"shorter|longer"):
+            wire.encode_blocks(KEY, indices, [memoryview(bytes(SIZE))] * 2)
+
+
+def test_checksums_start_from_the_name_of_their_block() -> None:
+    data = memoryview(b"a" * SIZE)
+    sums = {wire.checksum(ShipmentKey(*name[:2]), name[2], data) for name in ((1, 2, 3), (2, 1, 3), (1, 3, 2))}
+    assert len(sums) == 3
+    message = Ready(ShipmentKey(1, 2), 1, (), stride=2, payloads=(data, data))
+    assert message.checksum(1, data) == wire.checksum(ShipmentKey(1, 2), 3, data)
+
+
+def headed(kind: int, flags: int, stride: int, count: int, rest: int, behind: int) -> bytes:
+    """A message of blocks by the documented layout, with as many bytes behind the header as it is given."""
+    head = struct.pack("<4sBBHQIIIIIIQ", b"PWKV", wire.WIRE_VERSION, kind, flags, 1, 2, 3, stride, count, 0, SIZE, rest)
+    return head + bytes(behind)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stride", "count", "rest", "behind"),
+    [(1, 1, 2, 0, 16), (2, 1, 2, 0, 16), (0, 1, 0, 0, 0), (0, 0, 2, 0, 16), (0, 1, 2, 8, 16), (0, 1, 2, 0, 24)],
+)
+def test_checksums_that_contradict_themselves_are_malformed(
+    flags: int, stride: int, count: int, rest: int, behind: int
+) -> None:
+    wire.decode_sums(headed(Kind.SUMS, 0, 1, 2, 0, 16), SIZE)
+    with pytest.raises(MalformedMessage):
+        wire.decode_sums(headed(Kind.SUMS, flags, stride, count, rest, behind), SIZE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "stride", "count", "rest", "behind"),
+    [
+        (Kind.READY, 1, 1, 0, 0, 0),  # of nothing
+        (Kind.READY, 1, 1, 2, 24, 24),  # three ids for two blocks
+        (Kind.READY, 3, 1, 2, 16, 16),  # a flag that there is not
+        (Kind.READY, 1, 0, 2, 16, 16),  # one index for all
+        (Kind.READY, 0, 1, 2, 16, 16),  # without the checksums it has
+        (Kind.BLOCKS, 1, 1, 0, 0, 0),
+        (Kind.BLOCKS, 1, 1, 2, 3 * SIZE, 3 * SIZE),
+        (Kind.BLOCKS, 0, 1, 2, 2 * SIZE, 2 * SIZE),
+        (Kind.SUMS, 1, 1, 2, 16, 16),
+    ],
+)
+def test_blocks_that_contradict_themselves_are_malformed(
+    kind: Kind, flags: int, stride: int, count: int, rest: int, behind: int
+) -> None:
+    wire.decode_ready(headed(Kind.READY, 1, 1, 2, 16, 16), SIZE)
+    wire.decode_ready(headed(Kind.BLOCKS, 1, 1, 2, 2 * SIZE, 2 * SIZE), SIZE)
+    with pytest.raises(MalformedMessage):
+        wire.decode_ready(headed(kind, flags, stride, count, rest, behind), SIZE)
+
+
 @given(at=st.integers(0, len(encoded()) - 1), bit=st.integers(0, 7))
 def test_no_flipped_bit_passes_as_the_same_blocks(at: int, bit: int) -> None:
     """Except the tag, which says nothing where the payload is in band."""
@@ -147,4 +226,8 @@ def test_indices_that_do_not_move_are_malformed() -> None:
 
 @given(key=KEYS, num_bytes=st.integers(0, 2**64 - 1))
 def test_credit(key: ShipmentKey, num_bytes: int) -> None:
-    assert wire.decode_credit(wire.encode_credit(Credit(key, num_bytes))) == Credit(key, num_bytes)
+    message = wire.encode_credit(Credit(key, num_bytes))
+    assert wire.decode_credit(message) == Credit(key, num_bytes)
+    for spoilt in (message[:-1], message + b"x"):
+        with pytest.raises(MalformedMessage):
+            wire.decode_credit(spoilt)

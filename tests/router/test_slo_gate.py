@@ -15,7 +15,7 @@ import pytest
 
 from pagewire.router.prediction import Prediction
 from pagewire.router.refusals import Reason, Refused
-from pagewire.router.slo_gate import MEMORY_S, PROBE_EVERY, PROBE_S, VIOLATORS, Forecast, SloGate
+from pagewire.router.slo_gate import MEMORY_S, PROBE_EVERY, PROBE_S, SAMPLES, VIOLATORS, Forecast, SloGate
 
 LIMIT_S = 5.0
 
@@ -52,6 +52,8 @@ class World:
     refused: list[tuple[float, bool]] = field(default_factory=list)  # when, and whether it would have met its SLO
     told: list[tuple[Reason, float]] = field(default_factory=list)
     served: int = 0
+    in_time: int = 0
+    noise: float = 0.0  # of predictions: the standard deviation of their logarithm
     random: random.Random = field(default_factory=lambda: random.Random(7))
 
     def run(self, seconds: float, error: float) -> None:
@@ -68,7 +70,8 @@ class World:
             self.now_s = at_s
             queue_s = max(0.0, self.free_s - at_s)
             ttft_s = queue_s + self.service_s
-            prediction = Prediction(queue_s=queue_s * error, prefill_s=self.service_s * error)
+            said = error * self.random.lognormvariate(0.0, self.noise) if self.noise else error
+            prediction = Prediction(queue_s=queue_s * said, prefill_s=self.service_s * said)
             try:
                 forecast = self.gate.admit(prediction, received_s=at_s, now_s=at_s)
             except Refused as refusal:
@@ -76,6 +79,7 @@ class World:
                 self.refused.append((at_s, ttft_s <= LIMIT_S))
             else:
                 self.served += 1
+                self.in_time += ttft_s <= LIMIT_S
                 self.free_s = at_s + ttft_s
                 heapq.heappush(self.running, (self.free_s, self.served, forecast))
 
@@ -104,6 +108,34 @@ def test_a_right_predictor_keeps_those_that_are_served_within_the_slo() -> None:
     # Probes and what came before the gate was active miss; the rest meets its objective.
     assert counts.outcomes["ttft", False, True] == 0
     assert counts.outcomes["ttft", True, True] <= 3 * VIOLATORS + counts.probes["ttft"]
+
+
+@pytest.mark.parametrize("rate", [1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize(("error", "noise"), [(1.0, 0.05), (1.0, 0.1), (1.0, 0.2), (1.0, 0.3), (0.7, 0.1), (1.4, 0.1)])
+def test_under_overload_a_predictor_that_errs_keeps_nearly_all_that_can_be_served_in_time(
+    rate: float, error: float, noise: float
+) -> None:
+    gate_, _ = gate()
+    service_s = LIMIT_S / 15
+    world = World(gate_, rate=rate / service_s, service_s=service_s, noise=noise)
+    world.run(10 * LIMIT_S, error=error)  # until it has learned
+    before = world.in_time
+    world.run(60 * LIMIT_S, error=error)
+    assert world.in_time - before >= 0.9 * 60 * LIMIT_S / service_s
+
+
+def test_whoever_is_likely_to_miss_by_what_others_took_near_the_limit_is_refused() -> None:
+    gate_, _ = gate()
+    judge = gate_.judges["ttft"]
+    for number in range(SAMPLES):  # one in twelve takes half as long again as was said, the others a tenth longer
+        judge.learn(0.6 * LIMIT_S, 0.6 * LIMIT_S * (1.5 if number % 12 == 0 else 1.1), 0.0)
+    assert judge.refuses_from_s == pytest.approx(LIMIT_S / 1.5)
+    for _ in range(SAMPLES):  # those far from the limit say nothing of it
+        judge.learn(0.1 * LIMIT_S, 0.4 * LIMIT_S, 0.0)
+    assert judge.refuses_from_s == pytest.approx(LIMIT_S / 1.5)
+    for number in range(SAMPLES):  # one in 64 is less than what may miss
+        judge.learn(LIMIT_S, LIMIT_S * (3.0 if number == 7 else 1.0), 0.0)
+    assert judge.refuses_from_s == pytest.approx(LIMIT_S)
 
 
 def test_a_predictor_that_is_three_times_too_slow_never_gets_to_refuse_what_would_be_fine() -> None:

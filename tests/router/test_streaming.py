@@ -207,6 +207,31 @@ async def test_who_reads_nothing_at_all_is_hung_up_on(start: StartRouter) -> Non
         await nothing_is_left(router)
 
 
+async def test_who_reads_slowly_is_not_hung_up_on_however_small_its_window(start: StartRouter) -> None:
+    """What is taken counts, not whether the window ever opens for all that waits."""
+    pod = FakePod("c0", serves=LONG)
+    length = 2000
+    async with start(pod, stall_s=1.0) as router:
+        host, port = router.addresses["http"].removeprefix("http://").split(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1448)
+            own.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(own, (host, int(port)))
+            await loop.sock_sendall(own, request(max_tokens=length))
+            said, began_s = b"", loop.time()
+            while loop.time() - began_s < 4.0:  # a slice of it
+                said += await asyncio.wait_for(loop.sock_recv(own, 512), 60)
+                await asyncio.sleep(0.05)
+            while b"[DONE]" not in said:
+                data = await asyncio.wait_for(loop.sock_recv(own, 1 << 16), 60)
+                assert data, "hung up on"
+                said += data
+        assert said.count(b'"text"') > 0
+        await nothing_is_left(router)
+
+
 @contextlib.asynccontextmanager
 async def greedless(router: RunningRouter) -> AsyncIterator[Any]:
     """Connect by gRPC, which does not take in more than 64 KiB before it is read."""

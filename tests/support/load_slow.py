@@ -23,6 +23,7 @@ STALL_S = 6.0
 ENVIRON = {"PAGEWIRE_STALL_S": str(STALL_S)}
 ANSWERS, LOGPROBS = 4, 20  # of one request: a third of a megabyte for 150 tokens
 RECEIVE_BYTES = 4096
+SEGMENT_BYTES = 1448  # as over Ethernet; of loopback's one is larger than that window, and moves by probes alone
 SLICE, SLICE_S = 32, 0.032  # a byte a millisecond
 WAITS_KIB = 1024.0  # for one slow reader, in the router
 WITHIN_S = 120.0
@@ -105,6 +106,7 @@ async def _asked(url: str, call: Call, number: int) -> AsyncIterator[socket.sock
     """Connect with a small window, and ask."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as wire:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         wire.setblocking(False)
         loop, to = asyncio.get_running_loop(), urlsplit(url)
         await loop.sock_connect(wire, (to.hostname, to.port))

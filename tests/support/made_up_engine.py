@@ -17,7 +17,10 @@ from pagewire.engine.step import Computed, Step
 
 
 class MadeUpModel:
-    """Says 1 for everybody; `during` runs inside a step, `poison` names requests that break one."""
+    """Says 1 for the first sequence of a request, 2 for the second and so on.
+
+    `during` runs inside a step, `poison` names requests that break one.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -45,7 +48,7 @@ class MadeUpModel:
         for grant in step.grants:
             if grant.request_id in self.poison:
                 raise RuntimeError(f"{grant.request_id} is poison")
-        return {name: Computed(token=1) for grant in step.grants for name in grant.draws()}
+        return {name: Computed(token=1 + draw.index) for grant in step.grants for name, draw in grant.draws().items()}
 
 
 class IdleMover:
