@@ -120,7 +120,7 @@ def _num_blocks(scheduler: Scheduler, spec: SequenceSpec) -> int:
     total = limits.num_blocks(length)
     if scheduler.policy.hands_off:
         return total
-    shared = len(spec.tokens) // limits.block_size if spec.branches else 0
+    shared = len(spec.tokens) // limits.block_size
     return (
         total + 1 + sum(limits.num_blocks(len(spec.tokens) + len(each.output)) + 1 - shared for each in spec.branches)
     )

@@ -203,8 +203,8 @@ class Scheduler:
 
     def num_waiting_tokens(self) -> int:
         """Return the tokens that queued and running prompts have yet to compute."""
-        queued = sum(s.num_tokens - s.num_computed for s in self.waiting)
-        return queued + sum(s.num_tokens - s.num_computed for s in self.running + self.joined if not s.is_decoding)
+        prompts = [each for each in self.running + self.joined if not each.is_decoding]
+        return sum(each.num_tokens - each.num_computed for each in self.waiting + prompts)
 
     def decodes_ahead(self) -> tuple[StepShape, int]:
         """Return the decodes that the next step begins with, and how deep in its prompt the first prefill stands."""
@@ -282,8 +282,11 @@ class Scheduler:
         return self._part(first, budget) or bool(behind)
 
     def _follows(self, sequence: Sequence) -> bool:
-        """Return whether another sequence of its request is computing full blocks for it that both begin with."""
-        others = (each for each in sequence.group.members if each is not sequence and each.block_table)
+        """Return whether another sequence of its request is computing full blocks for it that both begin with.
+
+        One that waits has no blocks itself.
+        """
+        others = (each for each in sequence.group.members if each.block_table)
         return any(each.num_computed < sequence.num_common_with(each) for each in others)
 
     def _start(self, sequence: Sequence, queue: list[Sequence], budget: StepBudget) -> None:

@@ -65,8 +65,8 @@ def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_
     if spec.output:
         raise InvalidRequest("a beam search cannot go on from the output of another", field=_BEAMS)
     width = spec.sampling.num_beams
-    if sorted((spec.index, *(each.index for each in spec.branches))) != list(range(width)):
-        raise InvalidRequest(f"{width} beams have the indices 0 .. {width - 1}", field=_BEAMS)
+    if [spec.index, *(each.index for each in spec.branches)] != list(range(width)):
+        raise InvalidRequest(f"{width} beams have the indices 0 .. {width - 1}, in this order", field=_BEAMS)
     # A beam that waits for others keeps its blocks, so all must fit at their longest, with one block each to spare.
     longest = limits.most_output(len(spec.tokens), spec.sampling.max_tokens)
     needed = limits.num_forked_blocks(len(spec.tokens), width, longest) + width

@@ -31,8 +31,6 @@ def save(pool: BlockPool, limits: Limits, preemption: Preemption, victim: Sequen
 def claim(pool: BlockPool, limits: Limits, sequence: Sequence) -> None:
     """Let a sequence without blocks hold what is cached of it, and its unfilled block where that was saved."""
     size, tail_hash = limits.block_size, sequence.tail_hash(sequence.num_saved)
-    if tail_hash is not None:
-        pool.host.touch([tail_hash])  # bringing up what comes before it is not to cost it
     table = pool.claim(sequence.hit_chain())
     sequence.num_computed, sequence.num_registered = len(table) * size, len(table)
     if tail_hash is not None and len(table) == sequence.num_saved // size:

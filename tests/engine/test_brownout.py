@@ -15,7 +15,16 @@ from pagewire.core.engine_messages import Add, Bind, Reserve
 from pagewire.core.load import BrownoutLevel
 from pagewire.core.messages import Role, Submit
 from pagewire.engine.block_pool import BlockPool
-from pagewire.engine.brownout import CALM_S, LEVELS, RISE_S, THRESHOLDS, Brownout, pressure_of, shorten
+from pagewire.engine.brownout import (
+    CALM_S,
+    LEVELS,
+    OFFLOADS_PER_STEP,
+    RISE_S,
+    THRESHOLDS,
+    Brownout,
+    pressure_of,
+    shorten,
+)
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits
 from pagewire.engine.moves import Move
@@ -98,6 +107,79 @@ def test_pressure_is_the_larger_of_memory_and_queue() -> None:
     pool.allocate(3)
     assert pressure_of(pool, 0.0) == 0.5
     assert pressure_of(pool, 9.0) == 0.9
+
+
+def test_what_is_pinned_is_no_part_of_the_pool() -> None:
+    pool = BlockPool(10)
+    pinned = pool.allocate(2)
+    pool.register(pinned, chain(spec("x", [1], greedy(1)).root, range(32), 16))
+    pool.pin(pinned)
+    pool.release(pinned)
+    pool.allocate(4)
+    assert pressure_of(pool, 0.0) == 0.5
+    whole = BlockPool(1)
+    (block,) = whole.allocate(1)
+    assert pressure_of(whole, 0.0) == 1.0
+    whole.register([block], chain(spec("x", [1], greedy(1)).root, range(16), 16))
+    whole.pin([block])
+    whole.release([block])
+    assert pressure_of(whole, 5.0) == 0.5, "nothing is left to be had, and nothing of it is held"
+
+
+def test_a_full_pool_is_pressure_enough_for_every_level() -> None:
+    assert all(each.enter <= 1.0 for each in THRESHOLDS.values())
+
+
+def test_pressure_must_last_and_each_level_has_its_own_time() -> None:
+    brownout, enter = Brownout(least_prefill=16), THRESHOLDS[BrownoutLevel.OFFLOAD].enter
+    above = THRESHOLDS[BrownoutLevel.SMALL_PREFILL].enter
+    seen = [
+        brownout.observe(pressure, 100.0 + seconds)
+        for pressure, seconds in (
+            (enter, 0.0), (enter, 0.25), (0.5, 0.375), (enter, 0.5), (enter, 0.875), (enter, 1.0),
+            (0.8, 1.125), (above, 1.25), (above, 1.625), (above, 1.75),
+        )
+    ]  # fmt: skip
+    normal, offload = BrownoutLevel.NORMAL, BrownoutLevel.OFFLOAD
+    assert seen == [normal] * 5 + [offload] * 4 + [BrownoutLevel.SMALL_PREFILL]
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_a_level_is_left_below_its_threshold_and_not_at_it(level: BrownoutLevel) -> None:
+    brownout, now_s = at(level)
+    leave, below = THRESHOLDS[level].leave, LEVELS[LEVELS.index(level) - 1]
+    assert [brownout.observe(leave, now_s + later_s) for later_s in (0.0, 2 * CALM_S)] == [level] * 2
+    now_s += 2 * CALM_S
+    assert brownout.observe(leave - 0.001, now_s) is level
+    assert brownout.observe(leave - 0.001, now_s + CALM_S - 0.125) is level
+    assert brownout.observe(leave - 0.001, now_s + CALM_S) is below
+
+
+def test_prompts_get_a_share_of_a_step_where_prefill_is_small() -> None:
+    expected = {10: 10, 16: 16, 40: 16, 64: 16, 68: 17, 400: 100}
+    for level in LEVELS:
+        brownout, _ = at(level)
+        is_small = LEVELS.index(level) >= LEVELS.index(BrownoutLevel.SMALL_PREFILL)
+        assert brownout.is_active == (level is not BrownoutLevel.NORMAL)
+        assert {most: brownout.most_prefill(most) for most in expected} == (
+            expected if is_small else {most: most for most in expected}
+        )
+
+
+def test_idle_blocks_make_room_bit_by_bit_up_to_a_share_of_the_pool() -> None:
+    pool = BlockPool(400, 100)
+    blocks = pool.allocate(400)
+    pool.register(blocks, chain(spec("x", [1], greedy(1)).root, range(800), 2))
+    pool.release(blocks)
+    Brownout(least_prefill=16).relieve(pool)
+    assert pool.num_free == 0
+    brownout, _ = at(BrownoutLevel.OFFLOAD)
+    free = []
+    for _ in range(5):
+        brownout.relieve(pool)
+        free.append(pool.num_free)
+    assert free == [min((number + 1) * OFFLOADS_PER_STEP, 40) for number in range(5)]
+    assert pool.host.num_parked == 40
 
 
 @settings(max_examples=50, deadline=None)

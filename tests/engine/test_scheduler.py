@@ -22,7 +22,7 @@ from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.sequence import State, finish_reason
+from pagewire.engine.sequence import State
 from pagewire.engine.step import Computed, Step
 
 B = 16
@@ -350,17 +350,6 @@ def test_a_prompt_that_can_never_fit_is_invalid_not_overloaded() -> None:
 def test_a_budget_below_the_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_seqs"):
         make(max_num_batched_tokens=4)
-
-
-def test_finish_reasons() -> None:
-    eos = frozenset({99})
-    assert finish_reason([99], 5, params(), eos, 100) is FinishReason.STOP
-    assert finish_reason([99], 5, params(ignore_eos=True), eos, 100) is None
-    assert finish_reason([99], 5, params(1, ignore_eos=True), eos, 100) is FinishReason.LENGTH
-    assert finish_reason([8], 5, params(stop_token_ids=(8,), ignore_eos=True), eos, 100) is FinishReason.STOP
-    assert finish_reason([1, 2, 3, 4], 5, params(4), eos, 100) is FinishReason.LENGTH
-    assert finish_reason([1], 99, params(4), eos, 100) is FinishReason.LENGTH
-    assert finish_reason([1], 98, params(4), eos, 100) is None
 
 
 def test_a_prefill_pod_runs_what_was_not_fetched_and_reports_all_of_it() -> None:

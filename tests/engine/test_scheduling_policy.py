@@ -55,6 +55,12 @@ def test_what_each_policy_prefers() -> None:
         policy_named("lottery")
 
 
+@pytest.mark.parametrize("name", PolicyName)
+def test_the_span_is_what_the_last_of_all_is_put_back_by(name: PolicyName) -> None:
+    policy = policy_named(name)
+    assert policy.span_s == pytest.approx(policy.handicap_s(MAX_PRIORITY, 1_000_000))
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     priority: int

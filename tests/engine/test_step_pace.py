@@ -153,3 +153,15 @@ def test_a_pace_that_cannot_be_is_refused() -> None:
         StepPace(0.0, least=1, most=2)
     with pytest.raises(ValueError, match="aimed"):
         StepPace(1.0, least=3, most=2)
+    with pytest.raises(ValueError, match="aimed"):
+        StepPace(1.0, least=0, most=2)
+    assert StepPace(0.001, least=1, most=1).most_prefill(StepShape(), 0) == 1
+    assert StepPace(1.0, least=2, most=2).least_prefill == 2
+
+
+def test_however_much_time_there_is_no_more_than_twice_what_was_seen_goes_into_a_step() -> None:
+    pace, alone = StepPace(1e9, least=16, most=2048), StepShape()
+    assert pace.most_prefill(alone, 0) == 32
+    for tokens, most in ((32, 64), (20, 64), (64, 128), (1500, 2048)):
+        pace.observe(StepShape(prefill_tokens=tokens), 0.01)
+        assert pace.most_prefill(alone, 0) == most
