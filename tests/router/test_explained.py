@@ -22,7 +22,7 @@ def pod(name: str, *, pending: int = 0, in_flight: int = 0, role: Role | None = 
     )
 
 
-D0, D1, D2, P0, P1 = pod("d0"), pod("d1", role=Role.COLOCATED), pod("d2"), pod("p0"), pod("p1", pending=50)
+D0, D1, D2, P0, P1 = pod("d0"), pod("d1", role=Role.COLOCATED), pod("d2"), pod("p0"), pod("p1", pending=90)
 
 
 def test_an_option_tells_what_is_cached_where_it_is_computed_and_where_it_is_decoded() -> None:
