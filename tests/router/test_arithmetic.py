@@ -99,6 +99,14 @@ def test_tokens_in_host_memory_cost_a_share_of_their_computing() -> None:
     assert build_s(demand, pod("e")) == 256 * TICK
 
 
+def test_who_holds_no_more_is_no_source_however_slow_links_and_host_memory_are() -> None:
+    slow = replace(LOAD, link_s_per_token=2 * TICK)
+    held = Demand(num_tokens=256, block_size=16, cached={"d": 96}, sources=(("other", 64),))
+    assert build_s(held, pod("d", slow)) == 160 * TICK
+    on_host = Demand(num_tokens=256, block_size=16, cached={"d": 240}, on_host={"d": 240}, sources=(("other", 240),))
+    assert build_s(on_host, pod("d")) == (16 + 240 * SHIP_SHARE) * TICK  # an exchange would be 16
+
+
 @pytest.mark.parametrize("held", [0, 16, 21, 22, 128, 256])
 def test_many_pods_build_as_long_as_each_alone(held: int) -> None:
     """21 1/3 tokens are those from which on a fetch pays: 16 ticks for the exchange, 3/4 saved of each token."""

@@ -83,7 +83,8 @@ def test_reasons_of_pods_that_are_out() -> None:
 
 @pytest.mark.parametrize(
     ("threshold", "ratio", "least", "most"),
-    [(16, 1.5, 0, 16), (16, 1.5, 32, 48), (16, 1.5, 33, 49), (16, 1.5, 40, 60), (0, 1.0, 5, 5), (3, 1.0, 5, 8), (0, 2.0, 5, 10)],
+    [(16, 1.5, 0, 16), (16, 1.5, 32, 48), (16, 1.5, 33, 49), (16, 1.5, 40, 60), (0, 1.0, 5, 5), (3, 1.0, 5, 8),
+     (0, 2.0, 5, 10)],
 )  # fmt: skip
 def test_a_pod_may_have_so_many_requests_beside_the_least_loaded_one(
     threshold: int, ratio: float, least: int, most: int

@@ -84,7 +84,8 @@ def test_a_pool_that_is_full_has_no_blocks_to_spare_and_one_that_promised_too_mu
 
 @pytest.mark.parametrize(
     ("tokens", "cached", "sequences", "blocks"),
-    [(1, 0, 1, 2), (16, 0, 1, 2), (17, 0, 1, 3), (17, 1, 1, 2), (64, 32, 1, 3), (64, 64, 1, 1), (16, 64, 2, 2), (33, 0, 4, 7)],
+    [(1, 0, 1, 2), (16, 0, 1, 2), (17, 0, 1, 3), (17, 1, 1, 2), (64, 32, 1, 3), (64, 64, 1, 1),
+     (16, 64, 2, 2), (33, 0, 4, 7)],
 )  # fmt: skip
 def test_a_prompt_needs_the_blocks_that_are_not_cached_and_one_for_each_sequence(
     tokens: int, cached: int, sequences: int, blocks: int
