@@ -55,7 +55,7 @@ def test_a_local_prompt_waits_for_room_and_the_queue_and_is_computed_where_it_de
 
 def test_a_remote_prompt_waits_at_its_builder_and_its_transfer_is_in_the_gap() -> None:
     decode = pod("d", replace(LOAD, blocks_total=99, blocks_free=12), in_flight=3, pending=999)
-    prefill = pod("p", pending=32)
+    prefill = pod("p", replace(LOAD, link_s_per_token=2 * TICK), pending=32)  # how it fetches is nothing to `decode`
     demand = Demand(
         num_tokens=256, block_size=16, num_sequences=2, cached={"d": 64, "p": 128}, block_s=8 * TICK,
         correction=Correction(remote=Factors(queue_s=2.0, prefill_s=4.0, relay_s=8.0, gap_s=0.5, tpot_s=16.0)),

@@ -79,6 +79,12 @@ def test_reasons_of_pods_that_are_out() -> None:
     # Where none has room, the least cost is taken all the same.
     assert reasons(DEMAND, [pod("d0", full, in_flight=1), pod("d1", full)]).keys() == {("d0", ""), ("d1", "")}
     assert PrefixAffinity().place(DEMAND, [pod("d0", full, in_flight=1), pod("d1", full)], []).decode == "d1"
+    # What is out as much as the chosen one differs from it in its cost alone.
+    assert reasons(DEMAND, [pod("d0", full), pod("d1", full, in_flight=1)])["d1", ""].startswith("its cost is")
+    found = reasons(DEMAND, [pod("d0", full), pod("d1", in_flight=17), pod("d2", in_flight=18)])
+    assert found["d1", ""] == ""
+    assert found["d2", ""].startswith("its cost is")
+    assert found["d0", ""] == room
 
 
 @pytest.mark.parametrize(

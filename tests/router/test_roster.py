@@ -56,13 +56,14 @@ def test_a_pod_goes_by_the_name_of_its_incarnation_and_from_whichever_group_it_i
     roster.drop(ONE, "b", "b@2")
     roster.drop(OTHER, "b", "b@1")
     roster.drop(ONE, "bb", "bb@1")
+    roster.drop(ONE, "bb", "c@1")  # which comes next
     roster.drop(ONE, "z", "z@1")
     assert len(roster.decode(ONE)) == len(roster.prefill(ONE)) == 3
     roster.drop(ONE, "b", "b@1")
     assert [each.pod_id for each in roster.decode(ONE)] == [each.pod_id for each in roster.prefill(ONE)] == ["a", "c"]
     roster.drop(ONE, "c", "c@1")
     roster.drop(ONE, "a", "a@1")
-    assert not roster.decode(ONE)
+    assert roster.decode(ONE) == roster.decode(OTHER) == ()  # nothing is kept for what nobody serves any more
     roster.put(ONE, view("a"))
     assert [each.pod_id for each in roster.decode(ONE)] == ["a"]
 

@@ -239,7 +239,7 @@ def test_where_the_prompt_must_go_is_settled_where_that_is_open_and_a_pool_is_la
     assert way(prompt, near, far) is Way.LOCAL
     assert way(prompt, far, near) is Way.REMOTE
     assert way(prompt, near, None) is Way.LOCAL
-    for blocks, expected in ((0, Way.REMOTE), (100, None), (101, Way.REMOTE), (102, Way.REMOTE)):
+    for blocks, expected in ((0, Way.REMOTE), (1, None), (100, None), (101, Way.REMOTE), (102, Way.REMOTE)):
         assert way(prompt, dataclasses.replace(far, blocks_total=blocks, blocks_free=blocks), near) is expected
     assert way(prompt, dataclasses.replace(near, blocks_total=1, blocks_free=1), None) is Way.LOCAL
     settled = dataclasses.replace(prompt, may_be_local=False)
@@ -268,12 +268,31 @@ def test_why_an_option_was_not_taken() -> None:
     broken = "it breaks the targets of gap and TPOT by 100.0%, the chosen one by 20.0%"
     found = reasons(Targets(tpot_s=0.025), prompt, decode, prefill)
     assert (found["decode1 prefill0"], found["decode0 prefill1"]) == (broken, later)
+    # Without prefill pods nothing goes there.
+    assert reasons(Targets(), prompt, decode, []) == {
+        "decode0": "", "decode1": "as soon, but its TPOT is 0.0500 s and its gap 0.0500 s",
+    }  # fmt: skip
     # Open, it is compared like any other.
     quick = dataclasses.replace(prompt, may_be_local=True)
     found = reasons(Targets(), quick, views(Role.DECODE, [slow]), views(Role.PREFILL, [plain]))
     assert found == {"decode0 prefill0": "", "decode0": "its TTFT is 2.0010 s, the chosen one's 1.0110 s"}
     assert reasons(Targets(), quick, views(Role.DECODE, [plain]), views(Role.PREFILL, [slow])) == {
         "decode0": "", "decode0 prefill0": "its TTFT is 2.0110 s, the chosen one's 1.0010 s",
+    }  # fmt: skip
+
+
+def test_what_a_prompt_costs_those_that_run_is_among_the_reasons() -> None:
+    """A prompt of a second stalls them by 10 ms a token: twice the target where it is computed on their pod."""
+    prompt = Demand(num_tokens=1000, block_size=B, explain=True, answer_tokens=100, may_be_local=True)
+    busy = Load(prefill_s_per_token=1e-3, step_s=0.009, num_running=1, step_sequences=1.0, step_s_per_sequence=0.001)
+    decode, prefill = views(Role.DECODE, [busy]), views(Role.PREFILL, [busy])
+    targets = Targets(tpot_s=0.01)
+    assert reasons(targets, prompt, decode, prefill) == {
+        "decode0 prefill0": "", "decode0": "it breaks the targets of gap and TPOT by 100.0%, the chosen one by 0.0%",
+    }  # fmt: skip
+    slower = dataclasses.replace(busy, prefill_s_per_token=3e-3)
+    assert reasons(targets, prompt, views(Role.DECODE, [busy, slower]), []) == {
+        "decode0": "", "decode1": "it breaks the targets of gap and TPOT by 300.0%, the chosen one by 100.0%",
     }  # fmt: skip
 
 

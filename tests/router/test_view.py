@@ -8,6 +8,7 @@ import pytest
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
+from pagewire.router.calibration import Calibration
 from pagewire.router.policies.view import CROWD_SHARE, PRIORS, SHIP_SHARE, Demand, PodView, Priors
 
 MEASURED = Load(
@@ -100,4 +101,8 @@ def test_a_prompt_needs_the_blocks_that_are_not_cached_and_one_for_each_sequence
 def test_a_plain_demand_is_of_one_answer_on_a_prompt_that_nobody_holds() -> None:
     demand = Demand(num_tokens=32, block_size=16)
     assert demand.blocks_on(view(Load())) == 3
+    assert Demand(num_tokens=33, block_size=16).blocks_on(view(Load())) == 4
     assert (demand.may_be_local, demand.explain, demand.sources) == (False, False, ())
+    assert demand.answer_tokens == Calibration().answer_tokens  # as long as answers are until there were some
+    pod = PodView(pod_id="d", address="a", role=Role.DECODE, load=Load())
+    assert (pod.in_flight, pod.pending_tokens, pod.key) == (0, 0, "")
