@@ -114,7 +114,6 @@ class Offers:
     def build_here(self) -> None:
         """Offer every decode pod to compute the prompt itself."""
         demand, factors = self._demand, self._demand.correction.local
-        has_targets = self._targets.gap_s > 0 or self._targets.tpot_s > 0
         built = build_times(demand, self._decode)
         queue, prefill, relay_s = factors.queue_s, factors.prefill_s, factors.relay_s * RELAY_S
         ttft_s = [
@@ -122,14 +121,14 @@ class Offers:
         ]
         for at, seconds in self._room_s.items():
             ttft_s[at] += queue * seconds
+        by = self._over_here(built)
         if not self.builders:
             self.builders = [None] * len(self._decode)
             self._ttft_s = ttft_s
             self._gap_s = [factors.gap_s * step_s for step_s in self._step_s]
             self._tpot_s = [factors.tpot_s * step_s for step_s in self._step_s]
-            self._over = self._over_here(built) if has_targets else [0.0] * len(ttft_s)
+            self._over = by
             return
-        by = self._over_here(built) if has_targets else [0.0] * len(ttft_s)
         better = [
             at
             for at, (here, there) in enumerate(zip(by, self._over, strict=True))
@@ -150,6 +149,8 @@ class Offers:
 
         Those are not corrected yet.
         """
+        if not (self._targets.gap_s or self._targets.tpot_s):
+            return [0.0] * len(built_s)  # sooner than by sums that nothing is held against
         factors = self._demand.correction.local
         stall = factors.prefill_s / self._demand.answer_tokens
         gaps = [factors.gap_s * step_s for step_s in self._step_s]

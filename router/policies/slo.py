@@ -46,8 +46,7 @@ class Slo:
             offers.build_here()
         best = offers.best()
         chosen, builder = decode[best], offers.builders[best]
-        others = [pod for pod in soonest if pod is not builder][: MAX_CANDIDATES - 1]
-        builders = [] if builder is None else [builder, *others]
+        builders = [] if builder is None else [builder, *(pod for pod in soonest if pod is not builder)]
         return placement(
             demand,
             chosen,

@@ -6,7 +6,7 @@ import pytest
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Candidate
-from pagewire.decode_service.prefill_choice import BOUND, Calibration, local_s, remote_s
+from pagewire.decode_service.prefill_choice import BOUND, WEIGHT, Calibration, Prediction, local_s, remote_s
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.kvtransfer.link_cost import LinkCost
 
@@ -46,6 +46,41 @@ def test_a_prompt_that_is_mostly_here_stays_here_though_others_run() -> None:
     assert is_local(Load(num_running=4), prefix=nearly)
 
 
+def test_a_local_prompt_waits_for_those_before_it_and_stalls_all_that_run() -> None:
+    assert local_s(ONE, Load(), 0.25) == 1.0
+    assert local_s(ONE, Load(waiting_tokens=6, num_running=3), 0.25) == (1.5 + 1.0) * 4
+
+
+def test_a_remote_prompt_waits_for_the_longer_of_what_the_router_said_and_what_the_pod_says() -> None:
+    link = LinkCost(rtt_s=0.5)
+    assert remote_s(ONE, candidate(), None, 0.25, link) == 1.5
+    assert remote_s(ONE, candidate(2.0), None, 0.25, link) == 3.5
+    assert remote_s(ONE, candidate(2.0), Load(waiting_tokens=7), 0.25, link) == 3.5
+    assert remote_s(ONE, candidate(2.0), Load(waiting_tokens=9), 0.25, link) == 3.75
+    # Of a pod that has not spoken yet nobody is known to wait there.
+    assert remote_s(ONE, candidate(), None, 99.0, link) == remote_s(ONE, candidate(), Load(), 99.0, link) == 1.5
+
+
+def test_what_is_no_choice_is_said_to_take_no_time() -> None:
+    assert (Prediction().local_s, Prediction().remote_s) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("actual_s", "factor"),
+    [(1.0, 1.0), (2.0, 2.0), (0.5, 0.5), (BOUND, BOUND), (BOUND + 1, BOUND), (1 / BOUND, 1 / BOUND), (0.01, 1 / BOUND)],
+)
+def test_one_observation_moves_a_correction_by_its_weight_and_counts_no_further_than_the_bound(
+    actual_s: float, factor: float
+) -> None:
+    calibration = Calibration()
+    calibration.observe(1.0, actual_s)
+    assert calibration.factor == pytest.approx(1.0 + WEIGHT * (factor - 1.0), abs=1e-12)
+    assert 0 < WEIGHT < 0.5
+    before = calibration.factor
+    calibration.observe(2.0, 2.0 * actual_s)  # said with that correction: it was still as wrong
+    assert calibration.factor == pytest.approx(before + WEIGHT * (before * factor - before), abs=1e-12)
+
+
 def test_a_calibration_closes_in_on_what_is_true() -> None:
     calibration = Calibration()
     for _ in range(100):
@@ -65,4 +100,8 @@ def test_nothing_is_learned_of_nothing() -> None:
     calibration = Calibration()
     calibration.observe(0.0, 1.0)
     calibration.observe(1.0, 0.0)
+    calibration.observe(-1.0, 1.0)
+    calibration.observe(1.0, -1.0)
     assert calibration.factor == 1.0
+    calibration.observe(0.5, 0.75)  # less than a second is something
+    assert calibration.factor > 1.0

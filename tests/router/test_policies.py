@@ -122,6 +122,113 @@ def test_every_policy_explains_itself(policy: Policy, why_decode: str, why_prefi
     assert policy.place(silent, decode, prefill).options == ()
 
 
+class Draws:
+    """Numbers as they are to be drawn, and of how many each was."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = iter(numbers)
+        self.of: list[int] = []
+
+    def __call__(self, count: int) -> int:
+        self.of.append(count)
+        return next(self._numbers)
+
+
+@pytest.mark.parametrize(
+    ("draws", "decode", "builders"),
+    [
+        # The second is drawn among the others: from the first on, numbers stand for one place further.
+        ((0, 0, 0, 0, 0), "d0", ["p0", "p1", "p2"]),
+        ((3, 0, 0, 0, 0), "d0", ["p0", "p1", "p2"]),
+        ((3, 2, 4, 3, 0), "d2", ["p3", "p4", "p0"]),
+        ((2, 2, 2, 1, 2), "d2", ["p1", "p2", "p3"]),
+        ((1, 0, 1, 1, 4), "d0", ["p1", "p2", "p4"]),
+        ((1, 1, 3, 1, 3), "d1", ["p1", "p3", "p4"]),
+    ],
+)
+def test_which_two_are_drawn_and_who_stands_behind_them(
+    draws: tuple[int, ...], decode: str, builders: list[str]
+) -> None:
+    chance = Draws(*draws)
+    pods = [pod(f"d{at}", in_flight=at) for at in range(4)], [pod(f"p{at}", pending=at) for at in range(5)]
+    placed = TwoChoices(chance).place(Demand(num_tokens=9, block_size=B), *pods)
+    assert (placed.decode, [each.pod_id for each in placed.candidates]) == (decode, builders)
+    assert chance.of == [4, 3, 5, 4, 5]
+
+
+def test_of_two_drawn_room_comes_first_and_of_two_builders_the_queue_then_requests_then_the_id() -> None:
+    full = pod("d0", load=Load(blocks_total=9, blocks_free=1))
+    asked = Demand(num_tokens=100, block_size=B)
+    assert TwoChoices(Draws(0, 0)).place(asked, [full, pod("d1", in_flight=9)], []).decode == "d1"
+    assert TwoChoices(Draws(1, 0)).place(asked, [pod("d0"), pod("d1")], []).decode == "d0"
+    alone = pod("d0")
+    for pair in (
+        [pod("p1", in_flight=5), pod("p0", pending=1)],
+        [pod("p1", in_flight=4), pod("p0", in_flight=5)],
+        [pod("p1"), pod("p2")],
+    ):
+        for draws in ((0, 0, 0), (1, 0, 0)):
+            assert TwoChoices(Draws(*draws)).place(asked, [alone], pair).candidates[0].pod_id == "p1"
+    only = TwoChoices(Draws(0)).place(asked, [alone], [pod("p0")])  # of one nothing is drawn but who stands behind it
+    assert [each.pod_id for each in only.candidates] == ["p0"]
+
+
+def reasons(policy: Policy, demand: Demand, decode: list[PodView], prefill: list[PodView]) -> dict[str, str]:
+    """Return why each option was not taken, by its pods."""
+    options = policy.place(demand, decode, prefill).options
+    return {f"{option.decode} {option.prefill}".strip(): option.reason for option in options}
+
+
+EXPLAIN = Demand(num_tokens=100, block_size=B, explain=True)
+
+
+def test_two_choices_say_who_was_not_drawn() -> None:
+    decode, prefill = [pod(f"d{at}", in_flight=at) for at in range(3)], [pod(f"p{at}", pending=at) for at in range(4)]
+    more = "it has more to do than the other one that was drawn"
+    assert reasons(TwoChoices(Draws(0, 1, 1, 1, 0)), EXPLAIN, decode, prefill) == {
+        "d0 p1": "", "d1 p1": "it was not drawn", "d2 p1": more, "d0 p0": "it was not drawn", "d0 p2": more,
+        "d0 p3": "it was not drawn", "d0": "it was not drawn",
+    }  # fmt: skip
+
+
+def test_turns_say_so_of_everybody_else() -> None:
+    found = reasons(RoundRobin(), EXPLAIN, [pod("d0"), pod("d1")], [pod("p0"), pod("p1"), pod("p2")])
+    others = dict.fromkeys(["d1 p0", "d0 p1", "d0 p2", "d0"], "it was not its turn")
+    assert found == {"d0 p0": "", **others}
+
+
+def test_turns_stand_in_for_one_another_as_often_as_there_are_pods() -> None:
+    policy, asked = RoundRobin(), Demand(num_tokens=9, block_size=B)
+    assert policy.place(asked, [pod("d0")], []).candidates == ()
+    two = [[each.pod_id for each in policy.place(asked, [pod("d0")], [pod("p0"), pod("p1")]).candidates] for _ in "ab"]
+    assert two == [["p1", "p0"], ["p0", "p1"]]
+
+
+def test_the_least_loaded_says_what_others_have_to_do() -> None:
+    full = pod("d2", load=Load(blocks_total=9, blocks_free=1))
+    decode = [pod("d0", in_flight=3), pod("d1", in_flight=2, pending=50), full]
+    prefill = [pod("p0", pending=200), pod("p1"), pod("p2", pending=1)]
+    assert reasons(LeastLoaded(), EXPLAIN, decode, prefill) == {
+        "d1 p1": "", "d0 p1": "it has 3 requests, the chosen one 2", "d2 p1": "it has no room now",
+        "d1 p0": "its queue is 0.0200 s", "d1 p2": "its queue is 0.0001 s", "d1": "its queue is 0.0050 s",
+    }  # fmt: skip
+    assert reasons(LeastLoaded(), EXPLAIN, decode, []) == {
+        "d1": "", "d0": "it has 3 requests, the chosen one 2", "d2": "it has no room now",
+    }  # fmt: skip
+
+
+def test_the_least_loaded_goes_by_requests_to_decode_and_by_queues_to_prefill() -> None:
+    asked = Demand(num_tokens=9, block_size=B)
+    decode = [pod("d0", in_flight=2), pod("d1", in_flight=1, pending=9000), pod("d2", in_flight=1, pending=900)]
+    prefill = [pod("p0", in_flight=3), pod("p1", pending=1), pod("p2", in_flight=2), pod("p3", in_flight=3)]
+    placed = LeastLoaded().place(asked, decode, prefill)
+    assert placed.decode == "d2"
+    assert [each.pod_id for each in placed.candidates] == ["p2", "p0", "p3"]
+    # A token in the queue is more than all requests that have none.
+    crowded = [pod("p0", pending=1), pod("p1", in_flight=9999)]
+    assert LeastLoaded().place(asked, decode, crowded).candidates[0].pod_id == "p1"
+
+
 # ------------------------------------------------------------------------------------------------- under virtual time
 
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pagewire.core.messages import Role
+from pagewire.router.config import RouterConfig
 from pagewire.router.rebalance import PodLoad, Rebalancer, Rules, Shift
 
 RULES = Rules(high=0.8, low=0.6, hold_s=15.0, cooldown_s=60.0, full_queue_s=2.0, full_sequences=64)
@@ -91,6 +92,143 @@ def test_it_begins_with_a_cool_down_and_so_does_a_change_that_somebody_else_made
 def test_rules_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         replace(RULES, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"low": -0.1}, {"low": 0.0}, {"low": 0.8, "high": 0.8}, {"low": 0.9, "high": 0.8}, {"hold_s": -0.5},
+        {"cooldown_s": -0.5}, {"full_queue_s": 0.0}, {"full_queue_s": -1.0}, {"full_queue_s": float("nan")},
+        {"min_prefill": 0}, {"min_decode": 0}, {"full_sequences": 0},
+    ],
+)  # fmt: skip
+def test_each_rule_has_its_bound(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Rules(**wrong)
+
+
+def test_rules_at_their_bounds_are_taken_and_those_that_nobody_set_are_the_settings() -> None:
+    least = Rules(
+        low=0.01, high=0.02, hold_s=0.0, cooldown_s=0.0, full_queue_s=0.01, min_prefill=1, min_decode=1,
+        full_sequences=1,
+    )  # fmt: skip
+    changed = Rebalancer(least, 0.0).observe([*BUSY_PREFILL[:1], pod("d0", D), pod("d1", D)], 0.0)
+    assert changed is not None  # at once
+    assert Rules() == RouterConfig(model=("m",), cluster_secret="s").rebalance_rules()
+
+
+def test_each_role_has_its_own_minimum() -> None:
+    rules = Rules(min_prefill=2, min_decode=3)
+    assert (rules.fewest(P), rules.fewest(D)) == (2, 3)
+
+
+def test_pressure_is_the_mean_of_a_roles_pods_over_what_counts_as_full() -> None:
+    rebalancer = Rebalancer(replace(RULES, full_queue_s=4.0, full_sequences=8), 0.0)
+    pods = [
+        PodLoad(pod_id="p0", role=P, queue_s=1.0, kv_share=9.0, num_sequences=99),
+        PodLoad(pod_id="p1", role=P, queue_s=2.0, kv_share=9.0, num_sequences=99),
+        PodLoad(pod_id="d0", role=D, queue_s=9.0, kv_share=0.25, num_sequences=1),
+        PodLoad(pod_id="d1", role=D, queue_s=9.0, kv_share=0.75, num_sequences=3),
+    ]
+    assert rebalancer.pressure(pods, P) == 1.5 / 4
+    assert rebalancer.pressure(pods, D) == 0.5  # of the KV; of sequences a quarter
+    assert rebalancer.pressure([*pods, replace(pods[3], num_sequences=26)], D) == 10 / 8
+
+
+def loads(prefill: list[float], decode: list[float]) -> list[PodLoad]:
+    return [
+        *[pod(f"p{at}", P, load) for at, load in enumerate(prefill)],
+        *[pod(f"d{at}", D, load) for at, load in enumerate(decode)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "rules", "changed"),
+    [
+        # short from `high` on, and the other may come to `low` and no further
+        ([0.75], [0.25, 0.25], {}, ("d0", P)),
+        ([0.74], [0.25, 0.25], {}, None),
+        ([0.75], [0.25, 0.26], {}, None),
+        ([0.25, 0.25], [0.75], {}, ("p0", D)),
+        ([0.25, 0.25], [0.74], {}, None),
+        ([0.25, 0.26], [0.75], {}, None),
+        # three pods' load on two
+        ([1.0], [0.25, 0.25, 0.5], {}, ("d0", P)),
+        ([1.0], [0.25, 0.26, 0.5], {}, None),
+        # the other keeps its minimum
+        ([1.0], [0.0, 0.0, 0.0], {"min_decode": 2}, ("d0", P)),
+        ([1.0], [0.0, 0.0, 0.0], {"min_decode": 3}, None),
+        ([1.0], [0.0, 0.0, 0.0], {"min_prefill": 9}, ("d0", P)),
+        ([0.0, 0.0, 0.0], [1.0], {"min_prefill": 2}, ("p0", D)),
+        ([0.0, 0.0, 0.0], [1.0], {"min_prefill": 3}, None),
+        # both short: nobody can spare one
+        ([1.0, 1.0], [1.0, 1.0], {}, None),
+        # nobody there
+        ([], [1.0], {}, None),
+        ([1.0, 1.0], [], {}, None),
+        ([], [], {}, None),
+    ],
+)
+def test_who_is_short_and_who_gives(
+    prefill: list[float], decode: list[float], rules: dict[str, Any], changed: tuple[str, Role] | None
+) -> None:
+    exact = replace(RULES, high=0.75, low=0.5, hold_s=0.0, cooldown_s=0.0, **rules)
+    shift = Rebalancer(exact, 0.0).observe(loads(prefill, decode), 0.0)
+    assert (shift and (shift.pod_id, shift.role)) == changed
+
+
+def test_the_giver_is_who_has_the_shortest_queue_then_the_least_kv_then_the_fewest_sequences_then_the_least_id() -> (
+    None
+):
+    giver = PodLoad(pod_id="d5", role=D, queue_s=1.0, kv_share=0.1, num_sequences=3)
+    others = [
+        replace(giver, pod_id="d0", queue_s=1.1, kv_share=0.0, num_sequences=0),
+        replace(giver, pod_id="d1", kv_share=0.2, num_sequences=0),
+        replace(giver, pod_id="d2", num_sequences=4),
+        replace(giver, pod_id="d6"),
+        replace(giver, pod_id="p1", role=P, queue_s=2.0, kv_share=0.0),
+    ]
+    for pods in ([giver, *others], [*others, giver]):
+        shift = Rebalancer(replace(RULES, hold_s=0.0, cooldown_s=0.0), 0.0).observe(pods, 0.0)
+        assert shift is not None
+        assert (shift.pod_id, shift.role) == ("d5", P)
+
+
+def times(rebalancer: Rebalancer, moments: list[tuple[float, list[PodLoad]]]) -> list[float]:
+    """Return when a change was ordered."""
+    return [now_s for now_s, pods in moments if rebalancer.observe(pods, now_s) is not None]
+
+
+def test_a_role_is_short_for_the_whole_time_without_a_gap_and_a_cool_down_ends_on_time() -> None:
+    calm = [pod("p0", P, 0.1), *BUSY_PREFILL[1:]]
+    busy = BUSY_PREFILL
+    assert times(Rebalancer(RULES, 0.0), [(100.0, busy), (114.9, busy), (115.0, busy)]) == [115.0]
+    gap = [(100.0, busy), (110.0, calm), (111.0, busy), (115.0, busy), (125.9, busy), (126.0, busy)]
+    assert times(Rebalancer(RULES, 0.0), gap) == [126.0]
+    # Short of the other role in between is a gap as well.
+    other = [pod("p0", P), pod("d0", D, 1.0), pod("d1", D, 1.0), pod("p1", P)]
+    with_p1 = [*busy, pod("p1", P, 2.0)]
+    turns = [(100.0, with_p1), (110.0, other), (116.0, with_p1), (120.0, with_p1), (131.0, with_p1)]
+    assert times(Rebalancer(RULES, 0.0), turns) == [131.0]
+    # From the beginning, and from the change on, and what is held meanwhile counts.
+    steady = [(second / 2, busy) for second in range(300)]
+    assert times(Rebalancer(RULES, 0.0), steady) == [60.0, 120.0]
+    # A cool-down that is shorter than the time it takes to be short: that begins again half a second after each.
+    often = times(Rebalancer(replace(RULES, cooldown_s=10.0), 0.0), steady)
+    assert often == [15.0 + 15.5 * at for at in range(9)]
+
+
+def test_a_pod_that_somebody_else_changed_begins_a_cool_down_and_one_that_comes_or_goes_does_not() -> None:
+    busy = BUSY_PREFILL
+    moments = [(100.0, busy), (110.0, [*busy, pod("d2", D, 0.1)]), (112.0, busy), (115.0, busy)]
+    assert times(Rebalancer(RULES, 0.0), moments) == [115.0]
+    # Away while it was changed: known as it was when last seen.
+    changed = [*busy, pod("d2", P, 2.0)]
+    moments = [(100.0, [*busy, pod("d2", D)]), (105.0, busy), (110.0, changed), (169.9, changed), (170.0, changed)]
+    assert times(Rebalancer(RULES, 0.0), moments) == [170.0]
+    # Seen as changed once, and no more: what it orders itself is its own.
+    moments += [(185.0, changed), (229.9, changed), (230.0, changed)]
+    assert times(Rebalancer(RULES, 0.0), moments) == [170.0, 230.0]
 
 
 LOADS = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=6)

@@ -226,3 +226,85 @@ def test_a_pod_without_room_is_as_late_as_its_room() -> None:
     prompt = Demand(num_tokens=1600, block_size=B, block_s=0.01)
     full, roomy = Load(blocks_total=200, blocks_free=1), Load(blocks_total=200, blocks_free=150, num_running=30)
     assert Slo(Targets()).place(prompt, views(Role.DECODE, [full, roomy]), []).decode == "decode1"
+
+
+def test_where_the_prompt_must_go_is_settled_where_that_is_open_and_a_pool_is_large_enough() -> None:
+    prompt = Demand(num_tokens=1600, block_size=B, may_be_local=True)  # 101 blocks
+    near, far = Load(prefill_s_per_token=1e-4), Load(prefill_s_per_token=1e-3)
+
+    def way(demand: Demand, here: Load, there: Load | None) -> Way | None:
+        prefill = [] if there is None else views(Role.PREFILL, [there])
+        return Slo(Targets()).place(demand, views(Role.DECODE, [here]), prefill).way
+
+    assert way(prompt, near, far) is Way.LOCAL
+    assert way(prompt, far, near) is Way.REMOTE
+    assert way(prompt, near, None) is Way.LOCAL
+    for blocks, expected in ((0, Way.REMOTE), (1, None), (100, None), (101, Way.REMOTE), (102, Way.REMOTE)):
+        assert way(prompt, dataclasses.replace(far, blocks_total=blocks, blocks_free=blocks), near) is expected
+    assert way(prompt, dataclasses.replace(near, blocks_total=1, blocks_free=1), None) is Way.LOCAL
+    settled = dataclasses.replace(prompt, may_be_local=False)
+    assert way(settled, far, near) is way(settled, near, None) is None
+
+
+def reasons(targets: Targets, demand: Demand, decode: list[PodView], prefill: list[PodView]) -> dict[str, str]:
+    options = Slo(targets).place(demand, decode, prefill).options
+    return {f"{option.decode} {option.prefill}".strip(): option.reason for option in options}
+
+
+def test_why_an_option_was_not_taken() -> None:
+    prompt = Demand(num_tokens=1000, block_size=B, explain=True, answer_tokens=100)
+    plain = Load(
+        prefill_s_per_token=1e-3, step_s=0.02, prefill_budget=100, link_rtt_s=0.01, link_s_per_token=1e-5,
+        step_s_per_sequence=0.01,
+    )  # fmt: skip
+    slow, crowded = dataclasses.replace(plain, prefill_s_per_token=2e-3), dataclasses.replace(plain, num_running=2)
+    decode, prefill = views(Role.DECODE, [plain, crowded]), views(Role.PREFILL, [plain, slow])
+    later = "its TTFT is 2.0110 s, the chosen one's 1.0110 s"
+    worse = "as soon, but its TPOT is 0.0500 s and its gap 0.0610 s"
+    assert reasons(Targets(), prompt, decode, prefill) == {
+        "decode0 prefill0": "", "decode0 prefill1": later, "decode1 prefill0": worse,
+        "decode0": "prompts go to prefill pods",
+    }  # fmt: skip
+    broken = "it breaks the targets of gap and TPOT by 100.0%, the chosen one by 20.0%"
+    found = reasons(Targets(tpot_s=0.025), prompt, decode, prefill)
+    assert (found["decode1 prefill0"], found["decode0 prefill1"]) == (broken, later)
+    # Without prefill pods nothing goes there.
+    assert reasons(Targets(), prompt, decode, []) == {
+        "decode0": "", "decode1": "as soon, but its TPOT is 0.0500 s and its gap 0.0500 s",
+    }  # fmt: skip
+    # Open, it is compared like any other.
+    quick = dataclasses.replace(prompt, may_be_local=True)
+    found = reasons(Targets(), quick, views(Role.DECODE, [slow]), views(Role.PREFILL, [plain]))
+    assert found == {"decode0 prefill0": "", "decode0": "its TTFT is 2.0010 s, the chosen one's 1.0110 s"}
+    assert reasons(Targets(), quick, views(Role.DECODE, [plain]), views(Role.PREFILL, [slow])) == {
+        "decode0": "", "decode0 prefill0": "its TTFT is 2.0110 s, the chosen one's 1.0010 s",
+    }  # fmt: skip
+
+
+def test_what_a_prompt_costs_those_that_run_is_among_the_reasons() -> None:
+    """A prompt of a second stalls them by 10 ms a token: twice the target where it is computed on their pod."""
+    prompt = Demand(num_tokens=1000, block_size=B, explain=True, answer_tokens=100, may_be_local=True)
+    busy = Load(prefill_s_per_token=1e-3, step_s=0.009, num_running=1, step_sequences=1.0, step_s_per_sequence=0.001)
+    decode, prefill = views(Role.DECODE, [busy]), views(Role.PREFILL, [busy])
+    targets = Targets(tpot_s=0.01)
+    assert reasons(targets, prompt, decode, prefill) == {
+        "decode0 prefill0": "", "decode0": "it breaks the targets of gap and TPOT by 100.0%, the chosen one by 0.0%",
+    }  # fmt: skip
+    slower = dataclasses.replace(busy, prefill_s_per_token=3e-3)
+    assert reasons(targets, prompt, views(Role.DECODE, [busy, slower]), []) == {
+        "decode0": "", "decode1": "it breaks the targets of gap and TPOT by 300.0%, the chosen one by 100.0%",
+    }  # fmt: skip
+
+
+def test_the_chosen_builder_has_the_soonest_others_behind_it() -> None:
+    """The first is the one of which the gap is kept; the others stand in by when they would be done."""
+    prompt = Demand(num_tokens=1000, block_size=B)
+    load = Load(prefill_s_per_token=1e-3, link_s_per_token=1e-4, link_rtt_s=0.001, step_s=0.01)
+    builders = [dataclasses.replace(load, prefill_budget=budget, waiting_tokens=tokens)
+                for budget, tokens in ((1000, 0), (1000, 20), (100, 30), (100, 10))]  # fmt: skip
+    decode, prefill = views(Role.DECODE, [load]), views(Role.PREFILL, builders)
+    names = [each.pod_id for each in Slo(Targets()).place(prompt, decode, prefill).candidates]
+    assert names == ["prefill0", "prefill3", "prefill1"]
+    names = [each.pod_id for each in Slo(Targets(gap_s=0.03)).place(prompt, decode, prefill).candidates]
+    assert names == ["prefill3", "prefill0", "prefill1"]
+    assert [each.pod_id for each in Slo(Targets()).place(prompt, decode, prefill[:1]).candidates] == ["prefill0"]
