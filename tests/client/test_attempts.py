@@ -81,6 +81,24 @@ def test_what_another_router_would_say_too_does_not_leave_this_one(error: Pagewi
     assert attempts.begin(100.0)[0] == 0
 
 
+def test_there_are_no_more_tries_than_may_be_though_a_router_is_left() -> None:
+    attempts = call(routers=Routers(9))
+    for place in range(2):
+        assert attempts.begin(100.0)[0] == place
+        assert attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5) == 0.0
+    attempts.begin(100.0)
+    with pytest.raises(RouterLost):
+        attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5)
+
+
+def test_a_router_that_a_call_left_is_none_to_go_to_at_once_though_it_has_rested() -> None:
+    attempts = call(routers=Routers(2, rest_s=5.0))
+    attempts.begin(100.0)
+    assert attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5) == 0.0
+    attempts.begin(100.0)
+    assert attempts.failed(RouterLost("x"), now_s=106.0, draw=0.5) == 1.0
+
+
 def test_without_a_budget_there_is_no_other_try() -> None:
     attempts = call(budget=RetryBudget(size=1.0), routers=Routers(3))
     attempts.begin(100.0)

@@ -5,9 +5,33 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from source_tree import ROOT
 
 from pagewire.client.retry import RetryBudget, RetryPolicy, Timeout
+from pagewire.client.routers import REST_S
 from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, Unavailable
+
+
+def test_what_a_caller_does_not_say_is_as_the_documentation_says() -> None:
+    told = " ".join((ROOT / "docs" / "sdk.md").read_text().split())
+    timeout, policy, budget = Timeout(), RetryPolicy(), RetryBudget()
+    for words in (
+        f"`Timeout.total_s` ({timeout.total_s:g} s)",
+        f"`Timeout.connect_s` ({timeout.connect_s:g} s)",
+        f"`Timeout.silence_s` ({timeout.silence_s:g} s)",
+        f"`RetryPolicy.max_attempts` ({policy.max_attempts}) times in all",
+        f"rests for {REST_S:g} s",
+    ):
+        assert words in told
+    assert "a bound that doubles" in told
+    pauses_s = [policy.delay_s(Unavailable("x"), attempt, 1.0) for attempt in (1, 2)]
+    assert pauses_s == [policy.first_backoff_s, 2 * policy.first_backoff_s]
+    assert policy.resumes
+    assert "ten to begin with, a tenth earned by each success" in told
+    assert [budget.spend() for _ in range(11)] == [True] * 10 + [False]
+    for _ in range(5):
+        budget.earn()
+    assert budget.left == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Timeout)])

@@ -48,6 +48,7 @@ def test_a_lost_router_rests_and_no_longer() -> None:
 
 def test_losing_another_one_leaves_the_current_router() -> None:
     routers = Routers(3)
+    assert routers.choose(0.0, {0}) == 1, "the next one"
     routers.lost(1, 0.0)
     assert routers.choose(0.0) == 0
     routers.lost(0, 0.0)

@@ -7,10 +7,15 @@ from engine_runs import ROOT
 
 from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import CachedBlock
+from pagewire.core.index_member import TIERS
 from pagewire.engine.prefix_cache import HOST, POOL
 from pagewire.engine.tier_news import TierNews
 
 NAMES = chain(ROOT, range(9), 1)
+
+
+def test_tiers_are_those_of_the_index() -> None:
+    assert TIERS == (POOL, HOST)
 
 
 @pytest.mark.parametrize("told", [None, POOL, HOST])

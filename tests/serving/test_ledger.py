@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_tree import ROOT
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.index_member import member
@@ -262,6 +263,25 @@ def test_as_many_news_as_may_wait_may_change_in_place(monkeypatch: pytest.Monkey
     assert batch == Batch(index_id=1, tiers={name(0): 1, name(1): 1}, used=frozenset({0, 1}), is_renewal=False)
     ledger.evicted(name(2))
     assert ledger.index_id == 2
+
+
+def test_so_many_changes_wait_as_the_documentation_says() -> None:
+    assert f"more than {ledger_file.MAX_NEWS:,} changes waiting" in (ROOT / "docs" / "prefix-index.md").read_text()
+
+
+def test_a_breaker_opens_and_tries_as_the_documentation_says() -> None:
+    told = "five failures in a row, then only tried again after 0.5 s, doubling up to 8 s"
+    assert told in (ROOT / "docs" / "operations.md").read_text()
+    breaker = Breaker()
+    for _ in range(5):
+        assert not breaker.is_open
+        breaker.failed(0.0)
+    now_s = 0.0
+    for pause_s in (0.5, 1.0, 2.0, 4.0, 8.0, 8.0):
+        assert breaker.allows(now_s + pause_s - 0.1) is False
+        now_s += pause_s
+        assert breaker.allows(now_s) is True
+        breaker.failed(now_s)
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])
