@@ -9,7 +9,8 @@ choice depends on the order of calls alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, pairwise
+from zlib import crc32
 
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import BlockLife
@@ -24,7 +25,7 @@ class BlockLives:
     def __init__(self, clock: Clock, sample_every: int = SAMPLE_EVERY) -> None:
         self._clock = clock
         self._spread = 2 * sample_every - 1
-        self._state = 1
+        self._draws = count()
         self._until_next = self._draw()  # blocks to be taken, the next sampled one the last of them
         self._times: dict[int, list[float]] = {}  # of each sampled block: when it was taken, and every use since
         self._ended: list[BlockLife] = []
@@ -65,5 +66,4 @@ class BlockLives:
 
     def _draw(self) -> int:
         """Return how many blocks further the next one is: not always as many, for requests may be all of a size."""
-        self._state = (1103515245 * self._state + 12345) % (1 << 31)
-        return 1 + (self._state >> 8) % self._spread
+        return 1 + crc32(str(next(self._draws)).encode()) % self._spread

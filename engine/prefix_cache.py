@@ -29,7 +29,7 @@ class PrefixCache:
     """
 
     def __init__(
-        self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int = 1, *, is_on: bool = True
+        self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int, *, is_on: bool
     ) -> None:
         self.host = HostTier(num_host_slots, moves)
         self._is_on = is_on

@@ -14,7 +14,7 @@ from pagewire.core.engine_messages import CachedBlock
 class TierNews:
     """Changes that are not told yet, of every `stride`-th block of a chain."""
 
-    def __init__(self, stride: int = 1) -> None:
+    def __init__(self, stride: int) -> None:
         self._stride = stride
         self._changes: dict[BlockHash, tuple[int | None, int]] = {}  # the tier that was told, None for none; the depth
 

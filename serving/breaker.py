@@ -37,7 +37,6 @@ class Breaker:
     def succeeded(self) -> None:
         """A question was answered."""
         self._failures = 0
-        self._period_s = self._first_s
 
     def failed(self, now_s: float) -> None:
         """A question was not answered in time, or not at all."""

@@ -137,7 +137,7 @@ def _field(name: str, hint: Any) -> _Field:
         return _NestedList(name, _record(item)) if dataclasses.is_dataclass(item) else _Scalars(name)
     if isinstance(hint, typing.NewType):
         hint = hint.__supertype__
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint):
         return _Nested(name, _record(hint), None if optional else _MISSING)
     if not (isinstance(hint, type) and issubclass(hint, (str, int, float, bool, bytes))):
         raise TypeError(f"no wire form for {name}: {hint}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pagewire.core.block_hash import HASH_BYTES, BlockHash
 
@@ -29,7 +29,7 @@ class Batch:
     index_id: int
     tiers: dict[BlockHash, int | None]
     used: frozenset[int]
-    is_renewal: bool = field(default=False)
+    is_renewal: bool
 
 
 class Ledger:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import cycle, islice
 
 import pytest
 from engine_runs import ROOT
@@ -135,6 +136,20 @@ def test_one_in_so_many_is_followed_wherever_it_stands_among_what_is_taken_at_on
         lives.lost(blocks)
     halves = sum(count for place, count in where.items() if place < size // 2), sum(where.values())
     assert size == 1 or halves[0] / halves[1] == pytest.approx((size // 2) / size, abs=0.05)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (7,), (1000,), (2, 301, 1, 44)])
+def test_what_is_followed_does_not_hang_on_how_many_are_taken_at_once(sizes: tuple[int, ...]) -> None:
+    def followed(sizes: Iterable[int]) -> list[int]:
+        lives, untaken = BlockLives(ManualClock(), 10), list(range(5000))
+        for size in sizes:
+            lives.taken(untaken[:size])
+            del untaken[:size]
+        return [block_id for block_id in range(5000 - len(untaken)) if lives.lost([block_id]) or lives.drain()]
+
+    at_once = followed([5000])
+    assert len(at_once) == pytest.approx(500, rel=0.1)
+    assert followed(islice(cycle(sizes), 5000)) == at_once
 
 
 def test_a_pool_that_follows_nothing_tells_nothing() -> None:

@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.cache_quota import CacheQuota
+from pagewire.engine.block import NO_BLOCK
 from pagewire.engine.block_pool import BlockPool, OutOfBlocks
+from pagewire.engine.host_tier import OutOfSlots
 from pagewire.engine.moves import Move, Way
 
 NUM_BLOCKS = 8
@@ -160,6 +162,27 @@ def test_a_new_pool_is_all_free() -> None:
     assert (pool.num_allocated, pool.num_freed, pool.num_held, pool.num_cached) == (0, 0, 0, 0)
     assert pool.allocate(3) == [0, 1, 2]
     assert (pool.num_allocated, pool.num_freed) == (3, 0)
+    with pytest.raises(OutOfSlots):
+        pool.spill([0])
+    pool.release(range(3))
+    pool.check()
+
+
+def test_no_block_is_none_of_a_pool() -> None:
+    pool = BlockPool(NUM_BLOCKS)
+    table = pool.allocate(NUM_BLOCKS)
+    assert NO_BLOCK not in table
+    pool.release(table)
+
+
+def test_a_block_stands_for_one_piece_of_one_chain() -> None:
+    pool = BlockPool(2)
+    table = fill(pool, hashes(1, 2))
+    assert pool.register(table, hashes(3, 4)) == 0
+    assert pool.register(table, hashes(1, 4)) == 1
+    assert (pool.match(hashes(1, 2)), pool.match(hashes(3)), pool.match(hashes(1, 4))) == (table, [], table[:1])
+    pool.check()
+    pool.release(table)
 
 
 def test_the_least_recently_used_chain_goes_first_from_its_leaf() -> None:

@@ -429,22 +429,23 @@ def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a
     pool.release(held)
 
 
-def test_what_follows_a_held_block_that_is_forgotten_leaves_the_host_tier_too() -> None:
-    pool = BlockPool(4, 6)
-    names = hashes(1, 2, 3)
+@pytest.mark.parametrize("parked", [1, 2, 3])
+def test_what_follows_a_held_block_that_is_forgotten_leaves_the_host_tier_too(parked: int) -> None:
+    pool = BlockPool(3 + parked, 8)
+    names = hashes(*range(2 + parked))
     theirs, ours = pool.allocate(1), pool.allocate(1)
     pool.register(theirs, names[:1])
-    ours += pool.allocate(2)
-    assert pool.register(ours, names) == 3, "the first of them is theirs"
-    pool.release([ours.pop()])
-    pool.release(pool.allocate(1))  # names[2] goes down
-    assert {block.block_hash for block in pool.cached_chain() if block.tier == HOST} == {names[2]}
+    ours += pool.allocate(1 + parked)
+    assert pool.register(ours, names) == len(names), "the first of them is theirs"
+    pool.release(ours[2:])
+    pool.release(pool.allocate(parked))  # all from names[2] on goes down
+    assert {block.block_hash for block in pool.cached_chain() if block.tier == HOST} == {*names[2:]}
     pool.drain_events()
     pool.release(theirs)
-    pool.allocate(2)  # theirs goes down, and names[1], which we hold, is known no more
+    pool.allocate(1 + parked)  # theirs goes down, and names[1], which we hold, is known no more
     pool.check()
     assert [(block.block_hash, block.tier) for block in pool.cached_chain()] == [(names[0], HOST)]
-    assert {block.block_hash for block in pool.drain_events()[1]} == set(names[1:3])
+    assert {block.block_hash for block in pool.drain_events()[1]} == {*names[1:]}
 
 
 def test_what_a_peer_fetches_is_not_pushed_out_by_the_room_for_it() -> None:
@@ -480,6 +481,15 @@ def test_room_for_what_a_peer_fetches_may_cost_what_it_asked_for() -> None:
     assert [memory.blocks[block_id] for block_id in table] == asked[:1], "idle[0] went down, and the last asked for it"
     assert (pool.num_held, pool.num_free) == (1, 1)
     memory.check()
+
+
+def test_what_nobody_has_costs_no_cached_block() -> None:
+    pool = BlockPool(3, 4)
+    memory = Memory(pool)
+    names = hashes(1, 2, 3)
+    pool.release(memory.run(names)[0])
+    assert pool.copy_up(hashes(9)) == []
+    assert memory.check() == dict.fromkeys(names, POOL)
 
 
 def test_a_peer_is_given_what_there_is_room_for() -> None:
@@ -557,10 +567,22 @@ def test_a_tail_is_saved_where_its_chain_is_cached_and_slots_are_there() -> None
         assert pool.host.num_parked == 0
 
 
+def test_a_tail_that_is_saved_again_is_the_last_to_go() -> None:
+    pool = BlockPool(3, 3)
+    tails = hashes(7), hashes(8), hashes(9)
+    table = pool.allocate(3)
+    for saved in (0, 1, 0, 2):
+        assert pool.cache.save_tail(table[saved], *tails[saved], None, 0)
+    assert [name in pool.host for (name,) in tails] == [True, False, True]
+    pool.check()
+    pool.release(table)
+
+
 def test_what_is_spilled_is_not_worth_a_second_copy() -> None:
-    pool = BlockPool(2, 6)
+    pool = BlockPool(3, 6)
     memory = Memory(pool)
     names = hashes(1, 2)
+    pool.allocate(1)
     slots = pool.spill(memory.run(names)[0])
     memory.settle()
     assert [memory.slots[slot] for slot in slots] == names

@@ -6,6 +6,7 @@ Engine and pool are the real ones, around a service that records; Redis is a rea
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -132,12 +133,29 @@ def test_nothing_is_pinned_in_a_pool_that_is_smaller_than_a_sequence(
         ((1,) * 15, "prefix 'p' has 15 tokens; 16 fill a block, and 255 may be"),
         ((1,) * 256, "prefix 'p' has 256 tokens"),
         ((1,) * 15 + (259,), "prefix 'p' holds a token id that is not between 0 and 258"),
+        ((1,) * 15 + (-1,), "prefix 'p' holds a token id that is not between 0 and 258"),
     ],
 )
 def test_a_prefix_that_cannot_be_pinned_is_named(tiny: TinyModel, tokens: tuple[int, ...], message: str) -> None:
     ready = engine(tiny("llama")).ready
     with pytest.raises(ValueError, match=message):
         pin.plan([NamedPrefix(name="p", tokens=tokens)], ready, key=b"", share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_blocks"),
+    [((0,) * 16, 1), ((258,) * 16, 1), ((*range(258, 227, -1),), 1), ((0,) * 32, 2), ((0,) * 255, 15)],
+)
+def test_what_a_prefix_may_be_at_most_is_pinned(tiny: TinyModel, tokens: tuple[int, ...], num_blocks: int) -> None:
+    ready = engine(tiny("llama"), kv_memory_bytes=POOL).ready
+    (planned,) = pin.plan([NamedPrefix(name="p", tokens=tokens)], ready, key=b"k", share=1.0)
+    assert (len(planned.hashes), planned.tokens) == (num_blocks, tokens[: num_blocks * 16])
+
+
+def test_a_pool_of_one_sequence_has_room_for_no_pin(tiny: TinyModel) -> None:
+    ready = dataclasses.replace(engine(tiny("llama")).ready, num_blocks=17)
+    with pytest.raises(ValueError, match="prefix 'p' takes the pinned blocks to 1; of the pool's 17, 0 may be"):
+        pin.plan([NamedPrefix(name="p", tokens=(1,) * 16)], ready, key=b"", share=1.0)
 
 
 class Hearing(Recorder):

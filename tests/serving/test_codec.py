@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 
 import pytest
@@ -17,7 +18,7 @@ from pagewire.core.errors import PeerMismatch
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder, KVLayout
 from pagewire.core.messages import Stop
 from pagewire.protos import engine_pb2, link_pb2
-from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC
+from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC, Codec
 
 U32 = st.integers(0, 2**32 - 1)
 FLOAT = st.floats(allow_nan=False)
@@ -96,8 +97,36 @@ def _same_fields(descriptor: Descriptor, kind: type) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x0a\xff\x01"])
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
-    with pytest.raises(PeerMismatch):
+    why = "does not parse" if data else "a batch without frames"
+    with pytest.raises(PeerMismatch, match=why):
         LINK_CODEC.decode_one(data)
+    with pytest.raises(PeerMismatch, match=why):
+        list(LINK_CODEC.decode(data))
+    with pytest.raises(PeerMismatch, match="does not parse" if data else "empty frame"):
+        ENGINE_CODEC.decode(data)
+
+
+def test_a_frame_with_rubbish_after_it_is_none() -> None:
+    with pytest.raises(PeerMismatch, match="does not parse"):
+        LINK_CODEC.decode_one(LINK_CODEC.encode(Stop(request_id="r", index=1)) + b"\xff")
+
+
+Name = typing.NewType("Name", str)
+
+
+@pytest.mark.parametrize("hint", [Name | None, str | None, typing.Optional[str]])  # noqa: UP045
+def test_what_may_be_missing_is_none_however_it_is_said(hint: typing.Any) -> None:
+    kind = dataclasses.make_dataclass("Stop", [("request_id", hint, None)])
+    codec = Codec(link_pb2.Frame, (kind,))
+    for request_id in (None, "r"):
+        assert codec.decode(codec.encode(kind(request_id))).request_id == request_id
+
+
+@pytest.mark.parametrize("hint", [complex, dict[str, int], typing.Literal["r"], complex | None])
+def test_what_has_no_wire_form_is_named_before_anything_is_sent(hint: typing.Any) -> None:
+    kind = dataclasses.make_dataclass("Stop", [("request_id", hint)])
+    with pytest.raises(TypeError, match="no wire form for request_id"):
+        Codec(link_pb2.Frame, (kind,))
 
 
 def test_a_value_outside_its_vocabulary_is_refused() -> None:

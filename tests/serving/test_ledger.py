@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_tree import ROOT
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.index_member import member
@@ -167,3 +169,138 @@ def test_a_breaker_opens_after_some_failures_and_tries_now_and_then() -> None:
     assert all(breaker.allows(30.0) for _ in range(10))
     with pytest.raises(ValueError):
         Breaker(failures=0)
+
+
+def test_there_is_nothing_to_write_before_the_first_walk_but_news() -> None:
+    ledger = Ledger(lambda: 1, 100.0)
+    assert (ledger.num_held, ledger.all_held(), ledger.used) == (0, [], {0})
+    assert [ledger.due_s(now_s) for now_s in (100.0, 99.0 + RENEW_S, 100.0 + RENEW_S, 105.0 + RENEW_S)] == [
+        RENEW_S, 1.0, 0.0, 0.0,
+    ]  # fmt: skip
+    ledger.announce()
+    assert ledger.due_s(100.0) == RENEW_S, "there is nothing to tell once more"
+    ledger.stored(name(0), 1)
+    assert ledger.due_s(100.0) == 0.0
+    batch = ledger.next_batch(LIMIT, 100.0)
+    assert batch == Batch(index_id=1, tiers={name(0): 1}, used=frozenset({0, 1}), is_renewal=False)
+    ledger.written(batch)
+    assert (ledger.due_s(100.0), ledger.next_batch(LIMIT, 100.0)) == (RENEW_S, None)
+    ledger.announce()
+    assert ledger.due_s(100.0) == 0.0
+    assert ledger.next_batch(LIMIT, 100.0) == dataclasses.replace(batch, is_renewal=True)
+    assert (ledger.due_s(100.0), ledger.next_batch(LIMIT, 100.0)) == (RENEW_S, None)
+    assert ledger.all_held() == [name(0)]
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_walk_tells_the_oldest_first_in_even_steps_and_begins_anew_after_its_time(announced: bool) -> None:
+    ledger, index = Ledger(lambda: 1, 0.0), Index()
+    for number in range(7):
+        ledger.stored(name(number), 0)
+    drain(ledger, index, 0.0)
+    if announced:
+        ledger.announce()
+        drain(ledger, index, 0.0)
+    told, now_s = [], 0.0
+    for _ in range(6):
+        now_s += ledger.due_s(now_s)
+        batch = ledger.next_batch(LIMIT, now_s)
+        assert batch is not None
+        assert batch.is_renewal
+        told.append((now_s, {*batch.tiers}))
+        assert ledger.next_batch(LIMIT, now_s) is None, "one at a time"
+    parts = [{name(0), name(1), name(2)}, {name(3), name(4), name(5)}, {name(6)}]
+    starts_s = [RENEW_S * walk + RENEW_S * 3 * part / 7 for walk in (1, 2) for part in range(3)]
+    assert [when_s for when_s, _ in told] == pytest.approx(starts_s)
+    assert [names for _, names in told] == parts * 2
+
+
+@pytest.mark.parametrize("tier", [0, 1])
+def test_news_are_over_once_they_themselves_are_written(tier: int) -> None:
+    ledger = Ledger(lambda: 1, 0.0)
+    ledger.stored(name(0), tier)
+    first, again = ledger.next_batch(LIMIT, 0.0), ledger.next_batch(LIMIT, 0.0)
+    assert first is not None
+    assert first == again, "they stay until they are"
+    ledger.written(first)
+    ledger.written(first)
+    assert ledger.next_batch(LIMIT, 0.0) is None
+    ledger.announce()
+    renewal = ledger.next_batch(LIMIT, 0.0)
+    assert renewal is not None
+    ledger.evicted(name(0))
+    ledger.stored(name(0), tier)
+    ledger.written(renewal)
+    assert ledger.next_batch(LIMIT, 0.0) == first, "what was on its way before is not it"
+
+
+def test_what_is_written_under_an_old_name_is_no_news_of_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "MAX_NEWS", 2)
+    ids = itertools.count(1)
+    ledger, index = Ledger(lambda: next(ids), 0.0), Index()
+    ledger.evicted(name(0))
+    late = ledger.next_batch(LIMIT, 0.0)
+    assert late is not None
+    ledger.stored(name(0), 0)
+    for number in (1, 2):
+        ledger.stored(name(number), 0)
+    assert ledger.index_id == 2
+    drain(ledger, index, 0.0)
+    assert (name(0), member(2, 0)) in index.entries
+    ledger.evicted(name(0))
+    ledger.written(late)
+    drain(ledger, index, 0.0)
+    assert (name(0), member(2, 0)) not in index.entries
+
+
+def test_as_many_news_as_may_wait_may_change_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "MAX_NEWS", 2)
+    ids = itertools.count(1)
+    ledger = Ledger(lambda: next(ids), 0.0)
+    for number, tier in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        ledger.stored(name(number), tier)
+    batch = ledger.next_batch(LIMIT, 0.0)
+    assert batch == Batch(index_id=1, tiers={name(0): 1, name(1): 1}, used=frozenset({0, 1}), is_renewal=False)
+    ledger.evicted(name(2))
+    assert ledger.index_id == 2
+
+
+def test_so_many_changes_wait_as_the_documentation_says() -> None:
+    assert f"more than {ledger_file.MAX_NEWS:,} changes waiting" in (ROOT / "docs" / "prefix-index.md").read_text()
+
+
+def test_a_breaker_opens_and_tries_as_the_documentation_says() -> None:
+    told = "five failures in a row, then only tried again after 0.5 s, doubling up to 8 s"
+    assert told in (ROOT / "docs" / "operations.md").read_text()
+    breaker = Breaker()
+    for _ in range(5):
+        assert not breaker.is_open
+        breaker.failed(0.0)
+    now_s = 0.0
+    for pause_s in (0.5, 1.0, 2.0, 4.0, 8.0, 8.0):
+        assert breaker.allows(now_s + pause_s - 0.1) is False
+        now_s += pause_s
+        assert breaker.allows(now_s) is True
+        breaker.failed(now_s)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_a_breaker_is_open_from_so_many_failures_in_a_row_until_an_answer(failures: int) -> None:
+    breaker = Breaker(failures=failures, first_s=1.0, longest_s=1.0)
+    for _ in range(3):
+        for _ in range(failures):
+            assert not breaker.is_open
+            assert breaker.allows(7.0) is True
+            breaker.failed(7.0)
+        assert breaker.is_open
+        assert [breaker.allows(now_s) for now_s in (7.0, 7.9, 8.0, 8.9)] == [False, False, True, False]
+        breaker.succeeded()
+        assert breaker.allows(8.0) is True
+
+
+@pytest.mark.parametrize(
+    ("failures", "first_s", "longest_s"), [(0, 1.0, 2.0), (1, 0.0, 2.0), (1, -0.5, 2.0), (1, 2.0, 1.9)]
+)
+def test_what_is_no_breaker_is_refused(failures: int, first_s: float, longest_s: float) -> None:
+    with pytest.raises(ValueError, match="no breaker"):
+        Breaker(failures=failures, first_s=first_s, longest_s=longest_s)
