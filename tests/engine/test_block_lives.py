@@ -145,7 +145,12 @@ def test_what_is_followed_does_not_hang_on_how_many_are_taken_at_once(sizes: tup
         for size in sizes:
             lives.taken(untaken[:size])
             del untaken[:size]
-        return [block_id for block_id in range(5000 - len(untaken)) if lives.lost([block_id]) or lives.drain()]
+        found: list[int] = []
+        for block_id in range(5000 - len(untaken)):
+            lives.lost([block_id])
+            if lives.drain():
+                found.append(block_id)
+        return found
 
     at_once = followed([5000])
     assert len(at_once) == pytest.approx(500, rel=0.1)

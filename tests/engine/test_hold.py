@@ -46,7 +46,7 @@ def test_an_id_that_names_something_gets_no_hold() -> None:
     assert hold.hold(scheduler, "a hold", NAMES[:1]) == (0,)
     for name in ("a sequence", "a hold"):
         assert hold.hold(scheduler, name, NAMES[:2]) == ()
-    assert (scheduler.holds.keys(), scheduler.pool.num_held) == ({"a hold"}, 1)
+    assert (set(scheduler.holds), scheduler.pool.num_held) == ({"a hold"}, 1)
 
 
 def test_what_nobody_caches_is_no_hold() -> None:

@@ -569,11 +569,11 @@ def test_a_tail_is_saved_where_its_chain_is_cached_and_slots_are_there() -> None
 
 def test_a_tail_that_is_saved_again_is_the_last_to_go() -> None:
     pool = BlockPool(3, 3)
-    tails = hashes(7), hashes(8), hashes(9)
+    tails = hashes(7, 8, 9)
     table = pool.allocate(3)
     for saved in (0, 1, 0, 2):
-        assert pool.cache.save_tail(table[saved], *tails[saved], None, 0)
-    assert [name in pool.host for (name,) in tails] == [True, False, True]
+        assert pool.cache.save_tail(table[saved], tails[saved], None, 0)
+    assert [name in pool.host for name in tails] == [True, False, True]
     pool.check()
     pool.release(table)
 

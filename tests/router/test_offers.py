@@ -84,7 +84,7 @@ def offered(
         offers.build_here()
     best = offers.best()
     builder = offers.builders[best]
-    return decode[best].pod_id, builder and builder.pod_id
+    return decode[best].pod_id, builder.pod_id if builder else None
 
 
 def some_load(chance: random.Random) -> Load:

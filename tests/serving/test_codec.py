@@ -117,7 +117,7 @@ Name = typing.NewType("Name", str)
 @pytest.mark.parametrize("hint", [Name | None, str | None, typing.Optional[str]])  # noqa: UP045
 def test_what_may_be_missing_is_none_however_it_is_said(hint: typing.Any) -> None:
     kind = dataclasses.make_dataclass("Stop", [("request_id", hint, None)])
-    codec = Codec(link_pb2.Frame, (kind,))
+    codec: Codec[typing.Any] = Codec(link_pb2.Frame, (kind,))
     for request_id in (None, "r"):
         assert codec.decode(codec.encode(kind(request_id))).request_id == request_id
 

@@ -173,7 +173,7 @@ def test_a_breaker_opens_after_some_failures_and_tries_now_and_then() -> None:
 
 def test_there_is_nothing_to_write_before_the_first_walk_but_news() -> None:
     ledger = Ledger(lambda: 1, 100.0)
-    assert (ledger.num_held, ledger.all_held(), ledger.used) == (0, [], {0})
+    assert (ledger.num_held, ledger.all_held(), set(ledger.used)) == (0, [], {0})
     assert [ledger.due_s(now_s) for now_s in (100.0, 99.0 + RENEW_S, 100.0 + RENEW_S, 105.0 + RENEW_S)] == [
         RENEW_S, 1.0, 0.0, 0.0,
     ]  # fmt: skip
