@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.errors import Unauthenticated
 from pagewire.kvtransfer.ticket import TICKET_BYTES, TicketClaims, TicketKey
-from pagewire.kvtransfer.ticket_ledger import TicketLedger
+from pagewire.kvtransfer.ticket_ledger import LEAST_SWEPT, TicketLedger
 
 KEY = TicketKey(b"cluster secret", skew_s=30)
 CLAIMS = TicketClaims(request_id="r-1", source="P", target="D", shipment_id=7, first_block=3, generation=1)
@@ -104,6 +105,20 @@ def test_a_ticket_is_used_once_and_forgotten_when_it_could_not_be_verified() -> 
     assert len(ledger) == 2
     with pytest.raises(Unauthenticated, match="used before"):
         ledger.spend(b"b", 20.0, 10.5)
+
+
+@pytest.mark.parametrize("lives_s", [0, 100, LEAST_SWEPT, 5000])
+def test_a_ledger_holds_few_more_than_can_be_verified(lives_s: int) -> None:
+    ledger = TicketLedger()
+    held = []
+    for now_s in range(20_000):
+        ledger.spend(now_s.to_bytes(4, "big"), now_s + lives_s, now_s)
+        held.append(len(ledger))
+    assert max(held) <= max(LEAST_SWEPT, 2 * (lives_s + 1))
+    assert sum(later <= sooner for sooner, later in pairwise(held)) <= 20_000 / (LEAST_SWEPT / 2), "it looks rarely"
+    for number in range(20_000 - 1 - lives_s, 20_000):
+        with pytest.raises(Unauthenticated, match="used before"):
+            ledger.spend(number.to_bytes(4, "big"), number + lives_s, 19_999)
 
 
 def test_a_ledger_is_bounded_by_itself() -> None:
