@@ -232,13 +232,18 @@ def test_it_refuses_once_nine_of_ten_that_it_called_late_were_late(right: int, w
     assert taught(right=right, wrong=wrong).is_active(0.0) is is_active
 
 
-@pytest.mark.parametrize(("actual_s", "is_right"), [(LIMIT_S, True), (0.75 * LIMIT_S, True), (0.7 * LIMIT_S, False)])
+@pytest.mark.parametrize(
+    ("predicted", "actual", "is_right"),
+    [
+        (1.5, 1.0, True), (1.5, 0.75, True), (1.5, 0.7, False), (3.0, 1.0, False), (3.0, 1.1, True), (1.0, 1.0, False),
+    ],
+)  # fmt: skip
 def test_whoever_was_in_time_was_rightly_called_late_unless_it_took_less_than_half_of_that(
-    actual_s: float, is_right: bool
+    predicted: float, actual: float, is_right: bool
 ) -> None:
     judge = SloJudge(LIMIT_S)
     for _ in range(VIOLATORS):
-        judge.learn(1.5 * LIMIT_S, actual_s, 0.0)
+        judge.learn(predicted * LIMIT_S, actual * LIMIT_S, 0.0)
         for _ in range(2):
             judge.learn(LIMIT_S / 100, LIMIT_S / 100, 0.0)  # most predictions are right
     assert judge.is_active(0.0) is is_right
@@ -246,10 +251,13 @@ def test_whoever_was_in_time_was_rightly_called_late_unless_it_took_less_than_ha
 
 @pytest.mark.parametrize(
     ("took", "is_active"),
-    [(1.0, True), (1.01 / BIAS, True), (0.99 / BIAS, False), (0.99 * MOST_MARGIN, True), (1.01 * MOST_MARGIN, False)],
+    [(1.0, True), (1 / BIAS, True), (0.99 / BIAS, False), (MOST_MARGIN, True), (1.01 * MOST_MARGIN, False)],
 )
 def test_it_refuses_only_while_it_errs_by_no_more_than_a_factor(took: float, is_active: bool) -> None:
-    assert taught(predicted_s=4 * LIMIT_S, actual_s=4 * LIMIT_S * took).is_active(0.0) is is_active
+    judge = SloJudge(0.5)
+    for _ in range(VIOLATORS):
+        judge.learn(1.0, took, 0.0)
+    assert judge.is_active(0.0) is is_active
 
 
 def test_an_error_in_short_times_counts_as_one_in_long_times() -> None:
@@ -258,6 +266,13 @@ def test_an_error_in_short_times_counts_as_one_in_long_times() -> None:
         for _ in range(VIOLATORS):
             judge.learn(5 * limit_s, 2.6 * limit_s, 0.0)
         assert not judge.is_active(0.0)
+
+
+def test_what_nineteen_of_twenty_took_at_most_is_what_is_likely() -> None:
+    judge = SloJudge(LIMIT_S)
+    for took in (3.0, *[1.0] * 18, 2.0):
+        judge.learn(LIMIT_S, took * LIMIT_S, 0.0)
+    assert judge.refuses_from_s == LIMIT_S / 2
 
 
 @pytest.mark.parametrize("took", [0.5, 1 / BIAS, 1.0, 2.0, MOST_MARGIN, 10.0])
@@ -358,6 +373,16 @@ def test_it_says_of_each_objective_whether_it_refuses(may_refuse: bool) -> None:
     clock = ManualClock()
     assert {slo: gate_.is_active(slo, clock) for slo in gate_.judges} == {"ttft": may_refuse, "tpot": may_refuse}
     assert [fresh.is_active("ttft", clock) for fresh, _ in [gate()]] == [False]
+
+
+def test_a_prediction_that_is_just_the_objective_is_no_miss() -> None:
+    gate_, counts = ready()
+    counts.outcomes.clear()
+    just = Prediction(prefill_s=LIMIT_S)
+    for _ in range(2):
+        gate_.admit(just, received_s=0.0, now_s=0.0).tokens_came(LIMIT_S)
+    assert counts.outcomes == Counter({("ttft", False, False): 2})
+    assert not counts.probes
 
 
 def test_who_would_miss_two_objectives_passes_when_both_want_to_know() -> None:
