@@ -6,7 +6,9 @@ ask.py ROUTER PROMPTS ROUNDS AT_ONCE    PROMPTS is JSON
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
@@ -15,6 +17,19 @@ import httpx
 from pagewire.client import Client, Message
 
 MAX_TOKENS = 48
+
+
+def address(router: str) -> str:
+    """Return the router's address, looked up once.
+
+    Podman's name server drops its sockets whenever a container comes or goes (containers/aardvark-dns#389): a test that
+    kills pods asks about Pagewire, not about names. This container itself came just now: hence the second look.
+    """
+    try:
+        return socket.gethostbyname(router)
+    except socket.gaierror:
+        time.sleep(1)
+        return socket.gethostbyname(router)
 
 
 def by_http(router: str, prompt: str) -> dict[str, str]:
@@ -54,4 +69,4 @@ def main(router: str, prompts: list[str], rounds: int, at_once: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(address(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
