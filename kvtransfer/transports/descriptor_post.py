@@ -53,6 +53,9 @@ class DescriptorPost:
     def _stop_listening(self) -> None:
         self._serving.cancel()
         if self._listening.fileno() >= 0:
+            # Before the close: until the cancelled accept has run, the loop would take the next file of that number for
+            # this one, think that it watches it already, and never wake whoever reads it.
+            asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
             if not self.address.startswith(b"\0"):
                 Path(os.fsdecode(self.address)).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import contextlib
 import mmap
 import os
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,28 @@ async def a_descriptor(card: bytes, token: bytes) -> int:
         return await fetch_descriptor(card[shm._CARD.size :], token, line)
     finally:
         line.close()
+
+
+async def test_whoever_gets_the_number_of_a_closed_socket_is_woken() -> None:
+    """A taker's line may be opened in the very turn of the loop in which a post closes."""
+    outlet, line = ShmOutlet("", pool(filled=True), "D"), SocketLine()
+    await outlet.open(b"")
+    assert outlet._post is not None
+    listening = outlet._post._listening
+    await asyncio.sleep(0)  # it accepts now
+    freed = listening.fileno()
+    outlet.close()
+    near, far = socket.socketpair()
+    assert freed in (near.fileno(), far.fileno()), "the kernel gives the lowest number that is free"
+    if freed == far.fileno():
+        near, far = far, near
+    near.setblocking(False)
+    line.attach(near)
+    asyncio.get_running_loop().call_later(0.01, far.sendall, struct.pack("<I", 2) + b"hi")
+    async with asyncio.timeout(20):
+        assert await line.read() == b"hi"  # asked for in this turn still: a task of its own would begin in the next
+    line.close()
+    far.close()
 
 
 @pytest.mark.parametrize("where", ["abstract", "directory"])
