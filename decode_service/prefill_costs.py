@@ -6,6 +6,7 @@ Reads loads and meters; decides nothing. Invariant: it never dials anybody to kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Protocol
 
 from pagewire.core.kv_layout import KVLayout
@@ -59,14 +60,16 @@ class PrefillCosts:
 
     @property
     def s_per_token(self) -> float:
-        """Seconds per prompt token here: as measured, else as the quickest peer measured, 0 while nobody has.
+        """Seconds per prompt token here: as measured, else the median of what peers measured, 0 while nobody has.
 
-        Pods of one cluster run the same model; one that has only ever decoded takes a peer's word for it.
+        Pods of one cluster run the same model; one that has only ever decoded takes its peers' word for it. That of the
+        quickest alone would be too little, and would speak for computing here wherever the candidate is another.
         """
         if own := self._load().prefill_s_per_token:
             return own
-        loads = (peer.load for peer in self._peers.all().values())
-        return min((load.prefill_s_per_token for load in loads if load and load.prefill_s_per_token), default=0.0)
+        loads = [peer.load for peer in self._peers.all().values()]
+        measured = [load.prefill_s_per_token for load in loads if load and load.prefill_s_per_token]
+        return median(measured) if measured else 0.0
 
     def prefix(self, num_tokens: int, cached_blocks: int, sources: Sequence[Source]) -> PrefixPlan:
         """Return the cheapest beginning of a prompt that is built here."""

@@ -1,7 +1,8 @@
 """A prefill pod is killed while it ships, and another goes on: it fetches what landed and computes only the rest.
 
 Real processes, 2P1D. That the rest is computed there, and not where it decodes, is a comparison of seconds: a prompt is
-waited for by all that decodes beside it, and here that is much. How many tokens were computed is what engines counted.
+waited for by all that decodes beside it, and here that is so much that it outweighs what a busy machine makes of a
+pod's measure of itself and of a link's round trip. How many tokens were computed is what engines counted.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import pytest
 from kill_states import BLOCK, hold, shipping_beside_others, until
 from kill_trials import FLAGS, MAX_TOKENS, Question
 from live_cluster import LiveCluster
-from live_stream import Stream, streaming
+from live_stream import Stream, completed, streaming
 
 pytestmark = pytest.mark.cluster
 
-NUM_OTHERS = 8
+NUM_OTHERS = 24
 OTHERS_TOKENS = 480
+NUM_MEASURED = 8
 
 
 @pytest.fixture
@@ -37,6 +39,9 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
 ) -> None:
     tokens, right = question
     (d,) = cluster.said["decode"]
+    prefill = cluster.said["prefill"]
+    await asyncio.gather(*(completed(cluster, tokens, 2, f"measured {number}") for number in range(NUM_MEASURED)))
+    assert all(cluster.metrics(pod)["prompt_tokens_computed_total"] > 0 for pod in prefill)
     others: list[Stream] = []
     async with contextlib.AsyncExitStack() as stack:
         begin_other = [
@@ -49,7 +54,6 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
             await until(lambda: cluster.metrics(d)["num_requests_running"] >= NUM_OTHERS, "others that decode")
             await until(lambda: all(not cluster.metrics(pod)["leases_held"] for pod in prefill), "the others' prompts")
 
-        prefill = cluster.said["prefill"]
         begin = await stack.enter_async_context(streaming(cluster, tokens, MAX_TOKENS, "taken over"))
         state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS)
         scene = await hold(cluster, state, begin)

@@ -185,7 +185,11 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     engine = engines.pop(scene.p["id"])
     for other in (here, *engines.values()):
         scene.let_go(other)
+    await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") > 0, "a reservation")
+    num_reserved = scene.counter(scene.d, "kv_blocks_reserved")
     await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+    # What came and has no block yet is nothing that could be kept.
+    await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") < num_reserved, "blocks for the first blocks")
     scene.stop(here)
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")
