@@ -13,6 +13,7 @@ from engine_runs import assert_at_rest, engine, greedy, run_all, run_until_idle,
 
 from pagewire.core.engine_messages import Add, ChunkDone, Freed, StepDone
 from pagewire.core.messages import Role
+from pagewire.engine import assembly
 from pagewire.engine.assembly import Engine
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
@@ -68,6 +69,20 @@ def test_only_last_chunks_that_are_handed_off_are_told_of(tiny: TinyModel, layer
     colocated.loop.on_group = lambda step: told.extend(step.chunks)
     run_all(colocated.loop, [spec("a", PROMPT, greedy(5))])
     assert told == []
+
+
+@pytest.mark.parametrize(("layer_groups", "spare_bytes", "groups"), [(0, 0, 3), (0, 1, 0), (3, 1, 3)])
+def test_small_last_chunks_travel_whole_unless_groups_are_asked_for(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, layer_groups: int, spare_bytes: int, groups: int
+) -> None:
+    num_tokens = len(PROMPT) % int(SETTINGS["chunk_size"])
+    token_bytes = engine(tiny("llama")).ready.layout.token_bytes
+    monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", num_tokens * token_bytes + spare_bytes)
+    built, told = prefill(tiny("llama"), layer_groups=layer_groups)
+    assert built.ready.layer_groups == 3
+    heard = run_all(built.loop, [spec("a", PROMPT, greedy(5))])
+    assert len(told) == groups
+    assert [len(chunk.block_ids) for chunk in heard.chunks if chunk.is_last] == [2]  # told of in groups or not
 
 
 def test_a_sequence_that_is_aborted_meanwhile_is_told_of_no_more(tiny: TinyModel) -> None:
