@@ -44,8 +44,8 @@ from pagewire.kernels.cpu_backend import CpuBackend
 log = logging.getLogger(__name__)
 
 LAYER_GROUPS = (2, 3)  # two hide a last chunk's bytes; each more interrupts the prompt once more, for milliseconds
-# A last chunk below that is told of when it is whole. To ship half of it beside the step makes the step, and the wait
-# for the first token, longer by milliseconds; to ship all of it behind the step takes token 1 no more than that.
+# What ends prompts in a step and comes to less is told of when it is whole. To ship half of it beside the step makes
+# the step, and the wait for the first token, longer by milliseconds; all of it behind the step costs token 1 no more.
 LEAST_GROUPED_BYTES = 4 << 20
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
@@ -98,11 +98,10 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
     roles, refused_roles = _roles(terms_of)
     layer_groups = config.layer_groups or _layer_groups(layout, device)
-    least_grouped_bytes = 0 if config.layer_groups else LEAST_GROUPED_BYTES  # who asks for groups has them always
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, least_grouped_bytes)
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(
@@ -125,7 +124,9 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     most, least = config.max_num_batched_tokens, terms.least_prefill
     pace = StepPace(config.step_target_s, least=least, most=most) if config.step_target_s else None
     brownout = Brownout(least_prefill=least) if config.brownout else None
-    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles)
+    # Who asks for groups has them always.
+    least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
+    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
 
 

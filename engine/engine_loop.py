@@ -58,7 +58,10 @@ class Mover(Protocol):
 
 
 class EngineLoop:
-    """One engine's sequences; `step` is for one thread, everything else for any."""
+    """One engine's sequences; `step` is for one thread, everything else for any.
+
+    Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class EngineLoop:
         pace: StepPace | None = None,
         brownout: Brownout | None = None,
         roles: Mapping[Role, RoleTerms] | None = None,
+        least_grouped_blocks: int = 0,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -77,6 +81,7 @@ class EngineLoop:
         self._pace = pace  # where steps are to end in time
         self._brownout = brownout  # where service may be reduced under pressure
         self._roles = roles or {}  # those that can be had
+        self._least_grouped_blocks = least_grouped_blocks
         self._rehearsal = Rehearsal()
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
@@ -284,7 +289,7 @@ class EngineLoop:
                 for grant in step.grants
                 if grant.seal and grant.request_id not in self._aborted
             )
-        if chunks:
+        if chunks and sum(len(chunk.block_ids) for chunk in chunks) >= self._least_grouped_blocks:
             self.on_group(StepDone(chunks=chunks))
 
     def take_freed(self) -> tuple[Freed, ...]:

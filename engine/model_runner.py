@@ -23,8 +23,6 @@ from pagewire.kernels.decoder_stack import OnLayer
 class ModelRunner:
     """Step -> Batch -> forward -> sampled tokens. Layers are told of in `num_groups` groups; 1: not before the end.
 
-    Nor are those of a step whose last chunks come to less than `least_grouped_bytes` of KV: to ship half of so little
-    beside the rest of the step costs the step more than the other half's way takes.
     Blocks are spilled to `host` `[slots, L, 2, Hk, B, D]`. Raises ValueError where a group of layers is not one span of
     a block.
     """
@@ -37,7 +35,6 @@ class ModelRunner:
         sampler: Sampler,
         num_groups: int = 1,
         host: torch.Tensor | None = None,
-        least_grouped_bytes: int = 0,
     ) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
@@ -46,9 +43,7 @@ class ModelRunner:
                 "fall into that many equal spans"
             )
         self.num_recaptures = 0  # every step is computed eagerly: there is no graph to capture
-        self._num_groups = num_groups
         self._layers_per_group = layout.num_layers // num_groups
-        self._least_grouped_bytes = least_grouped_bytes
         self._model = model
         self._cache = cache
         self._backend = backend
@@ -60,15 +55,13 @@ class ModelRunner:
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Compute a step; return what was sampled and scored, by request id."""
         sealed = [grant for grant in step.grants if grant.seal]
-        num_bytes = sum(len(grant.tokens) for grant in sealed) * self._cache.layout.token_bytes
-        is_grouped = self._num_groups > 1 and num_bytes >= self._least_grouped_bytes
 
         def wrote(layer: int) -> None:
             group, rest = divmod(layer + 1, self._layers_per_group)
             if rest == 0:
                 for grant in sealed:
                     self._seal(grant, slice(layer + 1 - self._layers_per_group, layer + 1))
-                if is_grouped:
+                if self._layers_per_group < self._cache.layout.num_layers:
                     on_group(step, group - 1)
 
         return self._compute(step, self._cache.pool, wrote if sealed else None)

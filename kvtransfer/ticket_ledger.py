@@ -14,8 +14,9 @@ LEAST_SWEPT = 1024  # fewer are not worth looking through
 class TicketLedger:
     """Remembers tickets that were used, until they expire; bounded, and closed when full.
 
-    Those that expired are looked for when there are twice as many as were left the last time: so it holds no more than
-    twice what has to be remembered, and each ticket costs a constant.
+    Those that expired are looked for when there are twice as many as were left the last time, and `LEAST_SWEPT`: so it
+    holds no more than twice what has to be remembered, and each ticket costs a constant until the bound is near, where
+    each costs a look at all.
     """
 
     def __init__(self, *, max_tickets: int = 65536) -> None:

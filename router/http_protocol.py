@@ -38,6 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._next_look: asyncio.TimerHandle | None = None
         self._taken = 0
         self._took_s = 0.0  # when something was last taken, or nothing waited
+        self._waited = False  # something did, at the last look
 
     @classmethod
     def bounded(cls, upload_s: float, stall_s: float) -> type[BoundedProtocol]:
@@ -104,9 +105,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._next_look = self.loop.call_later(self.stall_s / 4, self._look)
 
     def _look(self) -> None:
-        taken, now_s = num_taken(self.transport), self.loop.time()
-        if taken > self._taken or not num_waiting(self.transport):
+        taken, waits, now_s = num_taken(self.transport), num_waiting(self.transport) > 0, self.loop.time()
+        # What has begun to wait since the last look has waited for less than it takes from one to the next.
+        if taken > self._taken or not (waits and self._waited):
             self._taken, self._took_s = taken, now_s
+        self._waited = waits
         if now_s - self._took_s >= self.stall_s:
             self.transport.abort()
         else:

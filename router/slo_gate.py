@@ -15,8 +15,9 @@ A judge refuses what is too likely to miss, not what should just miss:
 Under overload the queue becomes as long as the gate lets it. At the limit itself any error would make half of those
 late who are let in, and more, for it is those of whom too little is predicted that get in. With the margin the queue
 stays shorter by as much as predictions err, at no cost in what is served. A request that it would have refused proves
-it right by missing, or by taking at least 1 / `WRONG` of what was predicted: of those near the limit most would have
-been in time.
+it right by missing, or by taking at least 1 / `WRONG` of what was predicted, times the margin where that is below 1:
+of those near the limit most would have been in time. Near it is who took half of it, or was to take half of the least
+that is refused: a margin that grew in a bad moment refuses far below the limit, and they show that it is over.
 
 An active judge lets a probe through: every `PROBE_EVERY`th request that it would refuse, and the first one after
 `PROBE_S`. So it learns that it is wrong: from the moment on which predictions are, by more than `WRONG`, the third
@@ -73,7 +74,7 @@ class SloJudge:
         self.limit_s = limit_s
         self._violators: deque[tuple[float, bool]] = deque(maxlen=VIOLATORS)  # when measured, whether that was right
         self._took: deque[float] = deque(maxlen=SAMPLES)  # actual / predicted
-        self._took_near: deque[float] = deque(maxlen=SAMPLES)  # the same of those that took half the limit, or were to
+        self._took_near: deque[float] = deque(maxlen=SAMPLES)  # the same of those near the limit
         self._median = 1.0
         self._margin = 1.0
         self._refused = 0  # since the last probe
@@ -112,7 +113,7 @@ class SloJudge:
         took = max(LEAST_S, actual_s) / max(LEAST_S, predicted_s)
         self._took.append(took)
         self._median = median(self._took)
-        if max(predicted_s, actual_s) >= self.limit_s / 2:
+        if predicted_s >= min(self.limit_s, self.refuses_from_s) / 2 or actual_s >= self.limit_s / 2:
             self._took_near.append(took)
             if len(self._took_near) >= LEAST_NEAR:
                 kept = sorted(self._took_near)[math.ceil(KEPT * len(self._took_near)) - 1]
@@ -146,8 +147,10 @@ class Forecast:
     def given_up(self, now_s: float) -> None:
         """The request failed or was cancelled. Without a token by then, it has missed its TTFT if that was over."""
         judge = self.gate.judges.get("ttft")
-        if self.arrivals == 0 and judge is not None and now_s - self.received_s > judge.limit_s:
-            self._learn("ttft", now_s - self.received_s, now_s)
+        waited_s = now_s - self.received_s
+        if self.arrivals == 0 and judge is not None and waited_s > judge.limit_s:
+            # How long it would have taken nobody knows: what was predicted, unless it waited for longer already.
+            self._learn("ttft", max(waited_s, self.predicted_s["ttft"]), now_s)
 
     def _learn(self, slo: str, actual_s: float, now_s: float) -> None:
         judge, predicted_s = self.gate.judges.get(slo), self.predicted_s[slo]

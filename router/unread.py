@@ -24,7 +24,9 @@ def num_waiting(transport: asyncio.Transport) -> int:
     """Return the bytes that lie here or in the kernel, the other end having taken none of them."""
     if not _IS_KNOWN:
         return 0
-    wire: socket.socket = transport.get_extra_info("socket")
+    wire: socket.socket | None = transport.get_extra_info("socket")
+    if wire is None:  # TLS has let go of a connection that is lost already
+        return 0
     (in_kernel,) = _COUNT.unpack(fcntl.ioctl(wire.fileno(), termios.TIOCOUTQ, bytes(_COUNT.size)))
     return transport.get_write_buffer_size() + int(in_kernel)
 
@@ -33,6 +35,8 @@ def num_taken(transport: asyncio.Transport) -> int:
     """Return the bytes that the other end has taken since it connected."""
     if not _IS_KNOWN:
         return 0
-    wire: socket.socket = transport.get_extra_info("socket")
+    wire: socket.socket | None = transport.get_extra_info("socket")
+    if wire is None:
+        return 0
     told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_AT + _BYTES_ACKED.size)
     return int(_BYTES_ACKED.unpack_from(told, _BYTES_ACKED_AT)[0])

@@ -75,14 +75,25 @@ def test_only_last_chunks_that_are_handed_off_are_told_of(tiny: TinyModel, layer
 def test_small_last_chunks_travel_whole_unless_groups_are_asked_for(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, layer_groups: int, spare_bytes: int, groups: int
 ) -> None:
-    num_tokens = len(PROMPT) % int(SETTINGS["chunk_size"])
-    token_bytes = engine(tiny("llama")).ready.layout.token_bytes
-    monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", num_tokens * token_bytes + spare_bytes)
+    block_bytes = engine(tiny("llama")).ready.layout.block_bytes
+    monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", 2 * block_bytes + spare_bytes)
     built, told = prefill(tiny("llama"), layer_groups=layer_groups)
     assert built.ready.layer_groups == 3
     heard = run_all(built.loop, [spec("a", PROMPT, greedy(5))])
     assert len(told) == groups
     assert [len(chunk.block_ids) for chunk in heard.chunks if chunk.is_last] == [2]  # told of in groups or not
+
+
+def test_what_was_cached_and_leaves_with_the_last_chunk_counts_too(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", 3 * engine(tiny("llama")).ready.layout.block_bytes)
+    built, told = prefill(tiny("llama"), layer_groups=0)
+    for name in "ab":
+        run_all(built.loop, [spec(name, PROMPT, greedy(5))])
+    assert [(chunk.request_id, chunk.group, chunk.block_ids[NUM_BLOCKS - 1 :] != ()) for chunk in told] == [
+        ("b", group, True) for group in (0, 1, 2)
+    ]
 
 
 def test_a_sequence_that_is_aborted_meanwhile_is_told_of_no_more(tiny: TinyModel) -> None:

@@ -425,6 +425,36 @@ def test_requests_that_are_given_up_teach_what_they_waited() -> None:
     assert not gate_.judges["ttft"].is_active(1000.0 + 2 * LIMIT_S + MEMORY_S + 1.0)
 
 
+def test_callers_without_patience_do_not_prove_a_right_prediction_wrong() -> None:
+    gate_, _ = gate()
+    slow = Prediction(prefill_s=4 * LIMIT_S)
+    for _ in range(VIOLATORS):
+        gate_.admit(slow, received_s=1000.0, now_s=1000.0).given_up(1000.0 + 2 * LIMIT_S)
+    judge = gate_.judges["ttft"]
+    assert judge.is_active(1000.0 + 2 * LIMIT_S)
+    assert judge.refuses_from_s == LIMIT_S
+
+
+def test_a_margin_that_grew_in_a_bad_moment_is_given_up_when_it_is_over() -> None:
+    gate_, _ = gate()
+    judge = gate_.judges["ttft"]
+    for _ in range(LEAST_NEAR):  # all was late at once
+        judge.learn(0.05 * LIMIT_S, 1.2 * LIMIT_S, 0.0)
+    assert judge.refuses_from_s == LIMIT_S / MOST_MARGIN
+    refused, now_s = 0, 0.0
+    for number in range(4000):
+        now_s += 0.4
+        took_s = (0.3 if number % 4 == 0 else 0.05) * LIMIT_S  # right, and in time
+        try:
+            forecast = gate_.admit(Prediction(prefill_s=took_s), received_s=now_s, now_s=now_s)
+        except Refused:
+            refused += 1
+        else:
+            forecast.tokens_came(now_s + took_s)
+    assert judge.refuses_from_s == LIMIT_S
+    assert refused <= 1000 * 0.6  # it took so long to fill the record with what passes as probes, and no longer
+
+
 def test_who_gives_up_before_its_objective_says_nothing_and_after_it_is_a_miss() -> None:
     gate_, counts = gate()
     slow = Prediction(prefill_s=2 * LIMIT_S)
