@@ -20,6 +20,7 @@ WAIT_S = 60.0
 MOMENT_S = 0.002  # a step of the tiny model takes about as long
 MAX_TRIES = 20
 BLOCK = 16
+MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
 
 Pod = dict[str, Any]
 
@@ -188,9 +189,16 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") > 0, "a reservation")
     num_reserved = scene.counter(scene.d, "kv_blocks_reserved")
     await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+
+    def is_bound_or_late() -> bool:  # an engine that has nothing to step tells of no blocks any more
+        state = scene.cluster.metrics(scene.d)
+        return state["kv_blocks_reserved"] < num_reserved or state["num_requests_running"] < num_others
+
     # What came and has no block yet is nothing that could be kept.
-    await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") < num_reserved, "blocks for the first blocks")
+    await until(is_bound_or_late, "blocks for the first blocks")
     scene.stop(here)
+    if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
+        raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")
     if scene.counter(scene.d, "num_requests_running") < num_others:
