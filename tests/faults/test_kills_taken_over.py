@@ -55,7 +55,7 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
             await until(lambda: all(not cluster.metrics(pod)["leases_held"] for pod in prefill), "the others' prompts")
 
         begin = await stack.enter_async_context(streaming(cluster, tokens, MAX_TOKENS, "taken over"))
-        state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS)
+        state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS // 2)
         scene = await hold(cluster, state, begin)
         try:
             (next_one,) = [pod for pod in prefill if pod is not scene.p]
