@@ -186,16 +186,18 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     engine = engines.pop(scene.p["id"])
     for other in (here, *engines.values()):
         scene.let_go(other)
-    await until(lambda: scene.counter(scene.d, "kv_blocks_reserved") > 0, "a reservation")
-    num_reserved = scene.counter(scene.d, "kv_blocks_reserved")
-    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
 
-    def is_bound_or_late() -> bool:  # an engine that has nothing to step tells of no blocks any more
+    def reserved() -> int:
         state = scene.cluster.metrics(scene.d)
-        return state["kv_blocks_reserved"] < num_reserved or state["num_requests_running"] < num_others
+        if state["num_requests_running"] < num_others:  # and an engine with nothing to step tells of no blocks
+            raise TooFast("the others are done")
+        return int(state["kv_blocks_reserved"])
 
+    await until(lambda: reserved() > 0, "a reservation")
+    num_reserved = reserved()
+    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
     # What came and has no block yet is nothing that could be kept.
-    await until(is_bound_or_late, "blocks for the first blocks")
+    await until(lambda: reserved() < num_reserved, "blocks for the first blocks")
     scene.stop(here)
     if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
         raise TooFast("too much of it is here")
