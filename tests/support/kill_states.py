@@ -187,17 +187,17 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     for other in (here, *engines.values()):
         scene.let_go(other)
 
-    def reserved() -> int:
+    def count_reserved() -> int:
         state = scene.cluster.metrics(scene.d)
         if state["num_requests_running"] < num_others:  # and an engine with nothing to step tells of no blocks
             raise TooFast("the others are done")
         return int(state["kv_blocks_reserved"])
 
-    await until(lambda: reserved() > 0, "a reservation")
-    num_reserved = reserved()
+    await until(lambda: count_reserved() > 0, "a reservation")
+    num_reserved = count_reserved()
     await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
     # What came and has no block yet is nothing that could be kept.
-    await until(lambda: reserved() < num_reserved, "blocks for the first blocks")
+    await until(lambda: count_reserved() < num_reserved, "blocks for the first blocks")
     scene.stop(here)
     if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
         raise TooFast("too much of it is here")
