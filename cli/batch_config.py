@@ -14,6 +14,7 @@ class BatchConfig:
     """An engine in this process, alone: the settings of a pod that mean something without peers or deadlines."""
 
     model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
+    device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
         "auto", help="type of KV in its blocks; auto: that of weights"

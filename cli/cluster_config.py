@@ -43,6 +43,7 @@ class ClusterConfig:
     slo_tpot_s: float | None = setting(None, help="time per output token that is promised", unit="s")
     prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
     workers: int | None = setting(None, help="router processes that accept on the same ports", unit="processes")
+    device: str | None = setting(None, help="device of each engine and of its KV pool: cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
         None, help="type of KV in its blocks; auto: that of weights"
@@ -55,7 +56,9 @@ class ClusterConfig:
     max_model_len: int | None = setting(None, help="longest prompt and output together", unit="tokens")
     lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
-    transports: str | None = setting(None, help="how blocks travel, best first, with commas; auto: shm, grpc")
+    transports: str | None = setting(
+        None, help="how blocks travel, best first, with commas; auto: shm, grpc; on GPUs cuda_ipc, grpc"
+    )
     prefix_fetch: Literal["auto", "always", "never"] | None = setting(
         None, help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
     )

@@ -33,7 +33,8 @@ class EngineReady:
     """The model is loaded and warm. The pool is `num_blocks` blocks at the start of the shared memory.
 
     A block travels in `layer_groups` parts. Every role of a pod can be had that is not among `refused_roles`. `device`
-    is the UUID of the GPU that computes, "" without one.
+    is the UUID of the GPU that computes, "" without one; the pool lies on it then, `pool_offset` bytes into the
+    allocation that `pool_handle` lets other processes of the host map.
     """
 
     layout: KVLayout
@@ -44,6 +45,8 @@ class EngineReady:
     layer_groups: int
     refused_roles: tuple[RefusedRole, ...] = ()
     device: str = ""
+    pool_handle: bytes = b""
+    pool_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
-from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
+from pagewire.engine.kv_cache import CPU, TORCH_DTYPES, KVCache
 from pagewire.engine.limits import Limits
 from pagewire.engine.model.architecture import Architecture
 from pagewire.engine.model.families import architecture_of
@@ -62,26 +62,40 @@ class Engine:
     grammars: Grammars
 
 
-def resolve_dtype(name: str) -> str:
-    """Return the dtype that is computed in; `auto` is bfloat16 where the CPU multiplies it natively, else float32."""
+def resolve_dtype(name: str, device: torch.device = CPU) -> str:
+    """Return the dtype that is computed in.
+
+    `auto` is bfloat16 where the device multiplies it natively, else float32 on a CPU, float16 on a CUDA device.
+    """
     if name != "auto":
         return name
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float16"
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return "bfloat16" if native else "float32"
 
 
-def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
+def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Backend | None = None) -> Engine:
     """Load the model, map the pool (in the file `pool_fd`, anonymously for -1) and return an engine that is idle.
 
-    Raises ValueError for a model that is not supported, or a pool too small for one sequence of full length.
+    `backend` is what computes in the place of the device's own. Raises ValueError for a model that is not supported, a
+    pool too small for one sequence of full length, a device that is not there or has too little memory.
     """
+    try:
+        return _assemble(config, clock, pool_fd, backend)
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"device {config.device}: {str(error).partition('. See ')[0]}") from error
+
+
+def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend | None) -> Engine:
+    device = _device_named(config.device)
     folder = ModelFolder.open(Path(config.model))
     architecture = architecture_of(folder)
-    dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
     log.info("model: %s in %s, through the %s", folder.path.resolve().name, dtype, architecture.path)
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
     layout = architecture.kv_layout(config.block_size, kv_dtype, BlockOrder(config.kv_order))
-    cache = KVCache.open(layout, config.kv_memory_bytes, pool_fd)
+    cache = KVCache.open(layout, config.kv_memory_bytes, device, pool_fd)
     log.info("%s", cache.describe())
     num_slots = config.host_kv_memory_bytes // layout.block_bytes
     max_model_len = _max_model_len(config, architecture)
@@ -91,7 +105,7 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
         return _terms(role, config, architecture, cache, max_model_len, num_slots, eos_token_ids)
 
     terms = terms_of(config.role)  # refused before the weights are read
-    backend = backend_for(device)
+    backend = backend or backend_for(device)
     model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
@@ -128,6 +142,20 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
     loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks)
     return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
+
+
+def _device_named(name: str) -> torch.device:
+    """Return the device, made the calling thread's own where it is a CUDA device; raises ValueError where it is not."""
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {name}: PyTorch {torch.__version__} finds no CUDA device here")
+    index, count = device.index or 0, torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device {name}: there are {count} CUDA devices here, the first is cuda:0")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def warm_up(engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """Copies blocks within the pool, and between the pool and host memory, as the bookkeeping asks for it.
 
-Knows tensors and ids; decides nothing. Invariant: moves take effect in their order.
+Knows tensors and ids; decides nothing. Invariant: moves take effect in their order, and have when `move` returns:
+whoever learns a block's id next may be another process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ class BlockMover:
         self.host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype, pin_memory=pool.is_cuda)
 
     def move(self, moves: Sequence[Move]) -> None:
-        """Make all copies."""
+        """Make all copies; from any thread."""
+        if not moves or not self._pool.is_cuda:
+            self._move(moves)
+            return
+        with torch.cuda.device(self._pool.device):  # a thread's own, which kernels are launched on
+            self._move(moves)
+            torch.cuda.current_stream().synchronize()
+
+    def _move(self, moves: Sequence[Move]) -> None:
         for group in _groups(moves):
             sources, targets = [move.source for move in group], [move.target for move in group]
             match group[0].way:

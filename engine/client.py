@@ -1,7 +1,7 @@
 """A pod front's side of its engine process: starts it, speaks to it, maps its KV pool, notices its end.
 
-Knows frames and file descriptors; knows no torch. Invariant: every awaited command is answered, or fails with
-`EngineFailed` when the process is gone.
+Knows frames and file descriptors; torch comes only with a pool on a device. Invariant: every awaited command is
+answered, or fails with `EngineFailed` when the process is gone.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from pagewire.core.engine_messages import (
     StepDone,
     Stop,
 )
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import EngineFailed, TransferFailed
 from pagewire.core.messages import Role
 from pagewire.engine import frames
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.running_engine import OnStep
 from pagewire.kvtransfer import summed_copy
 from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transport import PodMemory
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class EngineClient:
 
     def __init__(
         self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: EngineReady,
-        pool: PoolMemory, stall_s: float,
+        pool: PodMemory, stall_s: float,
     ) -> None:  # fmt: skip
         self.ready = ready
         self.pool = pool
@@ -96,8 +97,7 @@ class EngineClient:
                 if not isinstance(ready, EngineReady):
                     code = await process.wait()
                     raise EngineFailed(f"the engine process ended with code {code} before it was ready")
-                pool = PoolMemory.map(pool_fd, block_bytes=ready.layout.block_bytes, num_blocks=ready.num_blocks)
-                pool.seal()  # engine and front have it mapped: nobody else may write it
+                pool = await _map(ready, pool_fd, config.device)
                 return cls(process, reader, writer, ready, pool, config.stall_s)
             except BaseException:
                 await _end(process, writer)
@@ -238,6 +238,27 @@ class EngineClient:
 
 def _ignore(_step: StepDone) -> None:
     return
+
+
+async def _map(ready: EngineReady, pool_fd: int, device: str) -> PodMemory:
+    """Return the engine's pool, mapped here. Raises EngineFailed where a device's cannot be."""
+    sizes = {"block_bytes": ready.layout.block_bytes, "num_blocks": ready.num_blocks}
+    if not ready.pool_handle:
+        pool = PoolMemory.map(pool_fd, **sizes)
+        pool.seal()  # engine and front have it mapped: nobody else may write it
+        return pool
+    try:
+        return await asyncio.to_thread(_map_device, device, ready.pool_handle, ready.pool_offset, sizes)
+    except TransferFailed as error:
+        raise EngineFailed(f"the engine's pool cannot be mapped: {error}") from error
+
+
+def _map_device(device: str, handle: bytes, offset: int, sizes: dict[str, int]) -> PodMemory:
+    # Fronts of pools in host memory start without torch.
+    from pagewire.core.cuda_driver import Export  # noqa: PLC0415
+    from pagewire.kvtransfer.transports.device_pool import DevicePool  # noqa: PLC0415
+
+    return DevicePool.map(device, Export(handle, offset), **sizes)
 
 
 async def _receive(reader: asyncio.StreamReader) -> EngineMessage | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,13 +16,15 @@ from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
+DEVICES = r"cpu|cuda(:\d{1,2})?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Settings of one engine.
 
-    `dtype` auto is bfloat16 where the CPU multiplies it natively, else float32; float16 is for CUDA devices alone.
+    `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
+    CPU and float16 on a CUDA device, which alone has float16.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
@@ -56,13 +59,13 @@ class EngineConfig:
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
-        if self.device != "cpu":
-            raise ValueError(f"device {self.device}: engines compute on the CPU alone, until there is a CUDA backend")
+        if not re.fullmatch(DEVICES, self.device):
+            raise ValueError(f"device {self.device!r} is not cpu, cuda or cuda:N")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
-        if "float16" in (self.dtype, self.kv_dtype):
+        if self.device == "cpu" and "float16" in (self.dtype, self.kv_dtype):
             raise ValueError(f"dtype float16 needs a CUDA device, not {self.device}; take bfloat16 or float32")
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size {self.block_size} is not one of {BLOCK_SIZES}")

@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import replace
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
+from pagewire.core.errors import TransferFailed
 from pagewire.engine import frames
 from pagewire.engine.assembly import assemble, warm_up
 from pagewire.engine.command_reader import CommandReader
@@ -84,11 +86,17 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)
-    except (ValueError, OSError) as error:  # a model or a setting that cannot work: the front says it, in one line
+        export = engine.cache.export()
+    except (
+        ValueError,
+        OSError,
+        TransferFailed,
+    ) as error:  # a model or a setting that cannot work: the front says it, in one line
         front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
     warm_up(engine)
-    front.send(engine.ready)
+    handle, offset = export or (b"", 0)
+    front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
     engine.loop.on_group = front.send_early
     reader = CommandReader(front, engine.loop, GrammarDesk(engine.grammars))
     thread = threading.Thread(target=reader.run, name="commands")

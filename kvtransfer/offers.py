@@ -14,7 +14,9 @@ from pagewire.kvtransfer.carrier import Carrier
 
 NAMES = ("shm", "grpc", "collective", "nixl", "cuda_ipc")
 AUTO = ("shm", "grpc")
-"""Best first; the others are used where they are named: they need libraries, devices or ports of their own."""
+"""Best first; the others are used where they are named: they need libraries or ports of their own."""
+AUTO_ON_A_DEVICE = ("cuda_ipc", "grpc")
+"""The same for pools on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,21 @@ class Offers:
         return tuple(by_text[text] for text in texts if text in by_text)
 
 
-def parse_names(transports: str) -> Sequence[str]:
-    """Return the names in a setting: "auto", or names with commas between. Raises ValueError naming what is unknown."""
+def parse_names(transports: str, device: str = "cpu") -> Sequence[str]:
+    """Return the names in a setting: "auto", or names with commas between.
+
+    Raises ValueError naming what is unknown, or is not for pools on `device`.
+    """
     if transports == "auto":
-        return AUTO
+        return AUTO if device == "cpu" else AUTO_ON_A_DEVICE
     names = tuple(name.strip() for name in transports.split(","))
     for name in names:
         if name not in NAMES:
             raise ValueError(f"transports: {name!r} is none of auto, {', '.join(NAMES)}")
     if len(set(names)) != len(names):
         raise ValueError(f"transports: {transports!r} names one twice")
+    if device == "cpu" and "cuda_ipc" in names:
+        raise ValueError("transports: cuda_ipc is for pools on a GPU, this pod's is on the CPU")
+    if device != "cpu" and "shm" in names:
+        raise ValueError(f"transports: shm is for pools in host memory, this pod's is on {device}")
     return names

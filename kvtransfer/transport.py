@@ -110,6 +110,14 @@ class BlockMemory(Protocol):
         ...
 
 
+class PodMemory(BlockMemory, Protocol):
+    """A pod's whole pool, which somebody lets go of at the end."""
+
+    def close(self) -> None:
+        """Let go of the memory; nothing may be reading or writing it."""
+        ...
+
+
 class Sink(Protocol):
     """Where a registered shipment's blocks go. A claim with the verdict PLACE is settled exactly once, whatever comes:
     the transport says when it has stopped writing, also after `unregister` and after a loss."""

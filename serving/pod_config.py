@@ -50,9 +50,9 @@ class PodConfig:
     redis_ca: str = setting("", help="file of certificates to trust with rediss:, the system's when empty")
     redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
     redis_key: str = setting("", help="PEM file of that certificate's key")
-    device: str = setting("cpu", help="device of the engine; cpu, until there is a CUDA backend")
+    device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"
+        "auto", help="type of weights and of what is computed; auto: what the device multiplies"
     )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
         "auto", help="type of KV in its blocks; auto: that of weights; fp8 and int8 have a scale per token and head"
@@ -94,7 +94,9 @@ class PodConfig:
     engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
-    transports: str = setting("auto", help="how KV may travel, best first: auto (shm, grpc), or names with commas")
+    transports: str = setting(
+        "auto", help="how KV may travel, best first: auto (shm, grpc; on GPUs cuda_ipc, grpc), or names with commas"
+    )
     prefix_fetch: Literal["auto", "always", "never"] = setting(
         "auto", help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
     )

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 
 import torch
 
+from pagewire.core.cuda_driver import HANDLE_BYTES, CudaDriver, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Carrier, Move, spans
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.plan import Span
 from pagewire.kvtransfer.transport import BlockMemory, Flow
-from pagewire.kvtransfer.transports.cuda_driver import HANDLE_BYTES, CudaDriver
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
 from pagewire.kvtransfer.transports.polling import until
@@ -68,9 +68,9 @@ class CudaIpcOutlet:
 
     async def open(self, card: bytes) -> bytes:
         """Export the pool; see `Outlet`."""
-        handle, offset, events = await self._worker.run(self._export)
+        export, events = await self._worker.run(self._export)
         self._lifeline = lifeline = Lifeline()
-        head = _CARD.pack(_MAGIC, handle, offset, self._pool.num_blocks, lifeline.name, len(events))
+        head = _CARD.pack(_MAGIC, export.handle, export.offset, self._pool.num_blocks, lifeline.name, len(events))
         return head + b"".join(events)
 
     def tag(self, batch: Batch) -> int:
@@ -86,13 +86,8 @@ class CudaIpcOutlet:
             self._lifeline.close()
         self._worker.close()
 
-    def _export(self) -> tuple[bytes, int, list[bytes]]:
-        driver = CudaDriver(self._pool.device_index)
-        driver.use()
-        handle, offset, num_bytes = driver.export(self._pool.address)
-        if num_bytes < self._pool.num_blocks * self._pool.block_bytes:
-            raise TransferFailed("the pool is more than one allocation: it was made with expandable_segments")
-        return handle, offset, [_handle(event) for event in self._pool.events]
+    def _export(self) -> tuple[Export, list[bytes]]:
+        return self._pool.export(), [_handle(event) for event in self._pool.events]
 
 
 class CudaIpcInlet:
@@ -171,7 +166,7 @@ class CudaIpcInlet:
             self._wait_for(event)
             try:
                 for span in spans:
-                    self._driver.copy(target + span.destination, source + span.source, span.length, stream)
+                    self._driver.copy(target + span.destination, source + span.source, span.length, stream.cuda_stream)
             finally:
                 ended = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
                 ended.record(stream)

@@ -1,7 +1,9 @@
 """A pool of blocks in the memory of a CUDA device: one tensor `[N, block_bytes]` of bytes.
 
+Its memory is this process's own, or another's that is mapped here: a pod's front sees the pool that its engine made.
 Whoever writes blocks records it (`wrote`) on the stream that writes, before it hands them on; the events are
-interprocess ones, so that whoever reads in another process knows when its blocks are there.
+interprocess ones, so that whoever reads in another process knows when its blocks are there. An engine waits for its
+device before it tells of a block, so that a mapped pool has no events of its owner's to wait for.
 
 Knows no transports and no requests. Invariants: no id outside the pool is ever touched; what comes from or goes to the
 host is synchronous.
@@ -16,6 +18,8 @@ from collections.abc import Iterable, Sequence
 import torch
 import xxhash
 
+from pagewire.core.cuda_driver import CudaDriver, Export
+from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.plan import Span, coalesce
 
@@ -37,6 +41,32 @@ class DevicePool:
         self.copies = torch.cuda.Stream(blocks.device)  # type: ignore[no-untyped-call]
         self.events = [_interprocess_event() for _ in range(NUM_EVENTS)]
         self._writes = [0]  # how many; shared with splits
+        self._mapping: _Mapping | None = None
+
+    @classmethod
+    def map(cls, device: str, export: Export, *, block_bytes: int, num_blocks: int) -> DevicePool:
+        """Map another process's pool, which is on `device` as this process counts them.
+
+        Raises TransferFailed where it cannot be mapped, or is smaller than that.
+        """
+        mapping = _Mapping(torch.device(device).index or 0, export, (num_blocks, block_bytes))
+        pool = cls(torch.as_tensor(mapping, device=torch.device("cuda", mapping.device_index)))
+        pool._mapping = mapping
+        return pool
+
+    def close(self) -> None:
+        """Let go of the memory, which nothing may be copying; splits end with it. Any number of times."""
+        self.blocks = self.blocks.new_empty((0, self.block_bytes))
+        if self._mapping is not None:
+            self._mapping.close()
+
+    def export(self) -> Export:
+        """Return how other processes of this host map it. Raises TransferFailed."""
+        if self._mapping is not None:
+            return self._mapping.export  # its owner's: what is mapped cannot be exported anew
+        driver = CudaDriver(self.device_index)
+        driver.use()
+        return driver.export(self.address, self.blocks.nbytes)
 
     @property
     def block_bytes(self) -> int:
@@ -138,6 +168,30 @@ class DevicePool:
         with torch.cuda.stream(self.copies):
             copy_spans(spans, source.view(-1), destination.view(-1))
         self.copies.synchronize()
+
+
+class _Mapping:
+    """Another process's memory in this one, as torch takes it without a copy: numba's `__cuda_array_interface__`."""
+
+    def __init__(self, device_index: int, export: Export, shape: tuple[int, int]) -> None:
+        self.device_index = device_index
+        self.export = export
+        self._driver = CudaDriver(device_index)
+        self._driver.use()
+        self._base: int | None = self._driver.map(export.handle)
+        num_bytes = self._driver.size(self._base)
+        if export.offset + shape[0] * shape[1] > num_bytes:
+            self.close()
+            raise TransferFailed(f"a pool of {shape[0]} x {shape[1]} bytes at {export.offset} of {num_bytes}")
+        self.__cuda_array_interface__ = {
+            "shape": shape, "typestr": "|u1", "data": (self._base + export.offset, False), "version": 3,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        base, self._base = self._base, None
+        if base is not None:
+            self._driver.use()
+            self._driver.unmap(base)
 
 
 def copy_spans(spans: Iterable[Span], source: torch.Tensor, destination: torch.Tensor) -> None:

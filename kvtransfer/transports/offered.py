@@ -25,9 +25,7 @@ def offered(transports: str = "auto", shm_dir: str = "", host: str = "127.0.0.1"
     Raises ValueError for names, and for carriers that do not go with a pool on `device`; ImportError or TransferFailed
     for a library that is not there.
     """
-    if device == "cpu" and "cuda_ipc" in parse_names(transports):
-        raise ValueError("transports: cuda_ipc is for pools on a GPU, this pod's is on the CPU")
-    offers = (_offer(name, shm_dir, host) for name in parse_names(transports))
+    offers = (_offer(name, shm_dir, host) for name in parse_names(transports, device))
     return Offers(tuple(offer for offer in offers if offer is not None))
 
 

@@ -150,13 +150,12 @@ def test_an_unknown_architecture_is_named_without_a_traceback(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "colocated"])
-def test_a_pod_on_a_gpu_is_refused_by_one_line(role: str, tmp_path: Path) -> None:
+def test_a_pod_on_a_gpu_that_is_not_here_is_refused_by_one_line(role: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    # As compose.gpu.yaml tells it; whether NIXL is installed does not matter.
-    told = {"PAGEWIRE_DEVICE": "cuda", "PAGEWIRE_TRANSPORTS": "nixl,grpc", "PAGEWIRE_CLUSTER_SECRET": "s"}
+    told = {"PAGEWIRE_DEVICE": "cuda:99", "PAGEWIRE_CLUSTER_SECRET": "s"}
     done = pagewire(role, "--model", str(tmp_path), **told)
-    said = "pagewire: device cuda: engines compute on the CPU alone, until there is a CUDA backend\n"
-    assert (done.returncode, done.stderr) == (2, said)
+    assert done.returncode == 1
+    assert re.fullmatch(r"pagewire: device cuda:99: .* CUDA devices? here.*\n", done.stderr), done.stderr
 
 
 def test_nobody_to_talk_to_is_an_error() -> None:

@@ -13,13 +13,16 @@ import torch
 from engine_runs import engine, greedy, run_all, spec
 from safetensors.torch import load_file, save_file
 
+from pagewire.core.clock import MonotonicClock
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import Role
+from pagewire.engine.assembly import assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model.hf_config import NotNative
 from pagewire.engine.model_folder import ModelFolder
+from pagewire.kernels.torch_backend import TorchBackend
 
 TinyModel = Callable[[str], Path]
 
@@ -132,10 +135,46 @@ def test_float16_needs_a_cuda_device() -> None:
         EngineConfig(model="m", role=Role.COLOCATED, dtype="float16")
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
-def test_a_device_that_no_backend_computes_on_is_refused(device: str) -> None:
-    with pytest.raises(ValueError, match=f"device {device}: engines compute on the CPU alone"):
+def test_float16_is_for_cuda_devices() -> None:
+    for device in ("cuda", "cuda:0", "cuda:11"):
+        assert EngineConfig(model="m", role=Role.COLOCATED, device=device, dtype="float16", kv_dtype="float16")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:100", "cuda0", "cpu:0", "mps", "CUDA", ""])
+def test_a_device_of_another_kind_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match="is not cpu, cuda or cuda:N"):
         EngineConfig(model="m", role=Role.COLOCATED, device=device)
+
+
+def test_a_device_that_is_not_here_is_refused_before_the_model_is_looked_at() -> None:
+    absent = "cuda:99"
+    with pytest.raises(ValueError, match=f"device {absent}: (PyTorch .* finds no|there are [0-9]+) CUDA device"):
+        assemble(EngineConfig(model="nowhere", role=Role.COLOCATED, device=absent), MonotonicClock())
+
+
+def test_a_device_with_too_little_memory_is_named(tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch raises for it; that it raises it can be seen on a device alone."""
+
+    def too_little(*_: object) -> KVCache:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. See documentation for PyTorch")
+
+    monkeypatch.setattr(KVCache, "open", too_little)
+    with pytest.raises(ValueError, match=r"^device cpu: CUDA out of memory. Tried to allocate 20.00 GiB$"):
+        engine(tiny("llama"))
+
+
+def test_another_backend_computes_where_it_is_given(tiny: TinyModel) -> None:
+    class Counting(TorchBackend):
+        norms = 0
+
+        def rms_norm(self, *given: object) -> tuple[torch.Tensor, torch.Tensor]:
+            self.norms += 1
+            return super().rms_norm(*given)  # type: ignore[arg-type]
+
+    backend = Counting()
+    config = EngineConfig(model=str(tiny("llama")), role=Role.COLOCATED, dtype="float32", kv_memory_bytes=1 << 22)
+    assemble(config, MonotonicClock(), backend=backend).runner.rehearse()
+    assert backend.norms == 7  # two in each of three layers, and the last
 
 
 def test_the_older_form_of_rope_settings_is_read(copy: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engine_runs import ROOT, Heard, greedy, spec
+from engine_runs import ROOT, Ears, greedy, spec
 from reference import generate
 from transformers import BloomConfig
 
@@ -46,31 +46,6 @@ async def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-
-
-class Ears:
-    """Hears a client's steps and lets a test wait for something in them."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self.heard = Heard()
-        self._changed = asyncio.Condition()
-        self._notices: set[asyncio.Task[None]] = set()
-        client.on_step = self._hear
-
-    def _hear(self, done: StepDone) -> None:
-        self.heard.hear(done)
-        task = asyncio.get_running_loop().create_task(self._notify())
-        self._notices.add(task)
-        task.add_done_callback(self._notices.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def until(self, holds: Callable[[Heard], bool]) -> Heard:
-        async with asyncio.timeout(WAIT_S), self._changed:
-            await self._changed.wait_for(lambda: holds(self.heard))
-        return self.heard
 
 
 @pytest.fixture
@@ -150,9 +125,9 @@ async def test_the_pool_refuses_what_is_outside(decode: EngineClient) -> None:
     with pytest.raises(IndexError):
         decode.pool.read(decode.ready.num_blocks)
     with pytest.raises(IndexError):
-        decode.pool.write(-1, bytes(size))
+        decode.pool.write(-1, memoryview(bytes(size)))
     with pytest.raises(ValueError, match=str(size)):
-        decode.pool.write(0, bytes(size - 1))
+        decode.pool.write(0, memoryview(bytes(size - 1)))
     with pytest.raises(TypeError):
         decode.pool.read(0)[0] = 1
 

@@ -21,11 +21,11 @@ from device_pools import device_pool
 from source_tree import ROOT
 from transport_rigs import NUM_BLOCKS, pool
 
+from pagewire.core.cuda_driver import CudaDriver
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
-from pagewire.kvtransfer.transports.cuda_driver import CudaDriver
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline

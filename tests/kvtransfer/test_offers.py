@@ -13,7 +13,7 @@ from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, Re
 from pagewire.core.errors import TransferFailed
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.offers import AUTO, Offer, Offers, parse_names
+from pagewire.kvtransfer.offers import AUTO, AUTO_ON_A_DEVICE, Offer, Offers, parse_names
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.local import TOKEN_BYTES, LocalPools
@@ -75,9 +75,13 @@ async def test_local_copies_from_no_pool_but_the_one_on_the_card() -> None:
         await taker.open(card)
 
 
-def test_cuda_ipc_is_for_pools_on_a_gpu() -> None:
+def test_some_transports_are_for_pools_on_a_gpu_and_some_for_those_in_host_memory() -> None:
     with pytest.raises(ValueError, match="cuda_ipc is for pools on a GPU"):
         offered("cuda_ipc")
+    with pytest.raises(ValueError, match="shm is for pools in host memory, this pod's is on cuda:1"):
+        offered("grpc,shm", device="cuda:1")
+    assert tuple(parse_names("auto", "cuda")) == AUTO_ON_A_DEVICE == ("cuda_ipc", "grpc")
+    assert [text.partition("@")[0] for text in offered(device="cuda").texts] == ["cuda_ipc", "grpc"]
 
 
 def a_pool(*, filled: bool) -> PoolMemory:

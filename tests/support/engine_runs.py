@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.assembly import Engine, assemble
+from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
 
 ROOT = root_hash(model_digest="tiny", kv_fingerprint="tiny")
 MAX_STEPS = 10_000
+WAIT_S = 60.0
 
 
 def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
@@ -59,6 +62,32 @@ class Heard:
         for end in done.ends:
             assert end.request_id not in self.ends
             self.ends[end.request_id] = end
+
+
+class Ears:
+    """Hears a client's steps and lets a test wait for something in them."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.heard = Heard()
+        self._changed = asyncio.Condition()
+        self._notices: set[asyncio.Task[None]] = set()
+        client.on_step = self._hear
+
+    def _hear(self, done: StepDone) -> None:
+        self.heard.hear(done)
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, holds: Callable[[Heard], bool]) -> Heard:
+        """Wait until `holds` of everything heard, which is returned."""
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(lambda: holds(self.heard))
+        return self.heard
 
 
 def run_until_idle(loop: EngineLoop, heard: Heard | None = None) -> Heard:

@@ -4,15 +4,14 @@ A mapped allocation is an address here, not a tensor: torch's own way of sharing
 /dev/shm that outlive a killed process, and hands tuples around that a peer could fill as it likes. A handle is 64
 bytes.
 
-Knows addresses. Every call belongs in a thread in which `use` was called. Invariant: a failure is a TransferFailed that
-names CUDA's error.
+Knows addresses, and no PyTorch: an engine exports by it, a pod's front maps by it. Every call belongs in a thread in
+which `use` was called. Invariant: a failure is a TransferFailed that names CUDA's error.
 """
 
 from __future__ import annotations
 
 import ctypes
-
-import torch
+from typing import NamedTuple
 
 from pagewire.core.errors import TransferFailed
 
@@ -24,11 +23,19 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
 
 
+class Export(NamedTuple):
+    """How another process of this host maps memory of ours: the allocation's handle, and where in it ours begins."""
+
+    handle: bytes  # HANDLE_BYTES long
+    offset: int  # bytes
+
+
 class CudaDriver:
     """libcuda, on one device of this process. Raises TransferFailed where there is none."""
 
     def __init__(self, device_index: int) -> None:
         self._device_index = device_index
+        self._context: ctypes.c_void_p | None = None
         address, size, stream = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
         signatures: dict[str, tuple[type, ...]] = {
             "cuMemGetAddressRange_v2": (ctypes.POINTER(address), ctypes.POINTER(size), address),  # type: ignore[dict-item]
@@ -37,6 +44,10 @@ class CudaDriver:
             "cuIpcCloseMemHandle": (address,),
             "cuMemcpyAsync": (address, address, size, stream),
             "cuGetErrorName": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),  # type: ignore[dict-item]
+            "cuInit": (ctypes.c_uint,),
+            "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),  # type: ignore[dict-item]
+            "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),  # type: ignore[dict-item]
+            "cuCtxSetCurrent": (ctypes.c_void_p,),
         }
         try:
             library = ctypes.CDLL("libcuda.so.1")
@@ -47,17 +58,27 @@ class CudaDriver:
             self._functions[name].argtypes, self._functions[name].restype = arguments, ctypes.c_int
 
     def use(self) -> None:
-        """Make torch's context of the device the calling thread's own: the driver's calls mean that one."""
-        torch.cuda.set_device(self._device_index)
-        torch.cuda.current_stream().synchronize()
+        """Make the device's primary context, which PyTorch works in, the calling thread's: calls mean that one."""
+        if self._context is None:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            self._call("cuInit", 0)
+            self._call("cuDeviceGet", ctypes.byref(device), self._device_index)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)  # for as long as the process lives
+            self._context = context
+        self._call("cuCtxSetCurrent", self._context)
 
-    def export(self, address: int) -> tuple[bytes, int, int]:
-        """Return the handle of the allocation that `address` is in, the offset there, the bytes from there on."""
+    def export(self, address: int, num_bytes: int) -> Export:
+        """Return how others map the `num_bytes` at `address`, which are of this process.
+
+        Raises TransferFailed where they are more than one allocation.
+        """
         base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), _Handle()
         self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
-        self._call("cuIpcGetMemHandle", ctypes.byref(handle), base)
         offset = address - base.value
-        return bytes(handle.reserved), offset, size.value - offset
+        if size.value - offset < num_bytes:
+            raise TransferFailed("the pool is more than one allocation: it was made with expandable_segments")
+        self._call("cuIpcGetMemHandle", ctypes.byref(handle), base)
+        return Export(bytes(handle.reserved), offset)
 
     def size(self, base: int) -> int:
         """Return the bytes of the allocation that begins there, mapped or our own."""
@@ -66,7 +87,7 @@ class CudaDriver:
         return size.value
 
     def map(self, handle: bytes) -> int:
-        """Return where another process's allocation begins here."""
+        """Return where another process's allocation begins here. What is mapped cannot be exported anew."""
         base = ctypes.c_uint64()
         their = _Handle((ctypes.c_ubyte * HANDLE_BYTES)(*handle))
         self._call("cuIpcOpenMemHandle_v2", ctypes.byref(base), their, _LAZY_PEER_ACCESS)
@@ -76,9 +97,9 @@ class CudaDriver:
         """Let go of it; nothing may be copying out of it."""
         self._call("cuIpcCloseMemHandle", base)
 
-    def copy(self, destination: int, source: int, num_bytes: int, stream: torch.cuda.Stream) -> None:
-        """Post a copy between two addresses of devices."""
-        self._call("cuMemcpyAsync", destination, source, num_bytes, stream.cuda_stream)
+    def copy(self, destination: int, source: int, num_bytes: int, stream: int) -> None:
+        """Post a copy between two addresses of devices, on a stream of that handle."""
+        self._call("cuMemcpyAsync", destination, source, num_bytes, stream)
 
     def _call(self, name: str, *arguments: object) -> None:
         code: int = self._functions[name](*arguments)

@@ -1,0 +1,100 @@
+"""Engines on a CUDA device: tokens are transformers', and a front sees its engine's pool. For machines that have one.
+
+In fp32, where sums of another order move no token of these models; what bfloat16 does is for the kernels' own suites.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_runs import Ears, engine, greedy, run_all, spec
+from reference import generate
+
+from pagewire.core.engine_messages import Add, Bind, Join, Reserve
+from pagewire.core.errors import EngineFailed
+from pagewire.core.messages import Role
+from pagewire.engine.client import EngineClient
+from pagewire.engine.config import EngineConfig
+from pagewire.kvtransfer.transports.device_pool import DevicePool
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+TinyModel = Callable[[str], Path]
+
+NUM_TOKENS = 12
+PROMPTS = [[(7 * i + shift) % 256 for i in range(length)] for shift, length in enumerate((3, 16, 17, 50, 130))]
+
+
+def config(model: Path, role: Role, **changes: object) -> EngineConfig:
+    settings: dict[str, object] = {
+        "dtype": "float32", "chunk_size": 20, "kv_memory_bytes": 4 << 20, "max_model_len": 256, "device": "cuda",
+    }  # fmt: skip
+    return EngineConfig(model=str(model), role=role, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma2"])
+@pytest.mark.parametrize("kv_order", ["layer_outer", "head_outer"])
+def test_tokens_are_those_of_transformers(family: str, kv_order: str, tiny: TinyModel) -> None:
+    loop = engine(tiny(family), device="cuda", chunk_size=20, kv_order=kv_order).loop
+    heard = run_all(loop, [spec(str(i), prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(PROMPTS)])
+    assert [heard.tokens[str(i)] for i in range(len(PROMPTS))] == generate(tiny(family), PROMPTS, NUM_TOKENS)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_preempted_sequences_say_the_same(preemption: str, tiny: TinyModel) -> None:
+    settings: dict[str, Any] = {"preemption": preemption, "host_kv_memory_bytes": 1 << 20, "kv_memory_bytes": 220 << 10}
+    one = engine(tiny("llama"), device="cuda", **settings)
+    heard = run_all(one.loop, [spec(str(i), prompt, greedy(60)) for i, prompt in enumerate(PROMPTS)])
+    assert one.loop.load().preemptions > 0
+    assert [heard.tokens[str(i)] for i in range(len(PROMPTS))] == generate(tiny("llama"), PROMPTS, 60)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_computes(dtype: str, tiny: TinyModel) -> None:
+    heard = run_all(engine(tiny("llama"), device="cuda", dtype=dtype).loop, [spec("a", PROMPTS[3], greedy(NUM_TOKENS))])
+    assert len(heard.tokens["a"]) == NUM_TOKENS
+
+
+def test_too_large_a_pool_is_a_named_error(tiny: TinyModel) -> None:
+    with pytest.raises(ValueError, match="device cuda: CUDA out of memory"):
+        engine(tiny("llama"), device="cuda", kv_memory_bytes=1 << 44)
+
+
+async def test_a_prompt_prefilled_in_one_process_is_decoded_in_another(tiny: TinyModel) -> None:
+    prefill = await EngineClient.start(config(tiny("llama"), Role.PREFILL))
+    decode = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+    try:
+        assert isinstance(prefill.pool, DevicePool)
+        assert prefill.ready.device.startswith("GPU-")
+        assert dataclasses.replace(prefill.ready, pool_handle=b"") == dataclasses.replace(decode.ready, pool_handle=b"")
+        from_prefill, from_decode = Ears(prefill), Ears(decode)
+        prompt = PROMPTS[3]
+        one = spec("a", prompt, greedy(NUM_TOKENS))
+        assert (await decode.reserve(Reserve(spec=one))).error is None
+        prefill.add(Add(spec=one))
+        heard = await from_prefill.until(lambda heard: any(chunk.is_last for chunk in heard.chunks))
+        for chunk in heard.chunks:
+            bound = await decode.bind(Bind(request_id="a", num_blocks=chunk.first_block + len(chunk.block_ids)))
+            for source, target in zip(chunk.block_ids, bound.block_ids[chunk.first_block :], strict=True):
+                decode.pool.write(target, prefill.pool.read(source))
+        first = tuple(heard.tokens["a"])
+        prefill.release("a")
+        from_decode.heard.tokens["a"] = list(first)
+        decode.join(Join(request_id="a", num_computed=len(prompt), output=first))
+        done = await from_decode.until(lambda heard: "a" in heard.ends)
+        assert done.tokens["a"] == generate(tiny("llama"), [prompt], NUM_TOKENS)[0]
+    finally:
+        await prefill.close()
+        await decode.close()
+    assert (prefill.exit_code, decode.exit_code) == (0, 0)
+
+
+async def test_a_pool_that_cannot_be_mapped_is_a_named_error(tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    with pytest.raises(EngineFailed, match=r"cuIpcGetMemHandle|expandable_segments"):
+        await EngineClient.start(config(tiny("llama"), Role.DECODE))
