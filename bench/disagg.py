@@ -254,10 +254,11 @@ def systems_of(options: argparse.Namespace, folder: Path, stack: ExitStack) -> t
     for python in options.peer:  # first: compiling takes both cores
         add(vllm_servers.colocated(python, core=cores[1], **_of_peer(options, folder)))
     if not options.peer_only:
-        base = pagewire_servers.colocated(options.model, cores[1], folder)
+        base = pagewire_servers.colocated(options.model, options.device, cores[1], folder)
         add(base)
         for transport, groups in product(options.transports, options.layer_groups):
-            add(pagewire_servers.disaggregated(options.model, cores, folder, transport, groups), base.name)
+            pair = pagewire_servers.disaggregated(options.model, options.device, cores, folder, transport, groups)
+            add(pair, base.name)
     return systems, baselines
 
 
@@ -300,6 +301,7 @@ def main() -> None:
     """Start, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="name of a local model, or a Hugging Face folder")
+    parser.add_argument("--device", default="cpu", help="of all engines; on a GPU they take turns on it")
     parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512, 2048], help="prompt lengths in tokens")
     parser.add_argument("--output", type=int, default=64, help="tokens to generate")
     parser.add_argument("--repeats", type=int, default=11, help="measured requests of each length for each system")

@@ -60,20 +60,20 @@ class PagewireServers:
         self._server.stop()
 
 
-def colocated(model: str, core: int, folder: Path) -> PagewireServers:
+def colocated(model: str, device: str, core: int, folder: Path) -> PagewireServers:
     """Start one colocated pod."""
-    flags = ["--model", model, "--colocated", "1"]
+    flags = ["--model", model, "--device", device, "--colocated", "1"]
     return PagewireServers("pagewire-colocated", flags, {"colocated": core}, folder)
 
 
 def disaggregated(
-    model: str, cores: tuple[int, int], folder: Path, transport: str, layer_groups: int
+    model: str, device: str, cores: tuple[int, int], folder: Path, transport: str, layer_groups: int
 ) -> PagewireServers:
     """Start one prefill and one decode pod that always ship; over `transport`, "" for what they agree on.
 
     A block travels in `layer_groups` parts, 0 for as many as suit the model.
     """
-    flags = ["--model", model, "--prefill", "1", "--decode", "1", "--prefill-mode", "remote"]
+    flags = ["--model", model, "--device", device, "--prefill", "1", "--decode", "1", "--prefill-mode", "remote"]
     name = f"pagewire-{transport or 'negotiated'}" + (f"-{layer_groups}" if layer_groups else "")
     settings = {"LAYER_GROUPS": str(layer_groups)} | ({"TRANSPORTS": transport} if transport else {})
     return PagewireServers(name, flags, {"prefill": cores[0], "decode": cores[1]}, folder, settings)
