@@ -33,10 +33,11 @@ from gpu_clock import seconds
 from machine import command, machine, versions
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
-from pagewire.kernels.gpu.sampling import SamplingColumns, draw
+from pagewire.kernels.gpu.sampling import draw
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.gpu.work_list import Sequences
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.triton_backend import TritonBackend
 

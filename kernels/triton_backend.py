@@ -12,6 +12,7 @@ from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_no
 from pagewire.kernels.gpu import blocks as moves
 from pagewire.kernels.gpu.paged_attention import AttentionPlan
 from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -51,9 +52,10 @@ class TritonBackend(TorchBackend):
         pool: torch.Tensor,
         layer: int,
         slots: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """Rotate q and k, write k and v to their slots, return rotated q."""
-        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots)
+        """Norm and rotate q and k, write k and v to their slots, return q; a row of a negative slot is kept nowhere."""
+        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms)
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
         """Write k and v to their slots."""

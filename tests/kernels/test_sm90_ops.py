@@ -13,6 +13,7 @@ import torch
 
 from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
+from pagewire.kernels.sampling_columns import SamplingColumns
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 # Llama-3-8B, Qwen2.5-1.5B, Qwen3-0.6B, SmolLM2-135M: hidden and intermediate sizes, query heads, KV heads, head dim.
@@ -119,7 +120,7 @@ def test_blocks(kept: torch.dtype, head_outer: bool) -> None:
 @pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 49152), (64, 151936)])
 def test_sampling(num_rows: int, vocab_size: int) -> None:
     """Logits come by copies of 16 bytes, some tiles ahead of what is computed."""
-    columns = sampling.SamplingColumns(
+    columns = SamplingColumns(
         floats=torch.empty(3, num_rows, dtype=torch.float64), integers=torch.empty(4, num_rows, dtype=torch.int64)
     )
     logits = torch.empty(num_rows, vocab_size)
