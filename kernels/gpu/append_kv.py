@@ -9,8 +9,8 @@ dtype and then kept as `kv_elements.py` says: as numbers of the pool's dtype, or
 The torch references are `TorchBackend.append_kv` and `TorchBackend.write_kv`.
 
 A program takes one token and a few heads, of q, or of k and v alike: each operand is read and written once, the token's
-cosines once for those heads. Heads are whole rows, so what is kept of a token depends on that token alone. A token whose
-slot is negative is kept nowhere: rows that fill a batch up to a captured size are such.
+cosines once for those heads. Heads are whole rows, so what is kept of a token depends on that token alone. A token of a
+negative slot is kept nowhere: rows that fill a batch up to a captured size are such.
 A float8 code is made of the bits of its number: to the nearest, ties to even, as torch rounds, on every machine.
 """
 
@@ -187,8 +187,8 @@ def append_kv(
 ) -> torch.Tensor:
     """Norm and rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return q.
 
-    `cos` and `sin` are `[T, D / 2]` fp32, `slots` is `[T]` int64, none that is not negative twice; the pool `[N, L, 2, Hk, B, W]` may be
-    strided but for its last two axes.
+    `cos` and `sin` are `[T, D / 2]` fp32, `slots` is `[T]` int64, none that is not negative twice; the pool
+    `[N, L, 2, Hk, B, W]` may be strided but for its last two axes.
     """
     q = _heads_together(q)
     rotated = torch.empty(q.shape, dtype=q.dtype, device=q.device)

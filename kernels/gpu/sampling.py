@@ -320,9 +320,7 @@ def _elect(
     tl.store(tokens + row, tl.where(tl.abs(best) < _INF, token, -1).to(tl.int64))
 
 
-def draw(
-    logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row.
 
     `cuts` says that some row may ask for top-k, top-p or min-p; `out` is where tokens go, if anywhere. Nothing waits
