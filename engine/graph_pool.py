@@ -103,7 +103,7 @@ class GraphPool:
     def run(self, step: Step) -> Replayed:
         """Replay a step that fits, without waiting for the device."""
         grants = self._seat(step.grants)
-        size = next(size for size in self._buckets if size >= len(grants))
+        size = self.bucket_of(len(grants))
         if size not in self._graphs:
             self.num_recaptures += self._is_warm
             self._capture_bucket(size)
@@ -118,6 +118,14 @@ class GraphPool:
         draws = {grant.request_id: draw_of(grant) for grant in grants}
         batch = replace(self._inputs[size].batch, draws=draws)
         return Replayed(logits=self._logits[:count], batch=batch, read_tokens=lambda: read(tokens))
+
+    def bucket_of(self, num_sequences: int) -> int:
+        """Return the size of the graph that so many sequences take."""
+        return next(size for size in self._buckets if size >= num_sequences)
+
+    def replay_of(self, size: int) -> Work:
+        """Return what replays the graph of a bucket on the inputs that it has: for who measures it alone."""
+        return self._graphs[size]
 
     def _is_plain(self, grant: Grant) -> bool:
         return (

@@ -50,7 +50,7 @@ class ModelRunner:
                 f"layer_groups {num_groups}: {layout.num_layers} layers in blocks that are {layout.order} do not "
                 "fall into that many equal spans"
             )
-        self._graphs = graphs
+        self.graphs = graphs
         self._device = cache.pool.device
         self._batch_of = batch_of or (Batch.of if self._device.type == "cpu" else pack)
         self._layers_per_group = layout.num_layers // num_groups
@@ -64,13 +64,13 @@ class ModelRunner:
     @property
     def num_recaptures(self) -> int:
         """Graphs captured since the warm-up; 0 where every step is computed eagerly."""
-        return self._graphs.num_recaptures if self._graphs is not None else 0
+        return self.graphs.num_recaptures if self.graphs is not None else 0
 
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Compute a step; return what was sampled and scored, by request id."""
-        if self._graphs is not None and self._graphs.fits(step):
-            return self._replay(self._graphs, step)
+        if self.graphs is not None and self.graphs.fits(step):
+            return self._replay(self.graphs, step)
         sealed = [grant for grant in step.grants if grant.seal]
 
         def wrote(layer: int) -> None:
