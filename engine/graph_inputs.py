@@ -14,8 +14,8 @@ from itertools import zip_longest
 import torch
 
 from pagewire.engine.batch import Batch
+from pagewire.engine.draw_rows import rows_of
 from pagewire.engine.packed_batch import host_memory, lines
-from pagewire.engine.sampler import rows_of
 from pagewire.engine.step import Draw, Grant
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 from pagewire.kernels.sampling_columns import COLUMNS, SamplingColumns

@@ -18,8 +18,8 @@ import torch
 
 from pagewire.engine.batch import Batch
 from pagewire.engine.capture import Capture, Work
+from pagewire.engine.draw_rows import Drawn
 from pagewire.engine.graph_inputs import GraphInputs, GraphTable, draw_of
-from pagewire.engine.sampler import Drawn
 from pagewire.engine.step import Grant, Step
 from pagewire.kernels.graph_ops import GraphOps
 

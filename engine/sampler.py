@@ -7,7 +7,7 @@ the log probabilities that are edited, not the logits, as transformers does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,14 +16,11 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.batch import Batch
 from pagewire.engine.beam_search import Candidates
+from pagewire.engine.draw_rows import Drawn, rows_of
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
-from pagewire.kernels.sampling_rows import SamplingRows
-
-Drawn = Callable[[], list[int]]
-"""Waits for tokens that were drawn with the logits, one for each row; ValueError for a row without a distribution."""
 
 NO_TOKEN = "what is allowed and what is banned leave no token to choose"
 
@@ -93,20 +90,6 @@ def _places(logits: torch.Tensor, batch: Batch, chosen: Container[str]) -> torch
     """Return the rows of the chosen draws among those of all draws."""
     places = [place for place, name in enumerate(batch.draws) if name in chosen]
     return torch.tensor(places, dtype=torch.int64, device=logits.device)  # [n]
-
-
-def rows_of(draws: Sequence[Draw]) -> SamplingRows:
-    """Return how a token is chosen for each draw."""
-    return SamplingRows(
-        temperature=tuple(draw.sampling.temperature for draw in draws),
-        top_k=tuple(draw.sampling.top_k for draw in draws),
-        top_p=tuple(draw.sampling.top_p for draw in draws),
-        min_p=tuple(draw.sampling.min_p for draw in draws),
-        typical_p=tuple(draw.sampling.typical_p for draw in draws),
-        seed=tuple(draw.sampling.seed for draw in draws),
-        index=tuple(draw.index for draw in draws),
-        position=tuple(draw.position for draw in draws),
-    )
 
 
 def _reports(logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:
