@@ -57,7 +57,7 @@ class Scale:
         free = torch.cuda.mem_get_info(device)[0]
         return cls(
             device=device, dtype="bfloat16", decodes=((1, 512), (1, 2048), (64, 2048)), repeats=30, idle=(64, 2048),
-            num_requests=256, lengths=(100, 1024), most_id=10_000, kv_bytes=min(40 << 30, free // 2),
+            num_requests=256, lengths=(100, 1024), most_id=10_000, kv_bytes=min(64 << 30, free * 6 // 10),
             max_model_len=4096, max_num_seqs=256,
         )  # fmt: skip
 
