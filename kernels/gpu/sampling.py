@@ -184,7 +184,7 @@ def _id_of(line, vocab_size, value, number, TILE: tl.constexpr):
     return last
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
 def _cut(
     logits,  # [n, vocab_size] fp32, rows `stride` elements apart
     floats,  # [3, n] float64, see SamplingColumns
@@ -244,7 +244,7 @@ def _cut(
     tl.store(bounds + row, bound)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
 def _draw(
     logits,  # [n, vocab_size] fp32, rows `stride` elements apart
     floats,  # [3, n] float64, see SamplingColumns
