@@ -75,7 +75,7 @@ def run(name: str, part: Part, limit_s: float, out: Path, log: IO[str], environ:
             if argument == "{kernels}":
                 command += map(str, sorted((ROOT / "tests" / "kernels").glob("test_*_on_a_gpu.py")))
             else:
-                command.append(argument.format(ini=ini, root=ROOT))
+                command.append(argument.replace("{ini}", str(ini)).replace("{root}", str(ROOT)))
         if part.measures:
             command += ("--json", str(out / f"{name}.json"))
         print(f"== {name}, at most {limit_s:.0f} s", file=log, flush=True)
