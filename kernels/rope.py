@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+MOST_POSITIONS = 1 << 18  # of a table: 128 MiB at a head dim of 128
 KNOWN_SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
@@ -40,17 +41,19 @@ class Rope:
 class Rotary:
     """The rotary embedding of one model, for positions below `num_positions`, on one device.
 
-    All angles are computed once, on the host, and then looked up; dynamic ones, which follow another formula at every
-    position, in each step. Neither waits for the device.
+    All angles are computed once, on the host, and then looked up. Those of very many positions, and dynamic ones, which
+    follow another formula at every position, are computed in each step. Nothing waits for the device.
     """
 
     def __init__(self, rope: Rope, head_dim: int, num_positions: int, device: torch.device) -> None:
         self._rope = rope
         self._head_dim = head_dim
         self._exponents = _exponents(head_dim).to(device)
+        frequencies = inverse_frequencies(rope, head_dim)  # [D / 2]
+        self._frequencies = frequencies.to(device)
         self._table: torch.Tensor | None = None  # [2, P, D / 2] fp32
-        if rope.scaling != "dynamic":
-            angles = cos_sin(inverse_frequencies(rope, head_dim), torch.arange(num_positions))
+        if rope.scaling != "dynamic" and num_positions <= MOST_POSITIONS:
+            angles = cos_sin(frequencies, torch.arange(num_positions))
             self._table = torch.stack(angles).mul_(rope.attention_factor).to(device)
 
     def cos_sin(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,9 +61,11 @@ class Rotary:
         if self._table is not None:
             cos, sin = self._table.index_select(1, positions).unbind(0)
             return cos, sin
-        factor = self._rope.attention_factor
-        cos, sin = cos_sin(_dynamic(self._rope, self._exponents, self._head_dim, positions), positions)
-        return cos * factor, sin * factor
+        rope, frequencies = self._rope, self._frequencies
+        if rope.scaling == "dynamic":
+            frequencies = _dynamic(rope, self._exponents, self._head_dim, positions)  # [T, D / 2]
+        cos, sin = cos_sin(frequencies, positions)
+        return cos * rope.attention_factor, sin * rope.attention_factor
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:

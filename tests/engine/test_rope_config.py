@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagewire.engine.model import llama, mistral, qwen2, qwen3
 from pagewire.engine.model.rope_config import reach, rope_of
-from pagewire.kernels.rope import Rotary, cos_sin, inverse_frequencies
+from pagewire.kernels.rope import MOST_POSITIONS, Rotary, cos_sin, inverse_frequencies
 
 HEAD_DIM = 32
 CPU = torch.device("cpu")
@@ -76,6 +76,8 @@ def test_an_angle_that_is_looked_up_is_the_one_that_would_be_computed(parameters
     own = rope_of(config_of(parameters).to_dict())
     looked_up = Rotary(own, HEAD_DIM, 512, CPU).cos_sin(POSITIONS.flip(0))
     frequencies = inverse_frequencies(own, HEAD_DIM)
+    of_more = Rotary(own, HEAD_DIM, MOST_POSITIONS + 1, CPU).cos_sin(POSITIONS.flip(0))
+    assert all(torch.equal(one, other) for one, other in zip(looked_up, of_more, strict=True))
     for place, position in enumerate(POSITIONS.flip(0).tolist()):
         computed = cos_sin(frequencies, torch.tensor([position]))
         for found, expected in zip(looked_up, computed, strict=True):
