@@ -28,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: gpu setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -95,6 +95,11 @@ attack-test: setup  ## hostile callers and peers at every door, what old and new
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
+
+# No set-up: it is for a machine that has CUDA's torch and triton, and perhaps no network.
+OUT ?= gpu-out
+gpu:  ## what needs a GPU, on one: its tests and benchmarks, into OUT=folder (PARTS=tests,kernels,... MOST_S=seconds of all)
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu.py --out $(OUT) $(if $(PARTS),--parts $(PARTS)) $(if $(MOST_S),--most-s $(MOST_S))
 
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/router

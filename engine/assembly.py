@@ -19,10 +19,12 @@ from pagewire.engine.block_lives import BlockLives
 from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import Brownout
+from pagewire.engine.capture import CudaCapture
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
+from pagewire.engine.graph_pool import GraphLimits, GraphPool
 from pagewire.engine.kv_cache import CPU, TORCH_DTYPES, KVCache
 from pagewire.engine.limits import Limits
 from pagewire.engine.model.architecture import Architecture
@@ -40,6 +42,7 @@ from pagewire.engine.step_pace import StepPace
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.backend_choice import backend_for
 from pagewire.kernels.cpu_backend import CpuBackend
+from pagewire.kernels.graph_ops import GraphOps
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +118,17 @@ def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host)
+    graphs = None
+    if device.type == "cuda" and isinstance(architecture, NativeArchitecture) and isinstance(backend, GraphOps):
+        limits = GraphLimits(
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=layout.block_size,
+            vocab_size=architecture.vocab_size,
+        )
+        graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
+        graphs.warm_up()
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(

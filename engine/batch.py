@@ -14,14 +14,15 @@ from pagewire.kernels.ragged import Ragged, Spilled
 class Batch:
     """T packed tokens of S sequences, and the n rows among them whose logits are needed.
 
-    First the rows of the sequences that draw a token, in the order of `draws`, then those of each of `scorings`.
+    First the rows of the sequences that draw a token, in the order of `draws`, then those of each of `scorings`. None
+    stands for all rows, in their order.
     """
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     slots: torch.Tensor  # [T] int64, slot i is slot i % B of block i // B
     ragged: Ragged
-    logit_rows: torch.Tensor  # [n] int64
+    logit_rows: torch.Tensor | None  # [n] int64
     draws: dict[str, Draw]  # by the sequence's name
     scorings: dict[str, Scoring]  # by the sequence's name
 
@@ -35,17 +36,9 @@ class Batch:
             kv_lens=tuple(grant.start + len(grant.tokens) for grant in grants),
             block_table=_block_table(grants, device),
             block_size=block_size,
-            spilled=_spilled(grants, host),
+            spilled=spilled_of(grants, host),
         )
-        drawn: list[int] = []
-        scored: list[int] = []
-        row = 0
-        for grant in grants:
-            if grant.scoring is not None:
-                first = row + grant.scoring.first_row
-                scored.extend(range(first, first + len(grant.scoring.targets)))
-            row += len(grant.tokens)
-            drawn.extend([row - 1] * grant.num_draws)
+        drawn, scored = logit_rows(grants)
         places = [place for grant in grants for place in range(grant.start, grant.start + len(grant.tokens))]
         positions = torch.tensor(places, dtype=torch.int64, device=device)
         owners = [sequence for sequence, grant in enumerate(grants) for _ in grant.tokens]
@@ -61,7 +54,22 @@ class Batch:
         )
 
 
-def _spilled(grants: tuple[Grant, ...], host: torch.Tensor | None) -> Spilled | None:
+def logit_rows(grants: tuple[Grant, ...]) -> tuple[list[int], list[int]]:
+    """Return the rows of sequences that draw, and those of prompts that are scored."""
+    drawn: list[int] = []
+    scored: list[int] = []
+    row = 0
+    for grant in grants:
+        if grant.scoring is not None:
+            first = row + grant.scoring.first_row
+            scored.extend(range(first, first + len(grant.scoring.targets)))
+        row += len(grant.tokens)
+        drawn.extend([row - 1] * grant.num_draws)
+    return drawn, scored
+
+
+def spilled_of(grants: tuple[Grant, ...], host: torch.Tensor | None) -> Spilled | None:
+    """Return where the first blocks of the only sequence lie, None where all are in the pool."""
     if not any(grant.spilled for grant in grants):
         return None
     assert len(grants) == 1, "a sequence that spills is alone in its step"

@@ -6,25 +6,31 @@ to the same places, so a failed step may be retried in parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
+from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.architecture import Model
+from pagewire.engine.packed_batch import pack
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.step import Computed, Draw, Grant, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import OnLayer
 
+BatchOf = Callable[[Step, int, torch.device, torch.Tensor | None], Batch]
+
 
 class ModelRunner:
     """Step -> Batch -> forward -> sampled tokens. Layers are told of in `num_groups` groups; 1: not before the end.
 
-    Blocks are spilled to `host` `[slots, L, 2, Hk, B, D]`. Raises ValueError where a group of layers is not one span of
-    a block.
+    Steps that fit are replayed from `graphs`. Blocks are spilled to `host` `[slots, L, 2, Hk, B, D]`. Raises ValueError
+    where a group of layers is not one span of a block.
     """
 
     def __init__(
@@ -35,6 +41,8 @@ class ModelRunner:
         sampler: Sampler,
         num_groups: int = 1,
         host: torch.Tensor | None = None,
+        graphs: GraphPool | None = None,
+        batch_of: BatchOf | None = None,
     ) -> None:
         layout = cache.layout
         if num_groups > 1 and (layout.num_layers % num_groups or layout.order is not BlockOrder.LAYER_OUTER):
@@ -42,7 +50,9 @@ class ModelRunner:
                 f"layer_groups {num_groups}: {layout.num_layers} layers in blocks that are {layout.order} do not "
                 "fall into that many equal spans"
             )
-        self.num_recaptures = 0  # every step is computed eagerly: there is no graph to capture
+        self.graphs = graphs
+        self._device = cache.pool.device
+        self._batch_of = batch_of or (Batch.of if self._device.type == "cpu" else pack)
         self._layers_per_group = layout.num_layers // num_groups
         self._model = model
         self._cache = cache
@@ -51,9 +61,16 @@ class ModelRunner:
         self._host = host
         self._stage = torch.zeros_like(cache.pool[:1])  # where rehearsals write
 
+    @property
+    def num_recaptures(self) -> int:
+        """Graphs captured since the warm-up; 0 where every step is computed eagerly."""
+        return self.graphs.num_recaptures if self.graphs is not None else 0
+
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Compute a step; return what was sampled and scored, by request id."""
+        if self.graphs is not None and self.graphs.fits(step):
+            return self._replay(self.graphs, step)
         sealed = [grant for grant in step.grants if grant.seal]
 
         def wrote(layer: int) -> None:
@@ -74,9 +91,17 @@ class ModelRunner:
         self._compute(Step(grants=(grant,)), self._stage, None)
 
     def _compute(self, step: Step, pool: torch.Tensor, wrote: OnLayer | None) -> dict[str, Computed]:
-        batch = Batch.of(step, self._cache.layout.block_size, pool.device, self._host)
+        batch = self._batch_of(step, self._cache.layout.block_size, pool.device, self._host)
         logits = self._model.forward(batch, pool, wrote)  # [n, V]
-        return self._sampler.draw(logits, batch) if batch.draws or batch.scorings else {}
+        if batch.draws or batch.scorings:
+            return self._sampler.draw(logits, batch)
+        if self._device.type == "cuda":  # nothing is read, but whoever hears of the step takes it for done
+            torch.cuda.current_stream(self._device).synchronize()
+        return {}
+
+    def _replay(self, graphs: GraphPool, step: Step) -> dict[str, Computed]:
+        replayed = graphs.run(step)
+        return self._sampler.draw(replayed.logits, replayed.batch, replayed.read_tokens)
 
     def _seal(self, grant: Grant, layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.

@@ -16,11 +16,11 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.batch import Batch
 from pagewire.engine.beam_search import Candidates
+from pagewire.engine.draw_rows import Drawn, rows_of
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Computed, Draw
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
-from pagewire.kernels.sampling_rows import SamplingRows
 
 NO_TOKEN = "what is allowed and what is banned leave no token to choose"
 
@@ -32,24 +32,26 @@ class Sampler:
         self._backend = backend
         self._edits = edits
 
-    def draw(self, logits: torch.Tensor, batch: Batch) -> dict[str, Computed]:
+    def draw(self, logits: torch.Tensor, batch: Batch, drawn: Drawn | None = None) -> dict[str, Computed]:
         """Return what is computed per request from the logits `[n, V]` of the batch's `logit_rows`.
+
+        `drawn` has a token for each already, which is taken where none is edited, nor chosen by typical-p.
 
         Raises ValueError for a row without a distribution, InvalidRequest where a sequence may choose no token at all.
         """
         num_draws = len(batch.draws)
         beams = {name: draw for name, draw in batch.draws.items() if draw.num_candidates}
         if not beams:
-            computed = self._drawn(logits[:num_draws], batch.draws)
+            computed = self._drawn(logits[:num_draws], batch.draws, drawn)
         else:
             others = {name: draw for name, draw in batch.draws.items() if name not in beams}
-            computed = self._followed(logits[_places(batch, beams)], beams)
-            computed |= self._drawn(logits[_places(batch, others)], others)
+            computed = self._followed(logits[_places(logits, batch, beams)], beams)
+            computed |= self._drawn(logits[_places(logits, batch, others)], others)
         for name, rows in _scores(logits[num_draws:], batch).items():
             computed[name] = replace(computed.get(name, Computed()), prompt_logprobs=rows)
         return computed
 
-    def _drawn(self, logits: torch.Tensor, draws: dict[str, Draw]) -> dict[str, Computed]:
+    def _drawn(self, logits: torch.Tensor, draws: dict[str, Draw], drawn: Drawn | None = None) -> dict[str, Computed]:
         if not draws:
             return {}
         edited = self._edited(logits, draws)
@@ -57,7 +59,10 @@ class Sampler:
             barred = (edited.amax(dim=-1) == -torch.inf) & (logits.amax(dim=-1) > -torch.inf)  # [n]
             if bool(barred.any()):
                 raise InvalidRequest(NO_TOKEN, field="sampling")
-        tokens = self._backend.sample(edited, _rows(list(draws.values())))
+        if drawn is not None and edited is logits and all(draw.sampling.typical_p == 1.0 for draw in draws.values()):
+            tokens = drawn()
+        else:
+            tokens = self._backend.sample(edited, rows_of(list(draws.values())))
         reports = _reports(logits, list(draws.values()), tokens)
         return {
             name: Computed(token=token, logprobs=reports.get(row))
@@ -81,23 +86,10 @@ class Sampler:
         return logits if edits is None else self._backend.edit_logits(logits.float(), edits)
 
 
-def _places(batch: Batch, chosen: Container[str]) -> torch.Tensor:
+def _places(logits: torch.Tensor, batch: Batch, chosen: Container[str]) -> torch.Tensor:
     """Return the rows of the chosen draws among those of all draws."""
     places = [place for place, name in enumerate(batch.draws) if name in chosen]
-    return torch.tensor(places, dtype=torch.int64, device=batch.logit_rows.device)  # [n]
-
-
-def _rows(draws: Sequence[Draw]) -> SamplingRows:
-    return SamplingRows(
-        temperature=tuple(draw.sampling.temperature for draw in draws),
-        top_k=tuple(draw.sampling.top_k for draw in draws),
-        top_p=tuple(draw.sampling.top_p for draw in draws),
-        min_p=tuple(draw.sampling.min_p for draw in draws),
-        typical_p=tuple(draw.sampling.typical_p for draw in draws),
-        seed=tuple(draw.sampling.seed for draw in draws),
-        index=tuple(draw.index for draw in draws),
-        position=tuple(draw.position for draw in draws),
-    )
+    return torch.tensor(places, dtype=torch.int64, device=logits.device)  # [n]
 
 
 def _reports(logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int]) -> dict[int, TokenLogprobs]:

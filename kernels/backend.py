@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -55,10 +56,12 @@ class Backend(Protocol):
         pool: torch.Tensor,
         layer: int,
         slots: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor:
         """Rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return rotated q.
 
-        `cos` and `sin` are `[T, D / 2]` fp32, and so is the rotation. `slots` is `[T]` int64, no slot twice.
+        `cos` and `sin` are `[T, D / 2]` fp32, and so is the rotation. `slots` is `[T]` int64, no slot twice. With
+        `norms`, q and k are normed head by head before.
         """
         ...
 

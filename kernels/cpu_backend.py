@@ -21,6 +21,7 @@ from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -135,8 +136,11 @@ class CpuBackend(TorchBackend):
         pool: torch.Tensor,
         layer: int,
         slots: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """Rotate q and k, write k and v to their slots, return rotated q."""
+        """Norm and rotate q and k, write k and v to their slots, return q."""
+        if norms is not None:
+            (q, _), (k, _) = self.rms_norm(q, norms.q, norms.eps), self.rms_norm(k, norms.k, norms.eps)
         head_dim = q.shape[2]
         is_whole = q.dtype == pool.dtype or head_dim % LANES == 0
         is_known = q.dtype in STEP and pool.dtype in kv_elements.NATIVE and is_whole

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class ComposedStack:
     def __init__(self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape) -> None:
         self._backend = backend
         self._shape = shape
-        self._layers = tuple(_Layer.of(weights, backend) for weights in layers)
+        self._layers = tuple(_Layer.of(weights, backend, shape.norm_eps) for weights in layers)
 
     @property
     def arithmetic(self) -> str:
@@ -114,10 +115,7 @@ class ComposedStack:
         shape, backend, layer = self._shape, self._backend, self._layers[number]
         qkv = layer.qkv(x).view(x.shape[0], -1, shape.head_dim)
         q, k, v = torch.split(qkv, [shape.num_q_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)  # [T, H*, D]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, _ = backend.rms_norm(q, layer.q_norm, shape.norm_eps)
-            k, _ = backend.rms_norm(k, layer.k_norm, shape.norm_eps)
-        q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots)
+        q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots, layer.norms)
         attended = backend.paged_attention(q, pool, number, plan, shape.scale)  # [T, Hq, D]
         return layer.o(attended.flatten(1))
 
@@ -128,20 +126,19 @@ class _Layer:
 
     input_norm: torch.Tensor  # [H]
     qkv: Linear
-    q_norm: torch.Tensor | None  # [D]
-    k_norm: torch.Tensor | None  # [D]
+    norms: HeadNorms | None
     o: Linear
     post_norm: torch.Tensor  # [H]
     gate_up: Linear
     down: Linear
 
     @classmethod
-    def of(cls, weights: LayerWeights, backend: Backend) -> _Layer:
+    def of(cls, weights: LayerWeights, backend: Backend, eps: float) -> _Layer:
+        q_norm, k_norm = weights.q_norm, weights.k_norm
         return cls(
             input_norm=weights.input_norm,
             qkv=backend.linear(weights.qkv, weights.qkv_bias),
-            q_norm=weights.q_norm,
-            k_norm=weights.k_norm,
+            norms=None if q_norm is None or k_norm is None else HeadNorms(q=q_norm, k=k_norm, eps=eps),
             o=backend.linear(weights.o, weights.o_bias),
             post_norm=weights.post_norm,
             gate_up=backend.linear(weights.gate_up, weights.gate_up_bias),

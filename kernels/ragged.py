@@ -23,13 +23,26 @@ class Spilled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLengths:
+    """The lengths of a batch where the device reads them."""
+
+    query_starts: torch.Tensor  # [S + 1] int32: the first row of each sequence, and the end of the last
+    kv_lens: torch.Tensor  # [S] int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
-    """A ragged batch of S sequences and T query rows."""
+    """A ragged batch of S sequences and T query rows.
+
+    With lengths `on_device`, those say what is in the cache, and `kv_lens` bounds it: a device that reads its own may
+    be given a batch whose lengths no host knows yet.
+    """
 
     query_lens: tuple[int, ...]  # S, each >= 1
     kv_lens: tuple[int, ...]  # S, tokens in the cache once this batch's are appended
     block_table: torch.Tensor  # [S, M] int64, M blocks of the longest sequence, padded with any valid id
     block_size: int
+    on_device: DeviceLengths | None = None
     spilled: Spilled | None = None  # the only sequence's, whose table says nothing of those blocks
 
     @property

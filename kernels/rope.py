@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+MOST_POSITIONS = 1 << 18  # of a table: 128 MiB at a head dim of 128
 KNOWN_SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
@@ -38,20 +39,31 @@ class Rope:
 
 
 class Rotary:
-    """The rotary embedding of one model."""
+    """The rotary embedding of one model, for positions below `num_positions`, on one device.
 
-    def __init__(self, rope: Rope, head_dim: int) -> None:
+    All angles are computed once, on the host, and then looked up. Those of very many positions, and dynamic ones, which
+    follow another formula at every position, are computed in each step. Nothing waits for the device.
+    """
+
+    def __init__(self, rope: Rope, head_dim: int, num_positions: int, device: torch.device) -> None:
         self._rope = rope
         self._head_dim = head_dim
-        self._frequencies = inverse_frequencies(rope, head_dim)  # [D / 2]
+        self._exponents = _exponents(head_dim).to(device)
+        frequencies = inverse_frequencies(rope, head_dim)  # [D / 2]
+        self._frequencies = frequencies.to(device)
+        self._table: torch.Tensor | None = None  # [2, P, D / 2] fp32
+        if rope.scaling != "dynamic" and num_positions <= MOST_POSITIONS:
+            angles = cos_sin(frequencies, torch.arange(num_positions))
+            self._table = torch.stack(angles).mul_(rope.attention_factor).to(device)
 
     def cos_sin(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what `append_kv` rotates by: `[T, D / 2]` fp32 each, for positions `[T]`."""
-        rope = self._rope
+        if self._table is not None:
+            cos, sin = self._table.index_select(1, positions).unbind(0)
+            return cos, sin
+        rope, frequencies = self._rope, self._frequencies
         if rope.scaling == "dynamic":
-            frequencies = _dynamic(rope, self._head_dim, positions)  # [T, D / 2]
-        else:
-            frequencies = self._frequencies.to(positions.device)
+            frequencies = _dynamic(rope, self._exponents, self._head_dim, positions)  # [T, D / 2]
         cos, sin = cos_sin(frequencies, positions)
         return cos * rope.attention_factor, sin * rope.attention_factor
 
@@ -84,14 +96,14 @@ def _exponents(head_dim: int) -> torch.Tensor:
     return torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim  # [D / 2]
 
 
-def _dynamic(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
+def _dynamic(rope: Rope, exponents: torch.Tensor, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
     # The base grows with the sequence (NTK-aware scaling). A cached key keeps the rotation it was written with, so each
     # token is turned by the base of the sequence that ends with it: what a cache that is fed token by token holds.
     lengths = (positions + 1).clamp(min=rope.original_max_positions)[:, None]  # [T, 1]
     stretch = rope.factor * lengths / rope.original_max_positions - (rope.factor - 1)
     base = (rope.theta * stretch.double() ** (head_dim / (head_dim - 2))).float()
     # Powers rounded from fp64: see `cos_sin`.
-    return 1.0 / (base.double() ** _exponents(head_dim).to(positions.device).double()).float()
+    return 1.0 / (base.double() ** exponents.double()).float()  # [T, D / 2]
 
 
 def _yarn(frequencies: torch.Tensor, rope: Rope, head_dim: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sam
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -59,8 +60,11 @@ class TorchBackend:
         pool: torch.Tensor,
         layer: int,
         slots: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """Rotate q and k, write k and v to their slots, return rotated q."""
+        """Norm and rotate q and k, write k and v to their slots, return q."""
+        if norms is not None:
+            (q, _), (k, _) = self.rms_norm(q, norms.q, norms.eps), self.rms_norm(k, norms.k, norms.eps)
         self.write_kv(rope.rotate(k, cos, sin), v, pool, layer, slots)
         return rope.rotate(q, cos, sin)
 

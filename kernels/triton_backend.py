@@ -12,8 +12,10 @@ from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_no
 from pagewire.kernels.gpu import blocks as moves
 from pagewire.kernels.gpu.paged_attention import AttentionPlan
 from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.streamed_attention import Partial
 from pagewire.kernels.torch_backend import TorchBackend
@@ -51,9 +53,10 @@ class TritonBackend(TorchBackend):
         pool: torch.Tensor,
         layer: int,
         slots: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """Rotate q and k, write k and v to their slots, return rotated q."""
-        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots)
+        """Norm and rotate q and k, write k and v to their slots, return q; a row of a negative slot is kept nowhere."""
+        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms)
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
         """Write k and v to their slots."""
@@ -103,10 +106,23 @@ class TritonBackend(TorchBackend):
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""
-        tokens: list[int] = self.sample_on_device(logits, rows).tolist()
-        if sampling.NO_TOKEN in tokens:
-            raise ValueError(f"row {tokens.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
-        return tokens
+        return self.read_tokens(self.sample_on_device(logits, rows))
+
+    def draw(self, logits: torch.Tensor, columns: SamplingColumns, out: torch.Tensor) -> None:
+        """Write a token per row of logits `[n, V]` fp32 to out `[n]`, whatever is asked but typical-p."""
+        sampling.draw(logits, columns, cuts=True, out=out)
+
+    def read_tokens(self, tokens: torch.Tensor) -> list[int]:
+        """Wait for tokens `[n]` and return them. Raises ValueError for a row without a finite maximum."""
+        if tokens.is_cuda:
+            here = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            here.copy_(tokens, non_blocking=True)
+            torch.cuda.current_stream(tokens.device).record_event().synchronize()
+            tokens = here
+        read: list[int] = tokens.tolist()
+        if sampling.NO_TOKEN in read:
+            raise ValueError(f"row {read.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
+        return read
 
     def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy whole blocks inside the pool."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from importlib import metadata
@@ -50,5 +51,10 @@ def _last_part(argument: str) -> str:
 
 def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    said = subprocess.run(git, capture_output=True, text=True, check=False)
-    return said.stdout.strip() or metadata.version("pagewire")
+    said = (
+        subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() if shutil.which("git") else ""
+    )
+    try:
+        return said or metadata.version("pagewire")
+    except metadata.PackageNotFoundError:  # a copy of the tree, on a machine where it is not installed
+        return "not known"

@@ -37,7 +37,7 @@ class Decoder:
         self._norm = weights.norm
         self._head = backend.linear(weights.head, None)
         self._backend = backend
-        self._rotary = Rotary(config.rope, config.head_dim)
+        self._rotary = Rotary(config.rope, config.head_dim, config.max_positions, weights.embedding.device)
 
     @property
     def arithmetic(self) -> str:
@@ -53,6 +53,7 @@ class Decoder:
         rows = StackBatch(ragged=batch.ragged, slots=batch.slots, cos=cos, sin=sin)
         hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, H]
         hidden, residual = self._stack(hidden, rows, pool, wrote)
-        drawn = batch.logit_rows
-        normed, _ = self._backend.rms_norm(hidden[drawn], self._norm, self._norm_eps, residual[drawn])
+        if (drawn := batch.logit_rows) is not None:
+            hidden, residual = hidden[drawn], residual[drawn]  # [n, H]
+        normed, _ = self._backend.rms_norm(hidden, self._norm, self._norm_eps, residual)
         return self._head(normed)

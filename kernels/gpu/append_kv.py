@@ -1,5 +1,6 @@
-"""Rotary embedding fused with the append of K and V to their slots in the paged pool.
+"""Norms of heads and rotary embedding, fused with the append of K and V to their slots in the paged pool.
 
+    x[.., d]               = round(x[.., d] / sqrt(mean(x^2) + eps)) * weight[d]      of q and k, where heads are normed
     rotated[.., d]         = x[.., d] cos[d] - x[.., d + D/2] sin[d]
     rotated[.., d + D/2]   = x[.., d + D/2] cos[d] + x[.., d] sin[d]        for d < D/2, in fp32
 
@@ -8,7 +9,8 @@ dtype and then kept as `kv_elements.py` says: as numbers of the pool's dtype, or
 The torch references are `TorchBackend.append_kv` and `TorchBackend.write_kv`.
 
 A program takes one token and a few heads, of q, or of k and v alike: each operand is read and written once, the token's
-cosines once for those heads. Heads are whole rows, so what is kept of a token depends on that token alone.
+cosines once for those heads. Heads are whole rows, so what is kept of a token depends on that token alone. A token of a
+negative slot is kept nowhere: rows that fill a batch up to a captured size are such.
 A float8 code is made of the bits of its number: to the nearest, ties to even, as torch rounds, on every machine.
 """
 
@@ -19,6 +21,7 @@ import triton
 import triton.language as tl
 
 from pagewire.kernels import kv_elements
+from pagewire.kernels.head_norms import HeadNorms
 
 HEADS = 8  # of a program
 PER_THREAD = 8  # elements of a half: one access of 16 bytes in 16-bit dtypes
@@ -91,6 +94,19 @@ def _load(source, column, inside, HALF: tl.constexpr):
 
 
 @triton.jit
+def _norm(first, second, weight, eps, column, HALF: tl.constexpr):
+    """Heads normed as `rms_norm.py` norms rows, in their dtype."""
+    dtype: tl.constexpr = first.dtype
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)  # [HEADS, 1]
+    scale = tl.rsqrt(squares / (2 * HALF) + eps)
+    low = tl.load(weight + column, column < HALF, other=0.0).to(tl.float32)  # [1, WIDTH]
+    high = tl.load(weight + HALF + column, column < HALF, other=0.0).to(tl.float32)
+    first = (first * scale).to(dtype).to(tl.float32) * low
+    return first.to(dtype), ((second * scale).to(dtype).to(tl.float32) * high).to(dtype)
+
+
+@triton.jit
 def _rotate(first, second, cos, sin, column, HALF: tl.constexpr):
     """Heads rotated by one token's angles, in their dtype."""
     dtype: tl.constexpr = first.dtype
@@ -110,6 +126,9 @@ def _append_kv(
     rotated,  # [T, NUM_Q_HEADS, 2 HALF], contiguous
     pool,  # [N, 2, Hk, BLOCK_SIZE, W] of one layer; the strides below are its own, in elements
     slots,  # [T] int64
+    q_norm,  # [2 HALF], None where heads are not normed
+    k_norm,  # [2 HALF]
+    eps,
     q_stride,
     k_stride,
     v_stride,
@@ -134,20 +153,25 @@ def _append_kv(
         inside = (head < NUM_Q_HEADS) & (column < HALF)
         queries, turned = q + token * q_stride, rotated + token * (NUM_Q_HEADS * 2 * HALF)
         first, second = _load(queries + head * (2 * HALF), column, inside, HALF)
+        if q_norm is not None:
+            first, second = _norm(first, second, q_norm, eps, column, HALF)
         first, second = _rotate(first, second, cos + token * HALF, sin + token * HALF, column, HALF)
         _keep(first, second, turned + head * (2 * HALF), column, inside, HALF, 0)
     else:
         kv_head = (group - num_q_groups) * HEADS + tl.arange(0, HEADS)[:, None]
         is_kv = (kv_head < NUM_KV_HEADS) & (column < HALF)
         slot = tl.load(slots + token)
+        is_kept = is_kv & (slot >= 0)
         target = pool + (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * slot_stride
         target = target + kv_head.to(tl.int64) * head_stride  # [HEADS, 1]
         low, high = _load(k + token * k_stride + kv_head * (2 * HALF), column, is_kv, HALF)
+        if k_norm is not None:
+            low, high = _norm(low, high, k_norm, eps, column, HALF)
         if NUM_Q_HEADS > 0:
             low, high = _rotate(low, high, cos + token * HALF, sin + token * HALF, column, HALF)
-        _keep(low, high, target, column, is_kv, HALF, CODES)
+        _keep(low, high, target, column, is_kept, HALF, CODES)
         low, high = _load(v + token * v_stride + kv_head * (2 * HALF), column, is_kv, HALF)
-        _keep(low, high, target + value_stride, column, is_kv, HALF, CODES)
+        _keep(low, high, target + value_stride, column, is_kept, HALF, CODES)
 
 
 def append_kv(
@@ -159,21 +183,23 @@ def append_kv(
     pool: torch.Tensor,
     layer: int,
     slots: torch.Tensor,
+    norms: HeadNorms | None = None,
 ) -> torch.Tensor:
-    """Rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return rotated q.
+    """Norm and rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return q.
 
-    `cos` and `sin` are `[T, D / 2]` fp32, `slots` is `[T]` int64, no slot twice; the pool `[N, L, 2, Hk, B, W]` may be
-    strided but for its last two axes.
+    `cos` and `sin` are `[T, D / 2]` fp32, `slots` is `[T]` int64, none that is not negative twice; the pool
+    `[N, L, 2, Hk, B, W]` may be strided but for its last two axes.
     """
     q = _heads_together(q)
     rotated = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _launch(q, k, v, cos.contiguous(), sin.contiguous(), rotated, pool[:, layer], slots, num_q_heads=q.shape[1])
+    angles = (cos.contiguous(), sin.contiguous())
+    _launch(q, k, v, *angles, rotated, pool[:, layer], slots, q.shape[1], norms)
     return rotated
 
 
 def write_kv(k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
-    """Write k and v `[T, Hk, D]`, rotated already or never, to `slots` `[T]` int64, no slot twice."""
-    _launch(k, k, v, k, k, k, pool[:, layer], slots, num_q_heads=0)
+    """Write k and v `[T, Hk, D]`, rotated already or never, to `slots` `[T]` int64, none that is not negative twice."""
+    _launch(k, k, v, k, k, k, pool[:, layer], slots, 0, None)
 
 
 def _launch(
@@ -186,6 +212,7 @@ def _launch(
     kv: torch.Tensor,  # [N, 2, Hk, B, W]
     slots: torch.Tensor,
     num_q_heads: int,
+    norms: HeadNorms | None,
 ) -> None:
     k, v = _heads_together(k), _heads_together(v)
     num_rows, num_kv_heads, head_dim = k.shape
@@ -196,6 +223,7 @@ def _launch(
     grid = (num_rows, triton.cdiv(num_q_heads, HEADS) + triton.cdiv(num_kv_heads, HEADS))
     _append_kv[grid](
         q, k, v, cos, sin, rotated, kv.view(torch.uint8) if codes else kv, slots,
+        None if norms is None else norms.q, None if norms is None else norms.k, 0.0 if norms is None else norms.eps,
         q.stride(0), k.stride(0), v.stride(0), *kv.stride()[:4],
         NUM_Q_HEADS=num_q_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_SIZE=kv.shape[3],
         HALF=head_dim // 2, WIDTH=width, HEADS=HEADS, CODES=codes,

@@ -19,7 +19,7 @@ PER_THREAD = 16  # elements: two accesses of 16 bytes in 16-bit dtypes
 MAX_WARPS = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # which changes from batch to batch
 def _rms_norm(
     x,  # [num_rows / HEADS, HEADS, SIZE], heads side by side, tokens `stride` elements apart
     residual,  # [num_rows, SIZE], contiguous as all below

@@ -18,13 +18,12 @@ proposes where to cut, sums in float64 accept that or correct it, by one value a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from pagewire.kernels import sampling
+from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 
 NO_TOKEN = -1  # of a row without a finite maximum
@@ -42,22 +41,6 @@ _UNIFORM_MASK = tl.constexpr((1 << 52) - 1)
 _UNIFORM_STEP, _COARSE_STEP = tl.constexpr(2.0**-52), tl.constexpr(2.0**-32)
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _BEHIND = tl.constexpr(torch.iinfo(torch.int32).max)  # every id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingColumns:
-    """`SamplingRows` where the kernels read them; what is made of a parameter is made on the host, as for a CPU."""
-
-    floats: torch.Tensor  # [3, n] float64: temperature, top-p, log of min-p
-    integers: torch.Tensor  # [4, n] int64: top-k, seed, index, position
-
-    @classmethod
-    def of(cls, rows: SamplingRows, device: torch.device) -> SamplingColumns:
-        """Return the columns of these rows."""
-        min_p = torch.tensor(rows.min_p, dtype=torch.float64).log()  # -inf where it is off
-        floats = torch.stack((*torch.tensor((rows.temperature, rows.top_p), dtype=torch.float64), min_p))
-        integers = torch.tensor((rows.top_k, rows.seed, rows.index, rows.position))
-        return cls(floats=floats.to(device), integers=integers.to(device))
 
 
 @triton.jit
@@ -201,7 +184,7 @@ def _id_of(line, vocab_size, value, number, TILE: tl.constexpr):
     return last
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
 def _cut(
     logits,  # [n, vocab_size] fp32, rows `stride` elements apart
     floats,  # [3, n] float64, see SamplingColumns
@@ -261,7 +244,7 @@ def _cut(
     tl.store(bounds + row, bound)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
 def _draw(
     logits,  # [n, vocab_size] fp32, rows `stride` elements apart
     floats,  # [3, n] float64, see SamplingColumns
@@ -322,7 +305,7 @@ def _draw(
     tl.store(ids + place, token)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def _elect(
     scores,  # [n, parts] float64
     ids,  # [n, parts] int32
@@ -337,16 +320,17 @@ def _elect(
     tl.store(tokens + row, tl.where(tl.abs(best) < _INF, token, -1).to(tl.int64))
 
 
-def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool) -> torch.Tensor:
+def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.Tensor | None = None) -> torch.Tensor:
     """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row.
 
-    `cuts` says that some row asks for top-k, top-p or min-p. Nothing waits for the device.
+    `cuts` says that some row may ask for top-k, top-p or min-p; `out` is where tokens go, if anywhere. Nothing waits
+    for the device.
     """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     num_rows, vocab_size = logits.shape
     stride, device = logits.stride(0), logits.device
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if not num_rows:
         return tokens
     asked = (columns.floats, columns.integers)

@@ -11,7 +11,8 @@ program p walks its share of it:
 
 So a grid of fixed size is busy to the same tile whatever the lengths are (LeanAttention, arXiv 2405.10480), and a CUDA
 graph that builds its list anew in each replay holds for any. An item that a share's end cuts is merged by `merge.py`.
-Knows no values. Invariant: every item has a tile, though all of it be masked, so every row is written.
+Knows no values. Invariant: every item has a tile, though all of it be masked, so every row is written; that of a
+sequence of no tokens, which fills a batch up to a captured size, reads no key.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import triton
 import triton.language as tl
 
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
-from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.ragged import DeviceLengths, Ragged
 
 SHORT = 8  # query tokens at most of what is attended as a decode: several where tokens are verified at once
 LEAST_KEYS = 256  # of a share: less would be merged for longer than it is attended
@@ -44,13 +45,11 @@ class Sequences:
 
     @classmethod
     def of(cls, ragged: Ragged) -> Sequences:
-        """Bring the lengths of a batch to where its block table is."""
-        num_sequences = len(ragged.kv_lens)
-        numbers = torch.tensor((*ragged.query_starts, ragged.num_rows, *ragged.kv_lens), dtype=torch.int32)
-        numbers = numbers.to(ragged.block_table.device, non_blocking=True)
+        """Return a batch with its lengths where its block table is."""
+        lengths = ragged.on_device or _brought(ragged)
         return cls(
-            query_starts=numbers[: num_sequences + 1],
-            kv_lens=numbers[num_sequences + 1 :],
+            query_starts=lengths.query_starts,
+            kv_lens=lengths.kv_lens,
             block_table=ragged.block_table,
             block_size=ragged.block_size,
             num_rows=ragged.num_rows,
@@ -62,6 +61,13 @@ class Sequences:
     def num_sequences(self) -> int:
         """S."""
         return self.kv_lens.shape[0]
+
+
+def _brought(ragged: Ragged) -> DeviceLengths:
+    numbers = torch.tensor((*ragged.query_starts, ragged.num_rows, *ragged.kv_lens), dtype=torch.int32)
+    numbers = numbers.to(ragged.block_table.device, non_blocking=True)
+    num_sequences = len(ragged.kv_lens)
+    return DeviceLengths(query_starts=numbers[: num_sequences + 1], kv_lens=numbers[num_sequences + 1 :])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,8 @@ class WorkList:
         )  # fmt: skip
 
 
-@triton.jit
+# Not specialised by numbers that change from batch to batch: each of their kinds would be compiled in some step.
+@triton.jit(do_not_specialize=["num_sequences"])
 def _build(
     query_starts, kv_lens, ends, items, first_items, totals,
     num_sequences, num_programs, num_kv_heads, least_share, window, shift,

@@ -53,7 +53,7 @@ class Rounding(CpuBackend):
     def append_kv(self, *arguments: Any) -> torch.Tensor:
         """Append, and round what was written."""
         rotated = super().append_kv(*arguments)
-        self._round(*arguments[5:])
+        self._round(*arguments[5:8])
         return rotated
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:

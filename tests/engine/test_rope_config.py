@@ -14,9 +14,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagewire.engine.model import llama, mistral, qwen2, qwen3
 from pagewire.engine.model.rope_config import reach, rope_of
-from pagewire.kernels.rope import Rotary
+from pagewire.kernels.rope import MOST_POSITIONS, Rotary, cos_sin, inverse_frequencies
 
 HEAD_DIM = 32
+CPU = torch.device("cpu")
 POSITIONS = torch.tensor([0, 1, 63, 64, 65, 200, 511])
 
 numbers = {
@@ -64,8 +65,23 @@ def theirs(config: LlamaConfig, positions: torch.Tensor) -> tuple[torch.Tensor, 
 @given(parameters=kinds)
 def test_angles_equal_those_of_transformers(parameters: dict[str, Any]) -> None:
     config = config_of(parameters)
-    ours = Rotary(rope_of(config.to_dict()), HEAD_DIM).cos_sin(POSITIONS)
+    ours = Rotary(rope_of(config.to_dict()), HEAD_DIM, 512, CPU).cos_sin(POSITIONS)
     torch.testing.assert_close(ours, theirs(config, POSITIONS), rtol=0, atol=5e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(parameters=kinds)
+def test_an_angle_that_is_looked_up_is_the_one_that_would_be_computed(parameters: dict[str, Any]) -> None:
+    """To the last bit, in any order and number: caches hold keys that were rotated by either."""
+    own = rope_of(config_of(parameters).to_dict())
+    looked_up = Rotary(own, HEAD_DIM, 512, CPU).cos_sin(POSITIONS.flip(0))
+    frequencies = inverse_frequencies(own, HEAD_DIM)
+    of_more = Rotary(own, HEAD_DIM, MOST_POSITIONS + 1, CPU).cos_sin(POSITIONS.flip(0))
+    assert all(torch.equal(one, other) for one, other in zip(looked_up, of_more, strict=True))
+    for place, position in enumerate(POSITIONS.flip(0).tolist()):
+        computed = cos_sin(frequencies, torch.tensor([position]))
+        for found, expected in zip(looked_up, computed, strict=True):
+            assert torch.equal(found[place], expected[0] * own.attention_factor)
 
 
 @pytest.mark.parametrize("factor", [2.0, 7.5])
@@ -74,9 +90,9 @@ def test_dynamic_angles_are_those_of_a_sequence_that_grows_token_by_token(factor
     config = config_of(parameters)
     grown = [theirs(config, torch.tensor([int(position)])) for position in POSITIONS]
     cos, sin = (torch.cat([pair[i] for pair in grown]) for i in (0, 1))
-    ours = Rotary(rope_of(config.to_dict()), HEAD_DIM).cos_sin(POSITIONS)
+    ours = Rotary(rope_of(config.to_dict()), HEAD_DIM, 512, CPU).cos_sin(POSITIONS)
     torch.testing.assert_close(ours, (cos, sin), rtol=0, atol=5e-5)
-    plain = Rotary(rope_of(config_of({"rope_type": "default"}).to_dict()), HEAD_DIM).cos_sin(POSITIONS)
+    plain = Rotary(rope_of(config_of({"rope_type": "default"}).to_dict()), HEAD_DIM, 512, CPU).cos_sin(POSITIONS)
     assert torch.equal(ours[0][:3], plain[0][:3])
     assert not torch.allclose(ours[0][3:], plain[0][3:], atol=1e-3)
 

@@ -11,8 +11,14 @@ import pytest
 import sm90
 import torch
 
+from pagewire.kernels.decoder_stack import LayerWeights, StackBatch, StackShape
 from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
+from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.sampling_columns import SamplingColumns
+from pagewire.kernels.triton_backend import TritonBackend
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 # Llama-3-8B, Qwen2.5-1.5B, Qwen3-0.6B, SmolLM2-135M: hidden and intermediate sizes, query heads, KV heads, head dim.
@@ -88,6 +94,9 @@ def test_append_kv(model: tuple[int, ...], kept: torch.dtype) -> None:
     wide, narrow = stores(kernel)
     assert wide >= (6 if kept is BF16 else 2)
     assert (narrow == 0) == (kept is BF16)
+    norms = HeadNorms(q=torch.empty(dim, dtype=BF16), k=torch.empty(dim, dtype=BF16), eps=1e-6)
+    (kernel,) = compiled(lambda: append_kv.append_kv(q, k, v, angles, angles, pool, 1, slots, norms))
+    assert kernel.wide_loads >= 6
     (kernel,) = compiled(lambda: append_kv.write_kv(k, v, pool, 1, slots))
     assert kernel.wide_loads >= 4
     assert (stores(kernel)[1] == 0) == (kept is BF16)
@@ -119,7 +128,7 @@ def test_blocks(kept: torch.dtype, head_outer: bool) -> None:
 @pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 49152), (64, 151936)])
 def test_sampling(num_rows: int, vocab_size: int) -> None:
     """Logits come by copies of 16 bytes, some tiles ahead of what is computed."""
-    columns = sampling.SamplingColumns(
+    columns = SamplingColumns(
         floats=torch.empty(3, num_rows, dtype=torch.float64), integers=torch.empty(4, num_rows, dtype=torch.int64)
     )
     logits = torch.empty(num_rows, vocab_size)
@@ -148,3 +157,29 @@ def test_logit_edits() -> None:
     assert [kernel.name for kernel in kernels] == names
     (count,) = (kernel for kernel in kernels if kernel.name == "_count")
     assert count.count("FFMA") == 0, "a fused product would round otherwise than the reference"
+
+
+def test_kernels_of_a_decode_step() -> None:
+    """At most ten a layer, of which six are compiled here and four are products; and few for all layers."""
+    hidden, inner, num_q, num_kv, dim = 256, 512, 4, 2, 64
+    backend = TritonBackend(torch.device("cpu"), Processor((9, 0), 132))
+    layer = LayerWeights(
+        input_norm=torch.zeros(hidden, dtype=BF16), qkv=torch.zeros((num_q + 2 * num_kv) * dim, hidden, dtype=BF16),
+        qkv_bias=None, q_norm=torch.zeros(dim, dtype=BF16), k_norm=torch.zeros(dim, dtype=BF16),
+        o=torch.zeros(hidden, num_q * dim, dtype=BF16), o_bias=None, post_norm=torch.zeros(hidden, dtype=BF16),
+        gate_up=torch.zeros(2 * inner, hidden, dtype=BF16), gate_up_bias=None,
+        down=torch.zeros(hidden, inner, dtype=BF16), down_bias=None,
+    )  # fmt: skip
+    shape = StackShape(
+        num_q_heads=num_q, num_kv_heads=num_kv, head_dim=dim, norm_eps=1e-6, scale=0.1, windows=(0, 0, 0)
+    )
+    stack = backend.decoder_stack([layer] * 3, shape)
+    ragged = Ragged(
+        query_lens=(1,) * 4, kv_lens=(9,) * 4, block_table=torch.zeros(4, 1, dtype=torch.int64), block_size=16
+    )
+    angles = torch.zeros(4, dim // 2)
+    batch = StackBatch(ragged=ragged, slots=torch.zeros(4, dtype=torch.int64), cos=angles, sin=angles)
+    pool = torch.zeros(1, 3, 2, num_kv, 16, dim, dtype=BF16)
+    kernels = compiled(lambda: stack(torch.zeros(4, hidden, dtype=BF16), batch, pool, None))
+    of_a_layer = ["_rms_norm", "_append_kv", "_attend", "_merge", "_rms_norm", "_silu_and_mul"]
+    assert [kernel.name for kernel in kernels] == [*of_a_layer[:2], "_build", *of_a_layer[2:], *of_a_layer * 2]

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from pagewire.kernels import kv_elements, rope
 from pagewire.kernels.gpu import append_kv as gpu
+from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.torch_backend import TorchBackend
 
@@ -134,3 +135,33 @@ def test_no_rows_write_nothing() -> None:
     cos = torch.empty(0, 4)
     assert gpu.append_kv(q, k, v, cos, cos, pool, 0, torch.empty(0, dtype=torch.int64)).shape == (0, 4, 8)
     assert bool(pool.isnan().all())
+
+
+@pytest.mark.parametrize("dtype", COMPUTED)
+@pytest.mark.parametrize(("num_q", "num_kv", "dim"), [(4, 2, 8), (9, 3, 24)])
+def test_heads_are_normed_before_they_are_rotated(dtype: torch.dtype, num_q: int, num_kv: int, dim: int) -> None:
+    """Values are kept as they come."""
+    q, k, v = fused(5, num_q, num_kv, dim, dtype)
+    norms = HeadNorms(q=1 + torch.randn(dim).to(dtype) / 4, k=1 + torch.randn(dim).to(dtype) / 4, eps=1e-2)
+    cos, sin = rope.cos_sin(rope.inverse_frequencies(Rope(theta=100.0), dim), torch.arange(5))
+    slots = torch.tensor([0, 31, 17, 40, 3])
+    ours, theirs = (poisoned(3, num_kv, 16, dim, dtype, "layers") for _ in range(2))
+    found = gpu.append_kv(q, k, v, cos, sin, ours, 1, slots, norms)
+    backend = TorchBackend()
+    q, k = backend.rms_norm(q, norms.q, norms.eps)[0], backend.rms_norm(k, norms.k, norms.eps)[0]
+    tolerance = definition.TOLERANCE[dtype]
+    expected = backend.append_kv(q, k, v, cos, sin, theirs, 1, slots)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert same_bytes(ours[:, 1, 1], theirs[:, 1, 1])
+
+
+@pytest.mark.parametrize("kept", [torch.float16, torch.int8, torch.float8_e4m3fn])
+def test_a_token_of_a_negative_slot_is_kept_nowhere(kept: torch.dtype) -> None:
+    q, k, v = fused(3, 4, 2, 16, torch.float16)
+    angles = torch.ones(3, 8)
+    ours, theirs = (poisoned(2, 2, 16, 16, kept, "layers") for _ in range(2))
+    found = gpu.append_kv(q, k, v, angles, angles, ours, 0, torch.tensor([-1, 20, -1]))
+    expected = TorchBackend().append_kv(q[1:2], k[1:2], v[1:2], angles[1:2], angles[1:2], theirs, 0, torch.tensor([20]))
+    torch.testing.assert_close(found[1:2], expected)
+    assert same_bytes(ours, theirs)

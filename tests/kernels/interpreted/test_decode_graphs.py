@@ -1,0 +1,217 @@
+"""A whole engine over Triton's ops, its decodes replayed: the tokens are those of torch's ops, step by step.
+
+Sequences join and leave, lengths cross blocks, batches pass from bucket to bucket with rows of nobody between. Every
+slot of the pool that holds no token is NaN, the scratch rows of the pool too. It cannot show what only a GPU does: that
+nothing waits or allocates within a capture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import engine_runs
+import pytest
+import tiny_model
+import torch
+from engine_runs import greedy, spec
+from recorded_capture import RecordedCapture
+
+from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.engine import assembly, model_runner
+from pagewire.engine.assembly import Engine
+from pagewire.engine.batch import Batch
+from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.packed_batch import pack
+from pagewire.engine.step import Draw, Grant, Scoring, Step
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.torch_backend import TorchBackend
+from pagewire.kernels.triton_backend import TritonBackend
+
+BLOCK, LONGEST, SEQUENCES = 16, 64, 6
+CPU = torch.device("cpu")
+
+
+def triton() -> TritonBackend:
+    return TritonBackend(CPU, Processor((9, 0), 2))
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen2_sliding"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.build(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def engine_of(folder: Path, backend: Backend) -> Engine:
+    """Return an engine over a backend, whose pool is NaN."""
+    with mock.patch.object(assembly, "backend_for", return_value=backend):
+        engine = engine_runs.engine(
+            folder, block_size=BLOCK, chunk_size=16, max_model_len=LONGEST, max_num_seqs=SEQUENCES,
+            kv_memory_bytes=1 << 20,
+        )  # fmt: skip
+    engine.cache.pool.fill_(torch.nan)
+    return engine
+
+
+def graphed(engine: Engine, capture: RecordedCapture) -> GraphPool:
+    """Give an engine's runner graphs, captured now, and packed batches."""
+    runner = engine.runner
+    graphs = GraphPool(
+        runner._model, engine.cache.pool, triton(), capture,
+        GraphLimits(
+            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=engine.ready.vocab_size
+        ),
+    )  # fmt: skip
+    graphs.warm_up()
+    runner.graphs, runner._batch_of = graphs, pack
+    return graphs
+
+
+def specs() -> list[SequenceSpec]:
+    """Return greedy and random sequences that end at different times, of prompts of one and several chunks."""
+    lengths, outputs = (7, 21, 8, 1, 15, 16, 3), (6, 3, 10, 5, 2, 9, 4)
+    prompts = [[(31 * i + 7 * at * at) % 250 for at in range(length)] for i, length in enumerate(lengths)]
+    ways = [
+        greedy(6), greedy(3, temperature=0.8, seed=5), greedy(10, temperature=1.2, top_k=20, seed=6),
+        greedy(5, temperature=1.0, top_p=0.8, seed=7), greedy(2, logprobs=2), greedy(9),
+        greedy(4, temperature=1.0, min_p=0.1, seed=8),
+    ]  # fmt: skip
+    assert [way.max_tokens for way in ways] == list(outputs)
+    return [spec(str(i), prompt, way) for i, (prompt, way) in enumerate(zip(prompts, ways, strict=True))]
+
+
+def run(loop: EngineLoop) -> dict[str, list[int]]:
+    heard = engine_runs.run_all(loop, specs())
+    assert all(end.error is None for end in heard.ends.values()), heard.ends
+    return heard.tokens
+
+
+def test_tokens_are_those_of_torch_with_graphs_and_without(folder: Path) -> None:
+    expected = run(engine_of(folder, TorchBackend()).loop)
+    eager = engine_of(folder, triton())
+    eager.runner._batch_of = pack
+    assert run(eager.loop) == expected
+
+    engine, capture = engine_of(folder, triton()), RecordedCapture()
+    graphs = graphed(engine, capture)
+    assert capture.captures == 4  # of 1, 2, 4 and 6
+    assert bool(engine.cache.pool.isnan().all()), "what is captured writes to no block"
+    assert run(engine.loop) == expected
+    assert capture.replays >= 5
+    assert graphs.num_recaptures == engine.runner.num_recaptures == 0
+
+
+def decode(name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams) -> Grant:
+    draw = Draw(sampling=sampling, index=0, position=at)
+    return Grant(request_id=name, tokens=(at % 250,), start=at, block_ids=blocks, draw=draw)
+
+
+def test_a_replay_reads_its_static_inputs_and_the_pool_alone(folder: Path) -> None:
+    """The numbers of an earlier step, wherever they may still lie, are gone before the next is replayed."""
+    engine = engine_of(folder, triton())
+    engine.cache.pool.normal_()
+    graphs = graphed(engine, RecordedCapture())
+    before = engine.cache.pool.clone()
+
+    def compute(runner: model_runner.ModelRunner, grants: tuple[Grant, ...]) -> dict[str, int | None]:
+        engine.cache.pool.copy_(before)
+        return {name: one.token for name, one in runner.run(Step(grants=grants), lambda _step, _group: None).items()}
+
+    plain = engine_of(folder, TorchBackend())
+    a, b, c = (decode(name, at, blocks, greedy(99)) for name, at, blocks in (
+        ("a", 20, (3, 1)), ("b", 8, (2,)), ("c", 39, (11, 12, 13)),
+    ))  # fmt: skip
+    moved = decode("c", 39, (21, 12, 4), greedy(99))
+    longer = decode("b", 16, (2, 9), greedy(99))
+    for grants in ((a, b, c), (c, b, a), (b,), (c, b), (moved, a), (longer, a, c), (c,)):
+        graphs._logits.fill_(torch.nan)
+        graphs._tokens.fill_(-7)
+        graphs._table.memory.fill_(-(1 << 40))
+        found = compute(engine.runner, grants)
+        written = engine.cache.pool.clone()
+        plain.cache.pool.copy_(before)
+        expected = plain.runner.run(Step(grants=grants), lambda _step, _group: None)
+        assert found == {name: one.token for name, one in expected.items()}
+        torch.testing.assert_close(written, plain.cache.pool, rtol=1e-3, atol=1e-3)
+        # Nothing but the new slots was touched.
+        changed = (written != before).flatten(1).any(1).nonzero().flatten().tolist()
+        assert changed == sorted(grant.block_ids[grant.start // BLOCK] for grant in grants)
+
+
+def test_what_does_not_fit_is_computed_eagerly(folder: Path) -> None:
+    engine, capture = engine_of(folder, triton()), RecordedCapture()
+    graphs = graphed(engine, capture)
+    one = decode("a", 3, (1,), greedy(9))
+    assert graphs.fits(Step(grants=(one,)))
+
+    def changed(**changes: object) -> Step:
+        fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
+        return Step(grants=(Grant(**{**fields, **changes}),))  # type: ignore[arg-type]
+
+    assert one.draw is not None
+    beam = Draw(sampling=one.draw.sampling, index=0, position=3, num_candidates=4)
+    scoring = Scoring(first_row=0, targets=(1,), num_top=1)
+    for changes in (
+        {"tokens": (1, 2)}, {"draw": None}, {"draw": beam}, {"forks": (one.draw,)}, {"seal": True}, {"spilled": (0,)},
+        {"scoring": scoring}, {"block_ids": tuple(range(9))},
+    ):  # fmt: skip
+        assert not graphs.fits(changed(**changes)), changes
+    assert not graphs.fits(Step(grants=(one,) * 7))
+
+
+def test_a_bucket_that_was_not_captured_is_counted(folder: Path) -> None:
+    engine, capture = engine_of(folder, triton()), RecordedCapture()
+    graphs = graphed(engine, capture)
+    del graphs._graphs[1]
+    engine.cache.pool.zero_()
+    graphs.run(Step(grants=(decode("a", 3, (1,), greedy(9)),)))
+    assert (graphs.num_recaptures, capture.captures) == (1, 5)
+
+
+def test_a_failed_upload_leaves_nothing_believed(folder: Path) -> None:
+    engine = engine_of(folder, triton())
+    graphs = graphed(engine, RecordedCapture())
+    engine.cache.pool.normal_()
+    good = decode("a", 20, (3, 1), greedy(9))
+    bad = Grant(request_id="a", tokens=(1 << 70,), start=20, block_ids=(3, 1), draw=good.draw)
+    with pytest.raises((RuntimeError, ValueError), match="Overflow"):
+        graphs.run(Step(grants=(bad,)))
+    graphs.run(Step(grants=(good,)))
+    assert graphs._table.blocks[0, :2].tolist() == [3, 1]
+
+
+def test_a_packed_batch_is_the_batch() -> None:
+    """Field by field, over chunks, decodes, draws of several sequences, scorings and tables of unequal length."""
+    draw = Draw(sampling=greedy(3), index=0, position=0)
+    fork = Draw(sampling=greedy(3), index=1, position=0)
+    step = Step(
+        grants=(
+            Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=(3, 9, 4), draw=draw, forks=(fork,),
+                  scoring=Scoring(first_row=1, targets=(5, 6), num_top=1)),
+            Grant(request_id="b", tokens=(7,), start=0, block_ids=(1,), draw=draw),
+            Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=(5, 6, 2), draw=None),
+        )
+    )  # fmt: skip
+    found, expected = (build(step, BLOCK, CPU) for build in (pack, Batch.of))
+    for name in ("token_ids", "positions", "slots", "logit_rows"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist(), name
+        assert one.data_ptr() % 16 == 0
+    assert (found.draws, found.scorings) == (expected.draws, expected.scorings)
+    ours, theirs = found.ragged, expected.ragged
+    assert (ours.query_lens, ours.kv_lens) == (theirs.query_lens, theirs.kv_lens)
+    assert ours.block_table.tolist() == theirs.block_table.tolist()
+    assert ours.on_device is not None
+    assert ours.on_device.query_starts.tolist() == [*theirs.query_starts, theirs.num_rows]
+    assert ours.on_device.kv_lens.tolist() == list(theirs.kv_lens)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 32, 33, 256])
+def test_every_size_has_a_bucket(most: int) -> None:
+    buckets = GraphLimits(max_num_seqs=most, max_model_len=8, block_size=8, vocab_size=9).buckets()
+    assert list(buckets) == sorted(set(buckets))
+    assert buckets[-1] == most
+    assert all(any(size <= bucket < size + 8 for bucket in buckets) for size in range(1, most + 1))

@@ -1,0 +1,144 @@
+"""Decode steps in real CUDA graphs against the same steps computed eagerly, in bfloat16.
+
+Random weights and keys, NaN in every slot without a token. Products round otherwise for other batch sizes, so logits
+are compared within bfloat16's noise; tokens are those of the logits that they were drawn from, exactly.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from pagewire.core.kv_layout import BlockOrder
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine.capture import CudaCapture
+from pagewire.engine.draw_rows import rows_of
+from pagewire.engine.graph_inputs import draw_of
+from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.model import checkpoint
+from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.model.decoder_config import DecoderConfig
+from pagewire.engine.packed_batch import pack
+from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kernels.rope import Rope
+from pagewire.kernels.torch_backend import TorchBackend
+from pagewire.kernels.triton_backend import TritonBackend
+
+HOPPER = (9, 0)
+BLOCK, LONGEST, SEQUENCES, BLOCKS = 16, 2048, 20, 600
+CUDA = torch.device("cuda")
+
+
+def has_hopper() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
+
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_hopper(), reason="no CUDA device of capability 9.0")]
+
+
+def config_of(*, windows: tuple[int, int], qk_norm: bool, scaling: str) -> DecoderConfig:
+    return DecoderConfig(
+        vocab_size=5000, hidden_size=512, intermediate_size=1024, num_layers=2, num_q_heads=8, num_kv_heads=2,
+        head_dim=64, norm_eps=1e-6, rope=Rope(theta=10000.0, scaling=scaling, factor=2.0, original_max_positions=256),
+        max_positions=LONGEST, tied_embeddings=False, windows=windows, qk_norm=qk_norm, qkv_bias=not qk_norm,
+    )  # fmt: skip
+
+
+class Rig:
+    """A model, its pool, its graphs."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        torch.manual_seed(0)
+        weights, places = checkpoint.allocate(config, torch.bfloat16, CUDA)
+        for name, place in places.items():
+            place.normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.05)
+        self.backend = TritonBackend.of(CUDA)
+        self.model = Decoder(config, weights, self.backend)
+        layout = config.kv_layout(BLOCK, "bfloat16", BlockOrder.LAYER_OUTER)
+        self.pool = torch.full(layout.shape(BLOCKS), torch.nan, dtype=torch.bfloat16, device=CUDA)
+        limits = GraphLimits(
+            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=config.vocab_size
+        )
+        self.graphs = GraphPool(self.model, self.pool, self.backend, CudaCapture(CUDA), limits)
+        self.graphs.warm_up()
+
+    def grant(self, name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams) -> Grant:
+        """Return a decode whose cache before it is filled with random numbers."""
+        for place, block in enumerate(blocks):
+            filled = min(BLOCK, at - place * BLOCK)
+            if filled > 0:
+                self.pool[block, :, :, :, :filled].normal_()
+        draw = Draw(sampling=sampling, index=0, position=at)
+        return Grant(request_id=name, tokens=(at % 5000,), start=at, block_ids=blocks, draw=draw)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[((0, 0), True, "default"), ((0, 100), False, "default"), ((0, 0), False, "dynamic")],
+    ids=["qk_norm", "window", "dynamic"],
+)
+def rig(request: pytest.FixtureRequest) -> Rig:
+    windows, qk_norm, scaling = request.param
+    return Rig(config_of(windows=windows, qk_norm=qk_norm, scaling=scaling))
+
+
+def random_step(rig: Rig, chance: random.Random, names: list[str]) -> Step:
+    rig.pool.fill_(torch.nan)
+    ids = list(range(BLOCKS))
+    chance.shuffle(ids)
+    grants = []
+    for name in names:
+        at = chance.choice([0, 1, 15, 16, 17, 100, chance.randrange(LONGEST - 1)])
+        blocks = tuple(ids.pop() for _ in range(at // BLOCK + 1)) if len(ids) > at // BLOCK else (ids.pop(),)
+        at = min(at, len(blocks) * BLOCK - 1)
+        sampling = SamplingParams(
+            temperature=chance.choice([0.0, 0.7, 1.2]), top_k=chance.choice([0, 5]), top_p=chance.choice([1.0, 0.8]),
+            seed=chance.randrange(1 << 40),
+        )  # fmt: skip
+        grants.append(rig.grant(name, at, blocks, sampling))
+    return Step(grants=tuple(grants))
+
+
+@torch.inference_mode()
+def test_replays_are_eager_steps(rig: Rig) -> None:
+    """Sequences join, leave and change places; every bucket is met; replays wait for nothing."""
+    chance = random.Random(3)
+    for size in (1, 2, 3, 8, 9, 16, 20, 5, 1):
+        step = random_step(rig, chance, [f"s{number}" for number in chance.sample(range(30), size)])
+        before = rig.pool.clone()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            replayed = rig.graphs.run(step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        found, after = replayed.logits.clone(), rig.pool.clone()
+        tokens = replayed.read_tokens()
+        rig.pool.copy_(before)
+        grants = {grant.request_id: grant for grant in step.grants}
+        seated = tuple(grants[name] for name in replayed.batch.draws)
+        expected = rig.model.forward(pack(Step(grants=seated), BLOCK, CUDA), rig.pool).float()
+        torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+        torch.testing.assert_close(after, rig.pool, rtol=2e-2, atol=2e-2, equal_nan=True)
+        rows = rows_of([draw_of(grant) for grant in seated])
+        assert tokens == TorchBackend().sample(found.cpu(), rows)
+    assert rig.graphs.num_recaptures == 0
+
+
+@torch.inference_mode()
+def test_a_replay_is_the_same_bits_each_time(rig: Rig) -> None:
+    step = random_step(rig, random.Random(5), [f"s{number}" for number in range(11)])
+    first = rig.graphs.run(step).logits.clone()
+    for _ in range(10):
+        assert torch.equal(rig.graphs.run(step).logits, first)
+
+
+@torch.inference_mode()
+def test_a_batch_comes_over_without_waiting(rig: Rig) -> None:
+    step = random_step(rig, random.Random(7), ["a", "b", "c"])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rig.model.forward(pack(step, BLOCK, CUDA), rig.pool)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
