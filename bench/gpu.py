@@ -52,6 +52,7 @@ def _engine(shapes: str, parts: str) -> tuple[str, ...]:
 
 PARTS = {
     "tests": Part(("-m", "pytest", "--noconftest", "-c", "{ini}", "--rootdir", "{root}", "{kernels}"), 400, False),
+    "engine-tests": Part(("-m", "pytest", "tests/engine/test_on_a_gpu.py"), 300, False),
     "transfer-tests": Part(("-m", "pytest", "-m", "gpu", "tests/kvtransfer"), 200, False),
     "kernels": Part(("bench/kernels.py",), 300),
     "engine-steps": Part(_engine("Qwen3-0.6B,Qwen2.5-1.5B", "steps,idle"), 240),
