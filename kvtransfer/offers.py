@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pagewire.kvtransfer.carrier import Carrier
 
-NAMES = ("shm", "grpc", "collective", "nixl", "cuda_ipc")
-AUTO = ("shm", "grpc")
+NAMES = ("shm", "tcp", "grpc", "collective", "nixl", "cuda_ipc")
+AUTO = ("shm", "tcp", "grpc")
 """Best first; the others are used where they are named: they need libraries, devices or ports of their own."""
 
 

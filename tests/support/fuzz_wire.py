@@ -37,7 +37,6 @@ from pagewire.kvtransfer.outbox import Outbox
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
 from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.communicator import Rendezvous
-from pagewire.kvtransfer.transports.descriptor_post import TOKEN_BYTES
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet
 from pagewire.kvtransfer.wire import MalformedMessage
