@@ -30,7 +30,7 @@ def offered(
 ) -> Offers:
     """Return the carriers of the setting `transports`, best first; `host` is where peers dial us.
 
-    `bulk` says where `tcp` listens; None: it is not offered, for it sends in the clear. Raises ValueError for names, and
+    `bulk` says where `tcp` listens; None: it is not offered: it sends in the clear. Raises ValueError for names, and
     for carriers that do not go with a pool on `device`; ImportError or TransferFailed for a library that is not there.
     """
     if device == "cpu" and "cuda_ipc" in parse_names(transports):

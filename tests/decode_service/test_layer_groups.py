@@ -72,7 +72,7 @@ def halting(engine: ThreadedEngine, group: int) -> Iterator[Callable[[], None]]:
 # ------------------------------------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.parametrize("transports", ["grpc", "shm"])
+@pytest.mark.parametrize("transports", ["grpc", "tcp", "shm"])
 @pytest.mark.parametrize("groups", [2, 3, 6])
 @pytest.mark.parametrize("chunk_size", [16, 64, 256])
 async def test_exact(deep: Path, answers: Colocated, transports: str, groups: int, chunk_size: int) -> None:
@@ -200,7 +200,7 @@ async def test_cancelled_between_two_groups(deep: Path, answers: Colocated) -> N
         assert (await cluster.ask("again", LONG)).tokens == answers.answer(LONG)
 
 
-@pytest.mark.parametrize("transports", ["grpc", "shm"])
+@pytest.mark.parametrize("transports", ["grpc", "tcp", "shm"])
 async def test_a_step_that_is_tried_again_may_rewrite_what_was_announced(
     deep: Path, answers: Colocated, transports: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
