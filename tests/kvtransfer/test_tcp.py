@@ -38,8 +38,8 @@ def ready_of(number: int, *block_ids: int) -> Ready:
     return Ready(KEY, 0, (), block_ids=block_ids, tag=number)
 
 
-def outlet_of(memory: PoolMemory, door: TokenDoor | None = None, **options: int) -> TcpOutlet:
-    return TcpOutlet(memory, TcpOptions(**options), door or TokenDoor())
+def outlet_of(memory: PoolMemory, door: TokenDoor | None = None, port: int = 0) -> TcpOutlet:
+    return TcpOutlet(memory, TcpOptions(port=port), door or TokenDoor())
 
 
 def port_of(card: bytes) -> int:
@@ -151,8 +151,10 @@ async def test_a_token_is_good_once_while_another_is_expected_at_the_same_door()
         await outlet.carry(Batch(KEY, 0, (1,)))
         await inlet.line.write(word)
         assert await outlet.line.read() == word
-    for end in (*outlets, *inlets):
-        end.close()
+    for outlet in outlets:
+        outlet.close()
+    for inlet in inlets:
+        inlet.close()
 
 
 async def test_strangers_that_say_nothing_hold_up_nobody_however_many() -> None:
