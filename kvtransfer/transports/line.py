@@ -26,6 +26,7 @@ from pagewire.core.errors import StreamLost
 from pagewire.kvtransfer.wire import MAX_MESSAGE_BYTES, MalformedMessage
 
 READ_BYTES = 1 << 16
+WAKE_BYTES = 512 << 10  # of payload: who is woken for each packet spends more on that than on copying
 MAX_PARTS = 512  # of one call: the kernel takes 1,024
 _LENGTH = struct.Struct("<I")
 _IS_PAYLOAD = 1 << 31  # of a length
@@ -97,10 +98,14 @@ class SocketLine:
         loop = asyncio.get_running_loop()
         with self._in_use() as connection:
             while got < into.nbytes:
+                if connection is not None:
+                    _wake_at(connection, min(into.nbytes - got, WAKE_BYTES))
                 count = await loop.sock_recv_into(connection, into[got:]) if connection is not None else 0
                 if not count:
                     raise StreamLost(f"the socket beside the stream ended after {got} bytes of {into.nbytes}")
                 got += count
+            if connection is not None:
+                _wake_at(connection, 1)
 
     async def write(self, message: bytes) -> None:
         """See `Line`. Raises StreamLost."""
@@ -195,6 +200,11 @@ class SocketLine:
             self._num_users -= 1
             if self._is_closed:
                 self.close()
+
+
+def _wake_at(connection: socket.socket, num_bytes: int) -> None:
+    """From now on have whoever waits for TCP woken when so much is there, or the end."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
 
 
 async def _writable(connection: socket.socket) -> None:
