@@ -79,9 +79,13 @@ class SocketLine:
         """See `Line`. Raises MalformedMessage on a length that no message of ours has, StreamLost."""
         if self._early:
             return self._early.popleft()
-        while (message := self._taken()) is None:
-            if not await self._receive():
-                return None
+        try:
+            while (message := self._taken()) is None:
+                if not await self._receive():
+                    return None
+        except MalformedMessage:
+            await asyncio.sleep(0)  # what came whole before it is worked on first: this ends the stream
+            raise
         return message
 
     async def read_payload(self, into: memoryview) -> None:
