@@ -39,6 +39,7 @@ WAYS = ("tcp", "memcpy", "woken", "bare", "gloo", "device")
 BESIDE = {
     "local": ("memcpy",),
     "shm": ("tcp", "memcpy", "woken"),
+    "tcp": ("tcp", "memcpy"),
     "grpc": ("tcp", "memcpy", "bare"),
     "collective": ("tcp", "memcpy", "gloo"),
     "cuda_ipc": ("device",),
@@ -172,7 +173,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transports", default="local,shm,grpc,cuda_ipc", help="which, with commas")
+    parser.add_argument("--transports", default="local,shm,tcp,grpc,cuda_ipc", help="which, with commas")
     parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help="KiB of a shipment")
     parser.add_argument("--repeats", type=int, default=15, help="repeats of small shipments; large ones have fewer")
     parser.add_argument("--engine", default="", help="a model's folder: measure its steps beside transfers as well")

@@ -27,6 +27,7 @@ from pagewire.engine.front import Front, Ready, Service
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.transports.offered import offered
+from pagewire.kvtransfer.transports.tcp import TcpOptions
 from pagewire.prefill_service import main as prefill
 from pagewire.serving import logs
 from pagewire.serving.doors import Doors
@@ -52,7 +53,7 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
         config = dataclasses.replace(config, pod_id=f"{config.role.value}-{os.urandom(4).hex()}")
     logs.configure(config.pod_id, config.log_level, config.log_format)
     engine_config = EngineConfig.of(config)
-    offers = offered(config.transports, config.shm_dir, config.host, config.device)
+    offers = offered(config.transports, config.shm_dir, config.host, config.device, bulk=_bulk(config))
     wire = config.wire()  # a bad certificate is refused before anything is loaded
     exporter = open_exporter(config.otlp_endpoint)
     engine = await EngineClient.start(engine_config)
@@ -116,6 +117,13 @@ class PodProcess:
 
     def _front_as(self, role: Role) -> Front:
         return Front(self._config, role, self._engine, self._offers, self._wire, self._exporter)
+
+
+def _bulk(config: PodConfig) -> TcpOptions | None:
+    """Where the transport tcp listens; nowhere where all is encrypted."""
+    if config.tls_ca:
+        return None
+    return TcpOptions(host=config.host, port=config.bulk_port, dialled=config.advertise.rpartition(":")[0].strip("[]"))
 
 
 def _logged(said: dict[str, object]) -> None:

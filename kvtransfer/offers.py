@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from pagewire.kvtransfer.carrier import Carrier
 
-NAMES = ("shm", "grpc", "collective", "nixl", "cuda_ipc")
-AUTO = ("shm", "grpc")
+NAMES = ("shm", "tcp", "grpc", "collective", "nixl", "cuda_ipc")
+AUTO = ("shm", "tcp", "grpc")
 """Best first; the others are used where they are named: they need libraries or ports of their own."""
-AUTO_ON_A_DEVICE = ("cuda_ipc", "grpc")
+AUTO_ON_A_DEVICE = ("cuda_ipc", "tcp", "grpc")
 """The same for pools on a GPU."""
 
 

@@ -14,7 +14,7 @@ from pagewire.core.units import parse_bytes
 from pagewire.serving.renewed_context import RenewedContext
 from pagewire.serving.tls import Tls, Wire
 
-UNENCRYPTED = frozenset(("collective", "nixl"))  # transports that leave the host and know no TLS
+UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class PodConfig:
         help="HOST:PORT that peers dial, where a proxy or a mapped port stands before this pod; where it listens"
         " when empty",
     )
+    bulk_port: int = setting(0, help="port of the transport tcp, 0 for a free one")
     metrics_port: int = setting(0, help="HTTP port of /metrics, /health and /live, 0 for a free one")
     pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
@@ -95,7 +96,8 @@ class PodConfig:
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
     transports: str = setting(
-        "auto", help="how KV may travel, best first: auto (shm, grpc; on GPUs cuda_ipc, grpc), or names with commas"
+        "auto",
+        help="how KV may travel, best first: auto (shm, tcp, grpc; on GPUs cuda_ipc, tcp, grpc), or names with commas",
     )
     prefix_fetch: Literal["auto", "always", "never"] = setting(
         "auto", help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
@@ -131,7 +133,7 @@ class PodConfig:
             raise ValueError("pin_prefix and preemption swap use the prefix cache: they need prefix_caching")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
-        for name in ("port", "metrics_port"):
+        for name in ("port", "bulk_port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
         host, _, dialled = self.advertise.rpartition(":")

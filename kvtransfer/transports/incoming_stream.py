@@ -7,11 +7,12 @@ and when to dial `StreamReceiver`'s. Invariant: what was being written for it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import grpc
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import StreamLost, TransferFailed
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.carrier import Carrier, Inlet
 from pagewire.kvtransfer.inbox import Inbox
@@ -25,6 +26,7 @@ from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready
 log = logging.getLogger(__name__)
 
 CREDIT_DELAY_S = 0.005
+HANG_UP_S = 1.0  # between the end of a line of its own and that of the call, where the source ends both
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
@@ -77,7 +79,7 @@ class IncomingStream:
             while True:
                 message = await self._line.read()
                 if message is None:
-                    async with asyncio.timeout(self._place_s):
+                    async with asyncio.timeout(HANG_UP_S if self._inlet.line else self._place_s):
                         raise MalformedMessage(f"the source closed it: {await self._call.details()}")
                 if wire.is_sums(message):
                     self.inbox.summed(wire.decode_sums(message, self._block_bytes))
@@ -90,7 +92,7 @@ class IncomingStream:
             if task is None or task.cancelling():
                 raise
         except (*BROKEN, TransferFailed) as error:
-            self.carrier_failed = is_of_the_carrier(error)
+            self.carrier_failed = is_of_the_carrier(error) and not await self._is_ended_by_source(error)
             self.reason = self.reason or why(error)
         finally:
             self._inlet.close()
@@ -103,6 +105,15 @@ class IncomingStream:
             await ended(self._placing, self._crediting)
         finally:
             self.placer.give_up()
+
+    async def _is_ended_by_source(self, error: BaseException) -> bool:
+        """Whether a line that broke did so with its call: a socket is reset where its end had something unread."""
+        if not isinstance(error, StreamLost):
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_S):
+                await self._call.details()
+        return self._call.done()
 
     async def _accept(self, ready: Ready) -> None:
         async with asyncio.timeout(self._place_s):

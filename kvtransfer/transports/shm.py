@@ -27,8 +27,9 @@ from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
-from pagewire.kvtransfer.transports.descriptor_post import TOKEN_BYTES, DescriptorPost, fetch_descriptor
+from pagewire.kvtransfer.transports.descriptor_post import DescriptorPost, fetch_descriptor
 from pagewire.kvtransfer.transports.line import SocketLine
+from pagewire.kvtransfer.transports.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "shm"

@@ -36,6 +36,7 @@ FIELDS: dict[str, Any] = {"temperature": 0.9, "seed": 5, "ignore_eos": True}
 KINDS = {
     "colocated": ("--colocated", "1", "--drain-s", "0.1"),
     "grpc": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
+    "tcp": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
     "shm": ("--decode", "2", "--drain-s", "0.1", "--prefill-mode", "remote"),
 }
 

@@ -114,7 +114,7 @@ def test_a_request_is_one_tree_from_its_header_to_its_last_block(cluster: LiveCl
     assert shipment.attributes["pagewire.source"] == "prefill-0"
     assert shipment.attributes["pagewire.blocks"] == BLOCKS
     assert shipment.attributes["pagewire.bytes"] > 0
-    assert shipment.attributes["pagewire.transport"] in ("shm", "grpc")
+    assert shipment.attributes["pagewire.transport"] in ("shm", "tcp", "grpc")
     assert 0 <= shipment.attributes["pagewire.hidden_share"] <= 1
     writes = named(tree[shipment.span_id], "write_blocks")
     whole = [span for span in writes if "pagewire.layer_group" not in span.attributes]

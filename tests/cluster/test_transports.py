@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 MAX_TOKENS = 8
 
 
-@pytest.mark.parametrize("name", ["collective", "nixl"])
+@pytest.mark.parametrize("name", ["tcp", "collective", "nixl"])
 def test_tokens_are_exact_whatever_the_kv_travels_by(tmp_path: Path, name: str) -> None:
     folder = build(tmp_path / "llama", "llama")
     draw = random.Random(3)

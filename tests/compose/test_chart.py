@@ -233,7 +233,11 @@ def test_who_gives_way_to_whom() -> None:
 def test_nobody_else_gets_through() -> None:
     rendered = render()
     pods = rendered.one("NetworkPolicy", "-pods")["spec"]
-    assert [rule["ports"] for rule in pods["ingress"]] == [[{"port": "grpc"}], [{"port": "grpc"}], [{"port": "http"}]]
+    assert [rule["ports"] for rule in pods["ingress"]] == [
+        [{"port": "grpc"}, {"port": "bulk"}],
+        [{"port": "grpc"}],
+        [{"port": "http"}],
+    ]
     assert all(rule["from"] for rule in pods["ingress"])
     redis = rendered.one("NetworkPolicy", "-redis")["spec"]
     assert len(redis["ingress"][0]["from"]) == 2

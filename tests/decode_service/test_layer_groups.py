@@ -72,7 +72,7 @@ def halting(engine: ThreadedEngine, group: int) -> Iterator[Callable[[], None]]:
 # ------------------------------------------------------------------------------------------------------- exactness
 
 
-@pytest.mark.parametrize("transports", ["grpc", "shm"])
+@pytest.mark.parametrize("transports", ["grpc", "tcp", "shm"])
 @pytest.mark.parametrize("groups", [2, 3, 6])
 @pytest.mark.parametrize("chunk_size", [16, 64, 256])
 async def test_exact(deep: Path, answers: Colocated, transports: str, groups: int, chunk_size: int) -> None:
@@ -200,7 +200,7 @@ async def test_cancelled_between_two_groups(deep: Path, answers: Colocated) -> N
         assert (await cluster.ask("again", LONG)).tokens == answers.answer(LONG)
 
 
-@pytest.mark.parametrize("transports", ["grpc", "shm"])
+@pytest.mark.parametrize("transports", ["grpc", "tcp", "shm"])
 async def test_a_step_that_is_tried_again_may_rewrite_what_was_announced(
     deep: Path, answers: Colocated, transports: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +238,7 @@ async def test_a_step_that_is_tried_again_may_rewrite_what_was_announced(
             asked = [await cluster.submit(name, tokens) for name, tokens in (("1", one), ("2", two))]
             await until(lambda: cluster.p.counter("prompts_accepted") == 3)
             engine.let_go()
-            # Both have announced group 0 and said its checksums; the bytes are read now (grpc), or later (shm).
+            # Both have announced group 0 and said its checksums; the bytes are read now (grpc, tcp), or later (shm).
             await until(lambda: cluster.p.sender.counters.messages > messages)
         finally:
             go.set()
@@ -248,4 +248,4 @@ async def test_a_step_that_is_tried_again_may_rewrite_what_was_announced(
             assert (await cluster.end(each)).tokens == answers.answer(tokens)
             assert (each.report.placement, each.report.decode_computed_tokens) == ("remote", 0)
         assert len(shared[0].grants) == 2
-        assert (cluster.d.counter("kv_blocks_corrupt") > 0) == (transports != "grpc")
+        assert (cluster.d.counter("kv_blocks_corrupt") > 0) == (transports == "shm")

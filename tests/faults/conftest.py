@@ -46,7 +46,7 @@ def question(model: Path) -> Question:
     raise AssertionError("no prompt without a near-tie")
 
 
-@pytest.fixture(params=["grpc", "shm", "collective", "nixl"])
+@pytest.fixture(params=["grpc", "tcp", "shm", "collective", "nixl"])
 def transport(request: pytest.FixtureRequest) -> str:
     """Return what KV travels by between processes."""
     return str(request.param)

@@ -26,7 +26,7 @@ from pagewire.core.block_hash import BlockHash, root_hash
 from pagewire.core.messages import Role
 
 SEED = int(os.environ.get("FAULT_SEED", "20"))
-TRANSPORTS = ("grpc", "shm", "local", "collective", "nixl")
+TRANSPORTS = ("grpc", "tcp", "shm", "local", "collective", "nixl")
 NUM_REQUESTS = 75  # by each of them
 ENOUGH = 200  # of all, in which a fault did strike
 PARTS = 3

@@ -171,7 +171,9 @@ async def test_bulk_streams_end_by_name_whatever_a_peer_says(cluster: Pods) -> N
             call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(BULK)()  # type: ignore[assignment]
             challenge = greeting_wire.decode_challenge(await call.read())  # type: ignore[arg-type]
             window = random.choice((0, 1, 2**20, 2**63, 2**64 - 1))
-            hello = greeter.hello(pod.pod_id, challenge, bytes(16), window, carrier=random.choice(("grpc", "", "shm")))
+            hello = greeter.hello(
+                pod.pod_id, challenge, bytes(16), window, carrier=random.choice(("grpc", "", "shm", "tcp"))
+            )
             said = greeting_wire.encode_hello(hello)
             credit = wire.encode_credit(wire.Credit(ShipmentKey(number, 1), random.choice((0, 2**64 - 1))))
             try:

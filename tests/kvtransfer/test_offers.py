@@ -29,9 +29,9 @@ NUM_BLOCKS = 12
 
 
 def test_a_setting_names_transports() -> None:
-    assert tuple(parse_names("auto")) == AUTO == ("shm", "grpc")
+    assert tuple(parse_names("auto")) == AUTO == ("shm", "tcp", "grpc")
     assert parse_names("grpc, shm") == ("grpc", "shm")
-    for wrong in ("", "grpc,", "tcp", "grpc,grpc", "auto,grpc"):
+    for wrong in ("", "grpc,", "rdma", "grpc,grpc", "auto,grpc"):
         with pytest.raises(ValueError, match="transports"):
             parse_names(wrong)
 
@@ -49,9 +49,11 @@ def test_what_two_pods_use_is_in_the_order_of_the_answer_and_of_one_host() -> No
 def test_pods_of_one_host_offer_shm_first_and_of_two_directories_not(tmp_path: object) -> None:
     texts = offered().texts
     assert [text.partition("@")[0] for text in texts] == list(AUTO)
-    assert offered().common(texts) == offered().carriers or len(offered().common(texts)) == 2
-    assert [carrier.name for carrier in offered("auto", str(tmp_path)).common(texts)] == ["grpc"]
+    assert offered().common(texts) == offered().carriers or len(offered().common(texts)) == 3
+    assert [carrier.name for carrier in offered("auto", str(tmp_path)).common(texts)] == ["tcp", "grpc"]
     assert offered("grpc").texts == ("grpc",)
+    assert "tcp" not in offered(bulk=None).texts, "where all is encrypted"
+    assert offered("tcp,grpc", bulk=None).texts == ("grpc",)
 
 
 def test_local_is_for_pods_that_share_their_pools() -> None:
@@ -80,8 +82,8 @@ def test_some_transports_are_for_pools_on_a_gpu_and_some_for_those_in_host_memor
         offered("cuda_ipc")
     with pytest.raises(ValueError, match="shm is for pools in host memory, this pod's is on cuda:1"):
         offered("grpc,shm", device="cuda:1")
-    assert tuple(parse_names("auto", "cuda")) == AUTO_ON_A_DEVICE == ("cuda_ipc", "grpc")
-    assert [text.partition("@")[0] for text in offered(device="cuda").texts] == ["cuda_ipc", "grpc"]
+    assert tuple(parse_names("auto", "cuda")) == AUTO_ON_A_DEVICE == ("cuda_ipc", "tcp", "grpc")
+    assert [text.partition("@")[0] for text in offered(device="cuda").texts] == list(AUTO_ON_A_DEVICE)
 
 
 def a_pool(*, filled: bool) -> PoolMemory:

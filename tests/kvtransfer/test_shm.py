@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import mmap
 import os
 import socket
@@ -18,9 +19,10 @@ from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
-from pagewire.kvtransfer.transports.descriptor_post import CONNECT_S, TOKEN_BYTES, fetch_descriptor
+from pagewire.kvtransfer.transports.descriptor_post import fetch_descriptor
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
+from pagewire.kvtransfer.transports.token_door import CONNECT_S, TOKEN_BYTES
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)
@@ -40,7 +42,8 @@ async def test_whoever_gets_the_number_of_a_closed_socket_is_woken() -> None:
     outlet, line = ShmOutlet("", pool(filled=True), "D"), SocketLine()
     await outlet.open(b"")
     assert outlet._post is not None
-    listening = outlet._post._listening
+    listening = outlet._post._door._listening
+    assert listening is not None
     await asyncio.sleep(0)  # it accepts now
     freed = listening.fileno()
     outlet.close()
@@ -120,6 +123,7 @@ async def test_a_taker_that_is_cancelled_keeps_no_descriptor() -> None:
     """Cancelled at each step of the exchange in turn: what came is given back."""
     source, target = pool(filled=True), pool(filled=False)
     await a_round(source, target, 0)
+    gc.collect()  # other tests' pools
     before = len(os.listdir("/proc/self/fd"))
     for steps in range(12):
         await a_round(source, target, steps)

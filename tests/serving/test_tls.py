@@ -227,7 +227,7 @@ def test_a_pods_settings_go_together() -> None:
     for missing in whole:
         with pytest.raises(ValueError, match="go together"):
             PodConfig(**pod, **{**whole, missing: ""})
-    for bare in ("nixl", "shm, collective"):
+    for bare in ("nixl", "shm, collective", "tcp,grpc"):
         with pytest.raises(ValueError, match="in the clear"):
             PodConfig(**pod, **whole, transports=bare)
     for how in ("on", "mutual"):

@@ -37,9 +37,10 @@ from pagewire.kvtransfer.outbox import Outbox
 from pagewire.kvtransfer.ticket import TicketClaims, TicketKey
 from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.communicator import Rendezvous
-from pagewire.kvtransfer.transports.descriptor_post import TOKEN_BYTES
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet
+from pagewire.kvtransfer.transports.tcp import TcpInlet, TcpOptions
+from pagewire.kvtransfer.transports.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.wire import MalformedMessage
 from pagewire.protos import engine_pb2, link_pb2
 from pagewire.router.cache_watch import CacheNews
@@ -289,6 +290,38 @@ async def _shm_card(data: bytes) -> None:
         inlet.close()
 
 
+async def _tcp_card(data: bytes) -> None:
+    """Open a card of tcp's; port 1 of this host is nobody's, and no other is dialled."""
+    inlet = TcpInlet(typing.cast(Any, _Memory()), TcpOptions())
+    try:
+        await inlet.open(data[: 2 * TOKEN_BYTES] + b"\1\0127.0.0.1" if len(data) > 2 * TOKEN_BYTES + 2 else data)
+    finally:
+        inlet.close()
+
+
+async def _payload(data: bytes) -> None:
+    """Receive what a source says after its greeting, as tcp does: messages, each with its payload."""
+    ours, theirs = socket.socketpair()
+    inlet = TcpInlet(typing.cast(Any, _Memory()), TcpOptions(staged_bytes=1 << 20))
+    with ours, theirs:
+        ours.setblocking(False)
+        inlet._socket_line.attach(ours.dup())
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        try:
+            while (message := await inlet.line.read()) is not None:
+                if not wire.is_sums(message):
+                    await inlet.arrived(wire.decode_ready(message, BLOCK_BYTES))
+        finally:
+            inlet.close()
+
+
+def _payloads() -> list[bytes]:
+    ready = wire.encode_ready(KEY, range(2), BLOCK_BYTES, (3, 1), (7, 8))
+    payload = struct.pack("<I", 1 << 31 | 2 * BLOCK_BYTES) + bytes(2 * BLOCK_BYTES)
+    return [struct.pack("<I", len(ready)) + ready + payload]
+
+
 RENDEZVOUS = Rendezvous(host="127.0.0.1", port=29500, name=bytes(16), idle_s=60.0)
 
 # ---------------------------------------------------------------------------------------------------------------- Redis
@@ -484,6 +517,24 @@ PARSERS = (
         errors=(TransferFailed,),
         files=("kvtransfer/transports/shm.py", "kvtransfer/transports/descriptor_post.py"),
         mutate=first_of(fields, lambda data, random, words: random.randbytes(TOKEN_BYTES + 8) + b"\0nobody"),
+        cost=4,
+    ),
+    Parser(
+        name="tcp card",
+        parse=run(_tcp_card),
+        seeds=tuple,
+        errors=(TransferFailed,),
+        files=("kvtransfer/transports/tcp.py",),
+        mutate=first_of(fields, lambda data, random, words: random.randbytes(2 * TOKEN_BYTES) + b"\1\0127.0.0.1"),
+        cost=4,
+    ),
+    Parser(
+        name="tcp payload",
+        parse=run(_payload),
+        seeds=_payloads,
+        errors=(TransferFailed,),
+        files=("kvtransfer/transports/tcp.py", "kvtransfer/transports/line.py"),
+        mutate=fields,
         cost=4,
     ),
     Parser(

@@ -19,13 +19,14 @@ from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow, ShipmentKey, TransportTimes
-from pagewire.kvtransfer.transports import nixl
+from pagewire.kvtransfer.transports import nixl, tcp
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.local import LocalPools
 from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
+from pagewire.kvtransfer.transports.tcp import TcpOptions
 
 if TYPE_CHECKING:  # torch, only where it is used
     from pagewire.kvtransfer.transports.device_pool import DevicePool
@@ -55,6 +56,7 @@ _CARRIERS: dict[str, Callable[[], Carrier]] = {
     "local": lambda: LOCAL_POOLS.offer().carrier,
     "grpc": lambda: GRPC,
     "shm": shm_carrier,
+    "tcp": lambda: tcp.carrier(TcpOptions()),
     "collective": _collective,
     "nixl": nixl.carrier,
     "cuda_ipc": _cuda_ipc,
