@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +27,15 @@ from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
 from pagewire.engine.kv_cache import TORCH_DTYPES, KVCache
 from pagewire.engine.limits import Limits
-from pagewire.engine.model.architecture import Architecture
+from pagewire.engine.model.architecture import Architecture, Model
 from pagewire.engine.model.families import architecture_of
 from pagewire.engine.model.native import NativeArchitecture
+from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.preemption import Preemption, PreemptionMode
+from pagewire.engine.ranks.rank_group import RankGroup
+from pagewire.engine.ranks.ranked_model import RankedModel
 from pagewire.engine.role_policy import ROLES, policy_of
 from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.sampler import Sampler
@@ -60,6 +65,17 @@ class Engine:
     scheduler: Scheduler
     runner: ModelRunner
     grammars: Grammars
+    ranks: RankGroup | None = None  # the others, where there are any
+
+    def watch(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` told, from a thread, of a rank that ends before `close`."""
+        if self.ranks is not None:
+            self.ranks.watch(on_lost)
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self.ranks is not None:
+            self.ranks.close()
 
 
 def resolve_dtype(name: str) -> str:
@@ -75,6 +91,16 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
 
     Raises ValueError for a model that is not supported, or a pool too small for one sequence of full length.
     """
+    with contextlib.ExitStack() as opened, contextlib.ExitStack() as failed:
+        if config.tensor_parallel > 1 and pool_fd < 0:  # the ranks have it mapped before this returns
+            pool_fd = os.memfd_create("pagewire-kv", os.MFD_CLOEXEC)
+            opened.callback(os.close, pool_fd)
+        engine = _assemble(config, clock, pool_fd, failed)
+        failed.pop_all()
+    return engine
+
+
+def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, failed: contextlib.ExitStack) -> Engine:
     folder = ModelFolder.open(Path(config.model))
     architecture = architecture_of(folder)
     dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
@@ -92,12 +118,12 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
 
     terms = terms_of(config.role)  # refused before the weights are read
     backend = backend_for(device)
-    model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
+    ranks, model = _load(config, folder, architecture, cache, backend, pool_fd, failed)
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
     roles, refused_roles = _roles(terms_of)
-    layer_groups = config.layer_groups or _layer_groups(layout, device)
+    layer_groups = config.layer_groups or _layer_groups(layout, device, config.tensor_parallel)
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
@@ -127,7 +153,9 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1) -> Engine:
     # Who asks for groups has them always.
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
     loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks)
-    return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
+    return Engine(
+        loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
+    )
 
 
 def warm_up(engine: Engine) -> None:
@@ -136,6 +164,32 @@ def warm_up(engine: Engine) -> None:
     for _ in range(WARM_UP_ROUNDS):
         engine.runner.rehearse(chunk)
         engine.runner.rehearse()
+
+
+def _load(
+    config: EngineConfig,
+    folder: ModelFolder,
+    architecture: Architecture,
+    cache: KVCache,
+    backend: Backend,
+    pool_fd: int,
+    failed: contextlib.ExitStack,
+) -> tuple[RankGroup | None, Model]:
+    """Return the loaded model, and the other ranks where it is shared; `failed` ends those. Raises ValueError."""
+    dtype, device = TORCH_DTYPES[resolve_dtype(config.dtype)], torch.device(config.device)
+    if config.tensor_parallel == 1:
+        return None, architecture.load(folder, dtype, device, backend)
+    if not isinstance(architecture, NativeArchitecture):
+        raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
+    shard = Shard(num_ranks=config.tensor_parallel)
+    architecture.config.part(shard.num_ranks)  # refused before anybody is started
+    total = architecture.rank_sum(shard, dtype, device)
+    ranks = RankGroup.start(config, pool_fd, total)
+    failed.callback(ranks.close)
+    model = architecture.load_part(folder, dtype, device, backend, shard, total)
+    ranks.connect(config.stall_s)
+    log.info("ranks: %d more processes: %s", len(ranks.pids), ", ".join(map(str, ranks.pids)))
+    return ranks, RankedModel(model, ranks, cache.pool, shard.part(cache.layout.num_kv_heads))
 
 
 def _terms(
@@ -204,6 +258,8 @@ def _reach(
         reasons.append(f"host_kv_memory_bytes {config.host_kv_memory_bytes} holds no block to spill")
     elif config.deterministic:
         reasons.append("nothing spills to host memory where deterministic is set, for that changes sums")
+    elif config.tensor_parallel > 1:
+        reasons.append("nothing spills to host memory where several ranks compute, for it is one rank's")
     elif needed > cache.num_blocks:
         reasons.append(f"nothing spills to host memory where {chunk} needs {needed} blocks of {cache.num_blocks}")
     else:
@@ -218,7 +274,10 @@ def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
     return longest
 
 
-def _layer_groups(layout: KVLayout, device: torch.device) -> int:
+def _layer_groups(layout: KVLayout, device: torch.device, num_ranks: int) -> int:
+    # What was told of cannot be taken back, and whether another rank has failed is known at the end alone.
+    if num_ranks > 1:
+        return 1
     # Elsewhere than on a CPU a layer is still being computed when the next is asked for: nothing to announce yet.
     if layout.order is not BlockOrder.LAYER_OUTER or device.type != "cpu":
         return 1

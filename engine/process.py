@@ -18,7 +18,7 @@ import threading
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
 from pagewire.engine import frames
-from pagewire.engine.assembly import assemble, warm_up
+from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.command_reader import CommandReader
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.grammar_desk import GrammarDesk
@@ -28,6 +28,7 @@ from pagewire.serving import logs
 log = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
+EXIT_RANK_LOST = 3
 # Behind its front, which has what others wait for: where they share a core, a step kept that for a time slice.
 NICENESS = 5
 
@@ -80,13 +81,21 @@ class FrontConnection:
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
-    set_threads(config.threads)
+    set_threads(config.threads, config.tensor_parallel)
     front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)
     except (ValueError, OSError) as error:  # a model or a setting that cannot work: the front says it, in one line
         front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
+    try:
+        _serve(front, engine)
+    finally:
+        engine.close()
+
+
+def _serve(front: FrontConnection, engine: Engine) -> None:
+    engine.watch(_rank_lost)
     warm_up(engine)
     front.send(engine.ready)
     engine.loop.on_group = front.send_early
@@ -118,6 +127,11 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
         load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_pinned,
         load.blocks_total,
     )  # fmt: skip
+
+
+def _rank_lost(_rank: int) -> None:
+    # From another thread, and at once: the one that steps may stand in a sum that the lost rank does not come to.
+    os._exit(EXIT_RANK_LOST)
 
 
 def main(argv: list[str]) -> None:

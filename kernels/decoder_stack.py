@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend, Linear
 
 OnLayer = Callable[[int], None]
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+"""One rank's part of `[T, H]` to the sum of all ranks' parts, on each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +81,17 @@ class DecoderStack(Protocol):
 
 
 class ComposedStack:
-    """Layers op by op."""
+    """Layers op by op.
 
-    def __init__(self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape) -> None:
+    With `reduce` they are one rank's part: its heads, and its share of the intermediate size. A layer then sums twice
+    over the ranks, behind o and behind down, and is told of once the first of these is done: all ranks' KV is there.
+    """
+
+    def __init__(
+        self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
+    ) -> None:
         self._backend = backend
+        self._reduce = reduce or _alone
         self._shape = shape
         self._layers = tuple(_Layer.of(weights, backend) for weights in layers)
 
@@ -104,7 +113,7 @@ class ComposedStack:
             if on_layer is not None:
                 on_layer(number)
             normed, residual = backend.rms_norm(hidden, layer.post_norm, eps, residual)
-            hidden = layer.down(backend.silu_and_mul(layer.gate_up(normed)))
+            hidden = self._reduce(layer.down(backend.silu_and_mul(layer.gate_up(normed))))
         assert residual is not None
         return hidden, residual
 
@@ -119,7 +128,11 @@ class ComposedStack:
             k, _ = backend.rms_norm(k, layer.k_norm, shape.norm_eps)
         q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots)
         attended = backend.paged_attention(q, pool, number, plan, shape.scale)  # [T, Hq, D]
-        return layer.o(attended.flatten(1))
+        return self._reduce(layer.o(attended.flatten(1)))
+
+
+def _alone(part: torch.Tensor) -> torch.Tensor:
+    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,9 @@ class PodConfig:
     redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
     redis_key: str = setting("", help="PEM file of that certificate's key")
     device: str = setting("cpu", help="device of the engine; cpu, until there is a CUDA backend")
+    tensor_parallel: int = setting(
+        1, help="engine processes that share the model, heads by heads; each has its share of threads", unit="ranks"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the CPU multiplies"
     )
@@ -114,7 +117,9 @@ class PodConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
+        for name in (
+            "kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting", "tensor_parallel",
+        ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not 0 < self.pin_share <= 1:
