@@ -1,6 +1,6 @@
 """What rank 0 tells the others of one pass through the layers, as a value and as bytes.
 
-Fixed schema: a head of four numbers, then arrays of signed 32-bit numbers, whose sizes follow from the head. Knows no tensors.
+Fixed schema: a head of four numbers, then arrays of signed 32-bit numbers, whose sizes follow from it. Knows no tensors.
 Invariant: what is read back has as many rows as its lengths say, so that all ranks compute tensors of one shape.
 """
 
@@ -22,7 +22,8 @@ _ITEM = 4
 class ModelPass:
     """S sequences, their T tokens one behind the other, and M blocks in the table of each.
 
-    A table names no block, by -1, where those of a window's sequence were given back. `on_stage` is a rehearsal: it is computed against memory of the rank's own in place of the pool.
+    A table has -1 where blocks left a window and were given back. `on_stage` is a rehearsal: it is computed against
+    memory of the rank's own in place of the pool.
     """
 
     query_lens: tuple[int, ...]  # S, each >= 1

@@ -114,6 +114,7 @@ class RankGroup:
                 log.warning("a rank did not end within %s s and is killed", EXIT_GRACE_S)
                 process.kill()
                 process.wait()
+        self._sum.close()
         if self._store_fd >= 0:
             os.close(self._store_fd)
             self._store_fd = -1

@@ -58,9 +58,8 @@ class RankSum:
 
     def __call__(self, part: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' `[T, H]`, in the dtype of the parts, added up in fp32. Raises RankLost."""
-        assert self._group is not None, "the ranks have not met"
-        if self._is_lost:
-            raise RankLost("a rank was lost before")
+        if self._is_lost or self._group is None:
+            raise RankLost("the ranks have parted, or never met")
         parts = part.new_empty(self._shard.num_ranks, *part.shape)  # [R, T, H]
         try:
             self._group.allgather([list(parts.unbind())], [part.contiguous()]).wait()
@@ -81,6 +80,10 @@ class RankSum:
             for _ in range(missing):
                 self(zeros)
         self._num_summed = 0
+
+    def close(self) -> None:
+        """Let go of the group, while the file that the ranks met by is open still: letting go opens it once more."""
+        self._group, self._is_lost = None, True
 
 
 def _gloo(store: c10d.Store, shard: Shard, timeout_s: float) -> _Group:
