@@ -18,10 +18,11 @@ FAILING = """
 import sys
 import pagewire.engine.ranks.follower as follower
 from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.ranks.rank_sum import RankSum
 
 TOKEN, AFTER = int(sys.argv[1]), int(sys.argv[2])
 forward, left = Decoder.forward, [0]
-total = follower.RankSum.__call__
+total = RankSum.__call__
 
 def failing(self, batch, pool, wrote=None):
     left[0] = AFTER + 1 if TOKEN in batch.token_ids.tolist() else -1
@@ -34,7 +35,7 @@ def counted(self, part):
         raise MemoryError("no room on this rank")
     return total(self, part)
 
-Decoder.forward, follower.RankSum.__call__ = failing, counted
+Decoder.forward, RankSum.__call__ = failing, counted
 follower.main(sys.argv[3:])
 """
 
