@@ -1,6 +1,7 @@
 """What rank 0 tells the others of one pass through the layers, as a value and as bytes.
 
-Fixed schema: a head of four numbers, then arrays of signed 32-bit numbers, whose sizes follow from it. Knows no tensors.
+Fixed schema: a head of four numbers, then arrays of signed 32-bit numbers, whose sizes follow from it. Knows no
+tensors.
 Invariant: what is read back has as many rows as its lengths say, so that all ranks compute tensors of one shape.
 """
 

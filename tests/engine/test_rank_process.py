@@ -1,4 +1,4 @@
-"""An engine process of two ranks through its client: it answers, and whichever rank dies, all end and nobody is left."""
+"""An engine process of two ranks through its client: whichever rank dies, all end and nobody is left."""
 
 from __future__ import annotations
 
