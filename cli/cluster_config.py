@@ -44,6 +44,7 @@ class ClusterConfig:
     prefill_mode: PrefillMode | None = setting(None, help="where prompts are prefilled; auto: the decode pod compares")
     workers: int | None = setting(None, help="router processes that accept on the same ports", unit="processes")
     device: str | None = setting(None, help="device of each engine and of its KV pool: cpu, cuda or cuda:N")
+    tensor_parallel: int | None = setting(None, help="engine processes of each pod that share the model", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
         None, help="type of KV in its blocks; auto: that of weights"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 
 from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
-from pagewire.core.engine_messages import EngineReady, RefusedRole
+from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.messages import Role
@@ -26,14 +28,16 @@ from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
 from pagewire.engine.graph_pool import GraphLimits, GraphPool
 from pagewire.engine.kv_cache import CPU, TORCH_DTYPES, KVCache
-from pagewire.engine.limits import Limits
-from pagewire.engine.model.architecture import Architecture
+from pagewire.engine.model.architecture import Architecture, Model
 from pagewire.engine.model.families import architecture_of
 from pagewire.engine.model.native import NativeArchitecture
+from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.model_runner import ModelRunner
 from pagewire.engine.preemption import Preemption, PreemptionMode
-from pagewire.engine.role_policy import ROLES, policy_of
+from pagewire.engine.ranks.rank_group import RankGroup
+from pagewire.engine.ranks.ranked_model import RankedModel
+from pagewire.engine.role_limits import roles_of, terms_of
 from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Scheduler
@@ -63,6 +67,17 @@ class Engine:
     scheduler: Scheduler
     runner: ModelRunner
     grammars: Grammars
+    ranks: RankGroup | None = None  # the others, where there are any
+
+    def watch(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` told, from a thread, of a rank that ends before `close`."""
+        if self.ranks is not None:
+            self.ranks.watch(on_lost)
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self.ranks is not None:
+            self.ranks.close()
 
 
 def resolve_dtype(name: str, device: torch.device = CPU) -> str:
@@ -84,13 +99,21 @@ def assemble(config: EngineConfig, clock: Clock, pool_fd: int = -1, backend: Bac
     `backend` is what computes in the place of the device's own. Raises ValueError for a model that is not supported, a
     pool too small for one sequence of full length, a device that is not there or has too little memory.
     """
-    try:
-        return _assemble(config, clock, pool_fd, backend)
-    except torch.OutOfMemoryError as error:
-        raise ValueError(f"device {config.device}: {str(error).partition('. See ')[0]}") from error
+    with contextlib.ExitStack() as opened, contextlib.ExitStack() as failed:
+        if config.tensor_parallel > 1 and pool_fd < 0:  # the ranks have it mapped before this returns
+            pool_fd = os.memfd_create("pagewire-kv", os.MFD_CLOEXEC)
+            opened.callback(os.close, pool_fd)
+        try:
+            engine = _assemble(config, clock, pool_fd, backend, failed)
+        except torch.OutOfMemoryError as error:
+            raise ValueError(f"device {config.device}: {str(error).partition('. See ')[0]}") from error
+        failed.pop_all()
+    return engine
 
 
-def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend | None) -> Engine:
+def _assemble(
+    config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend | None, failed: contextlib.ExitStack
+) -> Engine:
     device = _device_named(config.device)
     folder = ModelFolder.open(Path(config.model))
     architecture = architecture_of(folder)
@@ -104,30 +127,21 @@ def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend
     max_model_len = _max_model_len(config, architecture)
     eos_token_ids = frozenset(folder.eos_token_ids)
 
-    def terms_of(role: Role) -> RoleTerms:
-        return _terms(role, config, architecture, cache, max_model_len, num_slots, eos_token_ids)
+    def terms_in(role: Role) -> RoleTerms:
+        return terms_of(role, config, architecture, cache, max_model_len, num_slots, eos_token_ids)
 
-    terms = terms_of(config.role)  # refused before the weights are read
+    terms = terms_in(config.role)  # refused before the weights are read
     backend = backend or backend_for(device)
-    model = architecture.load(folder, TORCH_DTYPES[dtype], device, backend)
+    ranks, model = _load(config, folder, architecture, cache, backend, pool_fd, failed)
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")
-    roles, refused_roles = _roles(terms_of)
-    layer_groups = config.layer_groups or _layer_groups(layout, device)
+    roles, refused_roles = roles_of(terms_in)
+    layer_groups = config.layer_groups or _layer_groups(layout, device, config.tensor_parallel)
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    graphs = None
-    if device.type == "cuda" and isinstance(architecture, NativeArchitecture) and isinstance(backend, GraphOps):
-        limits = GraphLimits(
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            block_size=layout.block_size,
-            vocab_size=architecture.vocab_size,
-        )
-        graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
-        graphs.warm_up()
+    graphs = _graphs(config, architecture, model, cache, backend, max_model_len)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
@@ -154,7 +168,9 @@ def _assemble(config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend
     # Who asks for groups has them always.
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
     loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks)
-    return Engine(loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars)
+    return Engine(
+        loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
+    )
 
 
 def _device_named(name: str) -> torch.device:
@@ -179,77 +195,49 @@ def warm_up(engine: Engine) -> None:
         engine.runner.rehearse()
 
 
-def _terms(
-    role: Role,
+def _graphs(
+    config: EngineConfig, architecture: Architecture, model: Model, cache: KVCache, backend: Backend, max_model_len: int
+) -> GraphPool | None:
+    """Return the captured graphs of decode steps, None where there is nothing to capture with or for."""
+    device = cache.pool.device
+    if device.type != "cuda" or not isinstance(architecture, NativeArchitecture) or not isinstance(backend, GraphOps):
+        return None
+    limits = GraphLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        vocab_size=architecture.vocab_size,
+    )
+    graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
+    graphs.warm_up()
+    return graphs
+
+
+def _load(
     config: EngineConfig,
+    folder: ModelFolder,
     architecture: Architecture,
     cache: KVCache,
-    max_model_len: int,
-    num_slots: int,
-    eos_token_ids: frozenset[int],
-) -> RoleTerms:
-    """Return what the engine goes by in a role; raises ValueError for one that it cannot have."""
-    policy, most = policy_of(role), config.max_num_batched_tokens
-    window, spills, why_not = _reach(role, config, architecture, cache, num_slots)
-    if not window:
-        cache.sizing.require(max_model_len, num_slots if spills else 0, why_not)
-    limits = Limits(
-        max_num_batched_tokens=most,
-        max_num_seqs=config.max_num_seqs,
-        chunk_size=config.chunk_size,
-        block_size=config.block_size,
-        max_model_len=max_model_len,
-        vocab_size=architecture.vocab_size,
-        eos_token_ids=eos_token_ids,
-        window=window,
-        spills=spills,
-    )
-    # Where nothing decodes there is nobody to spare a long step.
-    return RoleTerms(
-        policy=policy, limits=limits, least_prefill=most if policy.hands_off else min(config.block_size, most)
-    )
-
-
-def _roles(terms_of: Callable[[Role], RoleTerms]) -> tuple[dict[Role, RoleTerms], tuple[RefusedRole, ...]]:
-    """Return the roles that can be had, and those that cannot."""
-    roles: dict[Role, RoleTerms] = {}
-    refused: list[RefusedRole] = []
-    for role in ROLES:
-        try:
-            roles[role] = terms_of(role)
-        except ValueError as error:
-            refused.append(RefusedRole(role=role, reason=str(error)))
-    return roles, tuple(refused)
-
-
-def _reach(
-    role: Role, config: EngineConfig, architecture: Architecture, cache: KVCache, num_slots: int
-) -> tuple[int, bool, str]:
-    """Return what lets a sequence be larger than the pool: the window that frees blocks, whether it spills, or why not.
-
-    The window is the model's, where it is of use, else 0. The last is "" or a clause for whoever is refused.
-    """
-    if policy_of(role).hands_off:
-        return 0, False, f"a {role} pod ships sequences whole"
-    reasons = []
-    chunk = f"a chunk_size of {config.chunk_size}"
-    if architecture.window:
-        needed = cache.layout.num_blocks(architecture.window + config.chunk_size) + 1
-        if needed < cache.num_blocks:
-            return architecture.window, False, ""
-        reasons.append(
-            f"the model's window of {architecture.window} and {chunk} need {needed + 1} blocks of {cache.num_blocks}"
-        )
-    needed = cache.layout.num_blocks(config.chunk_size) + 1
-    if not num_slots:
-        reasons.append(f"host_kv_memory_bytes {config.host_kv_memory_bytes} holds no block to spill")
-    elif config.deterministic:
-        reasons.append("nothing spills to host memory where deterministic is set, for that changes sums")
-    elif needed > cache.num_blocks:
-        reasons.append(f"nothing spills to host memory where {chunk} needs {needed} blocks of {cache.num_blocks}")
-    else:
-        return 0, True, "; ".join(reasons)
-    return 0, False, "; ".join(reasons)
+    backend: Backend,
+    pool_fd: int,
+    failed: contextlib.ExitStack,
+) -> tuple[RankGroup | None, Model]:
+    """Return the loaded model, and the other ranks where it is shared; `failed` ends those. Raises ValueError."""
+    device = cache.pool.device
+    dtype = TORCH_DTYPES[resolve_dtype(config.dtype, device)]
+    if config.tensor_parallel == 1:
+        return None, architecture.load(folder, dtype, device, backend)
+    if not isinstance(architecture, NativeArchitecture):
+        raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
+    shard = Shard(num_ranks=config.tensor_parallel)
+    architecture.config.part(shard.num_ranks)  # refused before anybody is started
+    total = architecture.rank_sum(shard, dtype, device)
+    ranks = RankGroup.start(config, pool_fd, total)
+    failed.callback(ranks.close)
+    model = architecture.load_part(folder, dtype, device, backend, shard, total)
+    ranks.connect(config.stall_s)
+    log.info("ranks: %d more processes: %s", len(ranks.pids), ", ".join(map(str, ranks.pids)))
+    return ranks, RankedModel(model, ranks, cache.pool, shard.part(cache.layout.num_kv_heads))
 
 
 def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
@@ -259,7 +247,10 @@ def _max_model_len(config: EngineConfig, architecture: Architecture) -> int:
     return longest
 
 
-def _layer_groups(layout: KVLayout, device: torch.device) -> int:
+def _layer_groups(layout: KVLayout, device: torch.device, num_ranks: int) -> int:
+    # What was told of cannot be taken back, and whether another rank has failed is known at the end alone.
+    if num_ranks > 1:
+        return 1
     # Elsewhere than on a CPU a layer is still being computed when the next is asked for: nothing to announce yet.
     if layout.order is not BlockOrder.LAYER_OUTER or device.type != "cpu":
         return 1

@@ -31,6 +31,7 @@ class EngineConfig:
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
     `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
     the layout. `threads` 0 takes torch's default, and no more than the cores that are usable.
+    `tensor_parallel` ranks share the model, heads by heads; each is a process of its own with its share of `threads`.
     """
 
     model: str
@@ -51,6 +52,7 @@ class EngineConfig:
     max_model_len: int = 0
     threads: int = 1
     device: str = "cpu"
+    tensor_parallel: int = 1
     scheduling: str = PolicyName.FCFS.value
     preemption: str = PreemptionMode.AUTO.value
     step_target_s: float = 0.0
@@ -84,9 +86,23 @@ class EngineConfig:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
+        self._check_ranks()
         for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+
+    def _check_ranks(self) -> None:
+        if self.tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel must be positive, is {self.tensor_parallel}")
+        if self.tensor_parallel == 1:
+            return
+        asked = f"tensor_parallel {self.tensor_parallel}"
+        if self.device != "cpu":
+            raise ValueError(f"{asked}: ranks share a pool in host memory, not on device {self.device}")
+        if self.deterministic:
+            raise ValueError(f"{asked}: deterministic promises one process's sums, and ranks sum otherwise")
+        if self.layer_groups > 1:
+            raise ValueError(f"{asked}: layer_groups {self.layer_groups} are told of before all ranks have succeeded")
 
     @classmethod
     def of(cls, pod: PodConfig) -> EngineConfig:
@@ -109,6 +125,7 @@ class EngineConfig:
             max_model_len=pod.max_model_len,
             threads=pod.threads,
             device=pod.device,
+            tensor_parallel=pod.tensor_parallel,
             scheduling=pod.scheduling,
             preemption=pod.preemption,
             step_target_s=pod.step_target_ms / 1000,

@@ -186,8 +186,12 @@ class InPlaceEngine:
 
         Raises ValueError for a model that is not supported, or a pool too small for it.
         """
-        set_threads(config.threads)
+        set_threads(config.threads, config.tensor_parallel)
         return cls(assemble(config, MonotonicClock()), tokenizer)
+
+    def close(self) -> None:
+        """End the other ranks, where there are any."""
+        self.engine.close()
 
     def check(self, sampling: SamplingParams) -> None:
         """Raise InvalidRequest where no sequence can be sampled so; a grammar is compiled, and remembered."""

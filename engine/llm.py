@@ -90,6 +90,8 @@ class LLM:
 
     def close(self) -> None:
         """Let go of the model and its KV pool; nothing may be asked any more."""
+        if self._engine is not None:
+            self._engine.close()
         self._engine = None
         self._tokenizer.close()
 

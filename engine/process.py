@@ -17,10 +17,11 @@ import threading
 from dataclasses import replace
 
 from pagewire.core.clock import MonotonicClock
+from pagewire.core.cuda_driver import Export
 from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
 from pagewire.core.errors import TransferFailed
 from pagewire.engine import frames
-from pagewire.engine.assembly import assemble, warm_up
+from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.command_reader import CommandReader
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.grammar_desk import GrammarDesk
@@ -30,6 +31,7 @@ from pagewire.serving import logs
 log = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
+EXIT_RANK_LOST = 3
 # Behind its front, which has what others wait for: where they share a core, a step kept that for a time slice.
 NICENESS = 5
 
@@ -82,18 +84,23 @@ class FrontConnection:
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
-    set_threads(config.threads)
+    set_threads(config.threads, config.tensor_parallel)
     front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)
         export = engine.cache.export()
-    except (
-        ValueError,
-        OSError,
-        TransferFailed,
-    ) as error:  # a model or a setting that cannot work: the front says it, in one line
+    # A model, a setting or a device that cannot work: the front says it, in one line.
+    except (ValueError, OSError, TransferFailed) as error:
         front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
+    try:
+        _serve(front, engine, export)
+    finally:
+        engine.close()
+
+
+def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> None:
+    engine.watch(_rank_lost)
     warm_up(engine)
     handle, offset = export or (b"", 0)
     front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
@@ -126,6 +133,11 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
         load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_pinned,
         load.blocks_total,
     )  # fmt: skip
+
+
+def _rank_lost(_rank: int) -> None:
+    # From another thread, and at once: the one that steps may stand in a sum that the lost rank does not come to.
+    os._exit(EXIT_RANK_LOST)
 
 
 def main(argv: list[str]) -> None:

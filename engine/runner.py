@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pagewire.core.errors import InvalidRequest, PagewireError, Poisoned
+from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.step import Computed, Step
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Runner(Protocol):
 def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Computed], dict[str, PagewireError]]:
     """Compute a step; return what was found out, and the error of each sequence that cannot be computed.
 
+    Raises RankLost where the engine is over.
+
     `on_group` is called anew for a sequence that is tried again: what it was called for before stays true.
     """
     try:
@@ -49,6 +52,8 @@ def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Co
     except InvalidRequest as error:  # a sequence asked what cannot be: its own failure, by name
         if len(step.grants) == 1:
             return {}, {step.grants[0].request_id: error}
+    except RankLost:  # nobody's failure, and nothing can be computed any more
+        raise
     except Exception as error:  # whatever a model may raise ends a sequence, not the engine
         log.exception("a step of %d sequences failed", len(step.grants))
         if len(step.grants) == 1:

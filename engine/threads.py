@@ -7,6 +7,10 @@ import torch
 from pagewire.core import cores
 
 
-def set_threads(threads: int) -> None:
-    """Compute on `threads` threads; 0: on as many as torch would by itself, and no more than there are usable cores."""
-    torch.set_num_threads(threads or min(torch.get_num_threads(), cores.usable()))
+def set_threads(threads: int, num_ranks: int = 1) -> None:
+    """Compute on `threads` threads; 0: on as many as torch would by itself, and no more than there are usable cores.
+
+    Of several ranks each has an equal share of them, one at least.
+    """
+    all_threads = threads or min(torch.get_num_threads(), cores.usable())
+    torch.set_num_threads(max(1, all_threads // num_ranks))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +21,15 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _NAMED_AT_MOST = 8
 _PLAIN = re.compile(r"(?!\.)[\w.-]{1,200}")  # of a file beside the index, and nowhere else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Of a stored tensor whose `axis` is `whole` long, what `places` says of that axis and all of the others."""
+
+    axis: int
+    places: slice
+    whole: int
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -39,9 +50,15 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return (single,)
 
 
-def load(files: Iterable[Path], places: Mapping[str, torch.Tensor], derived: Iterable[str]) -> None:
+def load(
+    files: Iterable[Path],
+    places: Mapping[str, torch.Tensor],
+    derived: Iterable[str],
+    parts: Mapping[str, Part] | None = None,
+) -> None:
     """Fill `places` by name, converting to their dtype; stored tensors that match a `derived` pattern are passed over.
 
+    Those that `parts` names are filled from a part of the stored tensor, and no more than that is read.
     Raises ValueError naming what is missing, surplus, stored twice or of another shape, or a file that is none.
     """
     ignored = re.compile("|".join(f"(?:{pattern})" for pattern in derived) or r"(?!)")
@@ -52,7 +69,7 @@ def load(files: Iterable[Path], places: Mapping[str, torch.Tensor], derived: Ite
             with safe_open(path, framework="pt") as stored:
                 for name in stored.keys():  # noqa: SIM118 - not a mapping
                     if name in places and name not in filled:
-                        _fill(name, places[name], stored.get_tensor(name))
+                        _fill(name, places[name], stored, (parts or {}).get(name))
                         filled.add(name)
                     elif name in filled or not ignored.fullmatch(name):
                         surplus.append(name)
@@ -63,10 +80,14 @@ def load(files: Iterable[Path], places: Mapping[str, torch.Tensor], derived: Ite
         raise ValueError(f"the weights do not fit the model: missing {_few(missing)}; surplus {_few(sorted(surplus))}")
 
 
-def _fill(name: str, place: torch.Tensor, tensor: torch.Tensor) -> None:
-    if tensor.shape != place.shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, the config asks for {tuple(place.shape)}")
-    place.copy_(tensor)
+def _fill(name: str, place: torch.Tensor, stored: Any, part: Part | None) -> None:
+    expected, index = list(place.shape), [slice(None)] * place.dim()
+    if part is not None:
+        expected[part.axis], index[part.axis] = part.whole, part.places
+    shape = tuple(stored.get_slice(name).get_shape())
+    if shape != tuple(expected):
+        raise ValueError(f"{name} has shape {shape}, the config asks for {tuple(expected)}")
+    place.copy_(stored.get_tensor(name) if part is None else stored.get_slice(name)[tuple(index)])
 
 
 def _few(names: list[str]) -> str:

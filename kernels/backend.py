@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
@@ -32,8 +32,13 @@ class Backend(Protocol):
         """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
         ...
 
-    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
-        """Return the layers of a decoder, in as few pieces as the device likes; weights may be laid out anew."""
+    def decoder_stack(
+        self, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
+    ) -> DecoderStack:
+        """Return the layers of a decoder, in as few pieces as the device likes; weights may be laid out anew.
+
+        With `reduce` they are one rank's part; see `ComposedStack`.
+        """
         ...
 
     def rms_norm(

@@ -20,7 +20,7 @@ from pagewire.kernels import kv_elements, sampling
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
-from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
@@ -89,10 +89,12 @@ class CpuBackend(TorchBackend):
         function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
         return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias)
 
-    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
-        """Return the layers as one native call each, where their sizes are whole vectors."""
-        if not CpuStack.fits(layers, shape):
-            return super().decoder_stack(layers, shape)
+    def decoder_stack(
+        self, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
+    ) -> DecoderStack:
+        """Return the layers as one native call each, where sizes are whole vectors and nothing is summed within."""
+        if reduce is not None or not CpuStack.fits(layers, shape):
+            return super().decoder_stack(layers, shape, reduce)
         return CpuStack(self._library, layers, shape, self._arena, self)
 
     def rms_norm(

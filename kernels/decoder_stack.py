@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend, Linear
 
 OnLayer = Callable[[int], None]
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+"""One rank's part of `[T, H]` to the sum of all ranks' parts, on each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,17 @@ class DecoderStack(Protocol):
 
 
 class ComposedStack:
-    """Layers op by op."""
+    """Layers op by op.
 
-    def __init__(self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape) -> None:
+    With `reduce` they are one rank's part: its heads, and its share of the intermediate size. A layer then sums twice
+    over the ranks, behind o and behind down, and is told of once the first of these is done: all ranks' KV is there.
+    """
+
+    def __init__(
+        self, backend: Backend, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
+    ) -> None:
         self._backend = backend
+        self._reduce = reduce or _alone
         self._shape = shape
         self._layers = tuple(_Layer.of(weights, backend, shape.norm_eps) for weights in layers)
 
@@ -105,7 +114,7 @@ class ComposedStack:
             if on_layer is not None:
                 on_layer(number)
             normed, residual = backend.rms_norm(hidden, layer.post_norm, eps, residual)
-            hidden = layer.down(backend.silu_and_mul(layer.gate_up(normed)))
+            hidden = self._reduce(layer.down(backend.silu_and_mul(layer.gate_up(normed))))
         assert residual is not None
         return hidden, residual
 
@@ -117,7 +126,11 @@ class ComposedStack:
         q, k, v = torch.split(qkv, [shape.num_q_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)  # [T, H*, D]
         q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots, layer.norms)
         attended = backend.paged_attention(q, pool, number, plan, shape.scale)  # [T, Hq, D]
-        return layer.o(attended.flatten(1))
+        return self._reduce(layer.o(attended.flatten(1)))
+
+
+def _alone(part: torch.Tensor) -> torch.Tensor:
+    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

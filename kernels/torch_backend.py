@@ -15,7 +15,7 @@ from torch.nn import functional
 from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Linear
-from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackShape
+from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
@@ -30,9 +30,11 @@ class TorchBackend:
         """Return the product with `weight` `[N, K]`, as it is."""
         return lambda x: functional.linear(x, weight, bias)
 
-    def decoder_stack(self, layers: Sequence[LayerWeights], shape: StackShape) -> DecoderStack:
+    def decoder_stack(
+        self, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
+    ) -> DecoderStack:
         """Return the layers op by op."""
-        return ComposedStack(self, layers, shape)
+        return ComposedStack(self, layers, shape, reduce)
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None

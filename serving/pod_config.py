@@ -52,6 +52,9 @@ class PodConfig:
     redis_cert: str = setting("", help="PEM file of our certificate, for a Redis that asks for one")
     redis_key: str = setting("", help="PEM file of that certificate's key")
     device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
+    tensor_parallel: int = setting(
+        1, help="engine processes that share the model, heads by heads; each has its share of threads", unit="ranks"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the device multiplies"
     )
@@ -118,7 +121,9 @@ class PodConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        for name in ("kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting"):
+        for name in (
+            "kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting", "tensor_parallel",
+        ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not 0 < self.pin_share <= 1:

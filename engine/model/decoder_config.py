@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,14 @@ class DecoderConfig:
             dtype=dtype,
             order=order,
         )
+
+    def part(self, num_ranks: int) -> DecoderConfig:
+        """Return what one of `num_ranks` ranks computes of it; raises ValueError naming what they cannot share."""
+        divided = ("num_q_heads", "num_kv_heads", "intermediate_size")
+        for name in divided:
+            if getattr(self, name) % num_ranks:
+                raise ValueError(f"tensor_parallel {num_ranks}: {name} {getattr(self, name)} is no multiple of it")
+        return dataclasses.replace(self, **{name: getattr(self, name) // num_ranks for name in divided})
 
     def stack_shape(self) -> StackShape:
         """Return what its layers have in common."""

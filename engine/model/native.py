@@ -11,8 +11,18 @@ from pagewire.engine import weights
 from pagewire.engine.model import checkpoint
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
+from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
+from pagewire.engine.ranks.rank_sum import RankSum
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.decoder_stack import Reduce
+
+# What the first rank alone has: biases of the products that are summed, and the head.
+_FIRST_RANKS = (
+    r"model\.layers\.\d+\.self_attn\.o_proj\.bias",
+    r"model\.layers\.\d+\.mlp\.down_proj\.bias",
+    r"lm_head\.weight",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,29 @@ class NativeArchitecture:
 
     def load(self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend) -> Decoder:
         """Read the weights into fused tensors."""
-        loaded, places = checkpoint.allocate(self.config, dtype, device)
-        ignored = (*self.derived, r"lm_head\.weight") if self.config.tied_embeddings else self.derived
-        weights.load(folder.weight_files(), places, ignored)
-        return Decoder(self.config, loaded, backend)
+        return self.load_part(folder, dtype, device, backend, Shard(), None)
+
+    def load_part(
+        self,
+        folder: ModelFolder,
+        dtype: torch.dtype,
+        device: torch.device,
+        backend: Backend,
+        shard: Shard,
+        reduce: Reduce | None,
+    ) -> Decoder:
+        """Read one rank's part of the weights, and no more; its products are summed over the ranks by `reduce`.
+
+        Raises ValueError naming what the ranks cannot share.
+        """
+        config = self.config.part(shard.num_ranks)
+        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard)
+        ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
+        weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
+        return Decoder(config, loaded, backend, reduce)
+
+    def rank_sum(self, shard: Shard, dtype: torch.dtype, device: torch.device) -> RankSum:
+        """Return what sums over the ranks, twice in each layer."""
+        return RankSum(
+            shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype, device=device
+        )

@@ -23,7 +23,7 @@ READ_ENVIRONMENT = (
     "kvtransfer/transports/communicator.py",
     "kvtransfer/transports/nixl_agent.py",
 )
-READ_ARGV = ("cli/", "engine/process.py")
+READ_ARGV = ("cli/", "engine/process.py", "engine/ranks/follower.py")
 # The first code of a process; `serving/logs.py` is how the others among them do it.
 CONFIGURE_LOGGING = ("main.py", "engine/process.py", "serving/logs.py")
 

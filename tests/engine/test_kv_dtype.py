@@ -45,10 +45,10 @@ class Rounding(CpuBackend):
 
     kept = torch.int8
 
-    def decoder_stack(self, layers: Any, shape: StackShape) -> DecoderStack:
+    def decoder_stack(self, layers: Any, shape: StackShape, reduce: Any = None) -> DecoderStack:
         """Op by op, so that all that is written is seen."""
         assert isinstance(layers[0], LayerWeights)
-        return ComposedStack(self, layers, shape)
+        return ComposedStack(self, layers, shape, reduce)
 
     def append_kv(self, *arguments: Any) -> torch.Tensor:
         """Append, and round what was written."""

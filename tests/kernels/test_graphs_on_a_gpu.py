@@ -51,7 +51,7 @@ class Rig:
 
     def __init__(self, config: DecoderConfig) -> None:
         torch.manual_seed(0)
-        weights, places = checkpoint.allocate(config, torch.bfloat16, CUDA)
+        weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA)
         for name, place in places.items():
             place.normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.05)
         self.backend = TritonBackend.of(CUDA)

@@ -145,6 +145,7 @@ class Pod:
             "host_kv_memory_bytes": 0,
             "scheduling": "fcfs",
             "preemption": "auto",
+            "tensor_parallel": 1,
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id

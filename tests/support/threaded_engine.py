@@ -157,6 +157,7 @@ class ThreadedEngine:
             self._close()
             self.exited.set()
         await asyncio.to_thread(self._thread.join)
+        self.engine.close()
         self.pool.close()
 
     # -------------------------------------------------------------------------------------------------------- inside

@@ -68,6 +68,7 @@ def _scaled(rope_type: str, **parameters: Any) -> dict[str, Any]:
 # What the native decoder computes. Original positions are few, so that prompts of the tests go beyond them.
 NATIVE: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": lambda: LlamaConfig(**_SHAPE),
+    "llama_four_heads": lambda: LlamaConfig(**{**_SHAPE, "num_key_value_heads": 4}),
     "llama_wide_heads": lambda: LlamaConfig(**{**_SHAPE, "head_dim": 32, "num_key_value_heads": 1}),
     "llama3_rope": lambda: LlamaConfig(
         **{**_SHAPE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},

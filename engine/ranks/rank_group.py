@@ -1,0 +1,135 @@
+"""The other ranks of a pod, as rank 0 has them: it starts them, tells them of each pass, and hears how it went.
+
+A rank is a process that lives as long as its socket. Between two passes the others touch no memory of the pool: each
+has its last sum with rank 0 behind everything that it reads and writes there. So blocks are copied, zeroed and shipped
+by rank 0 and its front alone. Invariant: when `close` returns, no process that it started is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.ranks.model_pass import ModelPass
+from pagewire.engine.ranks.rank_line import RankLine
+from pagewire.engine.ranks.rank_lost import RankLost
+from pagewire.engine.ranks.rank_sum import RankSum
+
+log = logging.getLogger(__name__)
+
+EXIT_GRACE_S = 5.0
+# -P is PYTHONSAFEPATH: the working directory must not shadow installed packages.
+FOLLOWER = (sys.executable, "-P", "-m", "pagewire.engine.ranks.follower")
+
+
+class RankGroup:
+    """Ranks 1 to `num_ranks` - 1. Build it with `start`; end it with `close`. For one thread."""
+
+    def __init__(
+        self, processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[RankLine], store_fd: int, total: RankSum
+    ) -> None:
+        self._processes = processes
+        self._lines = lines
+        self._store_fd = store_fd
+        self._sum = total
+        self._closing = threading.Event()
+
+    @classmethod
+    def start(cls, config: EngineConfig, pool_fd: int, total: RankSum) -> RankGroup:
+        """Start the others on the pool in the file `pool_fd`, which has its size; they load meanwhile."""
+        store_fd = os.memfd_create("pagewire-ranks", os.MFD_CLOEXEC)
+        # The kernel ends them with the thread that started them, even those that are stopped: the main one lives as
+        # long as the process.
+        parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+        processes: list[subprocess.Popen[bytes]] = []
+        lines: list[RankLine] = []
+        group = cls(processes, lines, store_fd, total)
+        try:
+            for rank in range(1, config.tensor_parallel):
+                near, far = socket.socketpair()
+                lines.append(RankLine(near))
+                with far:
+                    fds = (far.fileno(), pool_fd, store_fd)
+                    arguments = (str(rank), str(parent), *map(str, fds), config.to_json())
+                    processes.append(subprocess.Popen((*FOLLOWER, *arguments), stdin=subprocess.DEVNULL, pass_fds=fds))
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the other ranks, in their order."""
+        return tuple(process.pid for process in self._processes)
+
+    def connect(self, timeout_s: float) -> None:
+        """Wait until the others have loaded, and meet them; from then on no wait is longer than `timeout_s`.
+
+        Raises ValueError with what one of them says against its start, RankLost where one ended.
+        """
+        refused = [said for said in self._outcomes() if said]
+        if refused:
+            raise ValueError("; ".join(refused))
+        self._sum.connect(f"/proc/self/fd/{self._store_fd}", timeout_s)
+        for line in self._lines:
+            line.deadline(timeout_s)
+
+    def watch(self, on_lost: Callable[[int], None]) -> None:
+        """Have `on_lost` told, from a thread, of a rank that ends before `close`."""
+        for rank, process in enumerate(self._processes, 1):
+            threading.Thread(
+                target=self._wait, args=(rank, process, on_lost), name=f"rank-{rank}-watch", daemon=True
+            ).start()
+
+    def begin(self, model_pass: ModelPass) -> None:
+        """Have the others compute a pass. Raises RankLost."""
+        data = model_pass.to_bytes()
+        for line in self._lines:
+            line.send(data)
+
+    def end(self, num_rows: int) -> tuple[str, ...]:
+        """End a pass of so many rows, which failed here or not; return what others say that they failed by.
+
+        Raises RankLost.
+        """
+        self._sum.finish(num_rows)
+        return tuple(said for said in self._outcomes() if said)
+
+    def close(self) -> None:
+        """End the others, by force where they do not go by themselves."""
+        self._closing.set()
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_GRACE_S)
+            if process.poll() is None:
+                log.warning("a rank did not end within %s s and is killed", EXIT_GRACE_S)
+                process.kill()
+                process.wait()
+        self._sum.close()
+        if self._store_fd >= 0:
+            os.close(self._store_fd)
+            self._store_fd = -1
+
+    def _outcomes(self) -> list[str]:
+        found = []
+        for rank, line in enumerate(self._lines, 1):
+            said = line.receive()
+            if said is None:
+                raise RankLost(f"rank {rank} has ended")
+            found.append(f"rank {rank}: {said.decode(errors='replace')}" if said else "")
+        return found
+
+    def _wait(self, rank: int, process: subprocess.Popen[bytes], on_lost: Callable[[int], None]) -> None:
+        code = process.wait()
+        if not self._closing.is_set():
+            log.critical("rank %d ended with code %d", rank, code)
+            on_lost(rank)

@@ -1,0 +1,62 @@
+"""A model that several ranks compute: rank 0's side, which stands in for a model of one process.
+
+Knows the others by their group alone. Invariant: however a pass ends, all ranks are behind it; a pass in which any of
+them failed has failed here too.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagewire.engine.batch import Batch
+from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.ranks.model_pass import ModelPass
+from pagewire.engine.ranks.rank_group import RankGroup
+from pagewire.engine.ranks.rank_lost import RankLost
+from pagewire.kernels.decoder_stack import OnLayer
+
+
+class RankedModel:
+    """Satisfies `Model`. `heads` are those of rank 0's own part.
+
+    Whatever is computed against other memory than the `pool` `[N, L, 2, Hk, B, D]` is a rehearsal, on a stage.
+    """
+
+    def __init__(self, model: Decoder, group: RankGroup, pool: torch.Tensor, heads: slice) -> None:
+        self._model = model
+        self._group = group
+        self._pool = pool
+        self._heads = heads
+
+    @property
+    def arithmetic(self) -> str:
+        """See `Model`: the part's own, whose layers are composed."""
+        return self._model.arithmetic
+
+    def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:
+        """See `Model`. Raises RuntimeError where another rank failed, RankLost where it is gone.
+
+        `wrote` hears of a layer once its sum is there: by then every rank has written its heads.
+        """
+        ragged = batch.ragged
+        assert ragged.spilled is None, "what is spilled lies in one rank's memory"
+        self._group.begin(
+            ModelPass(
+                query_lens=ragged.query_lens,
+                kv_lens=ragged.kv_lens,
+                block_table=tuple(map(tuple, ragged.block_table.tolist())),
+                tokens=tuple(batch.token_ids.tolist()),
+                on_stage=pool.data_ptr() != self._pool.data_ptr(),
+            )
+        )
+        try:
+            logits = self._model.forward(batch, pool[:, :, :, self._heads], wrote)
+        except RankLost:
+            raise
+        except BaseException:
+            self._group.end(ragged.num_rows)
+            raise
+        failures = self._group.end(ragged.num_rows)
+        if failures:
+            raise RuntimeError("; ".join(failures))
+        return logits
