@@ -58,7 +58,7 @@ def write(folder: Path, config: dict[str, Any], dtype: torch.dtype, device: torc
     """Write config.json and weights of seeded random numbers, drawn on the device, to a new folder; return it."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    _, places = checkpoint.allocate(shape_of(folder), dtype, torch.device("meta"))
+    _, places, _ = checkpoint.allocate(shape_of(folder), dtype, torch.device("meta"))
     generator = torch.Generator(device).manual_seed(0)
     where: dict[str, str] = {}
     shard: dict[str, torch.Tensor] = {}
