@@ -54,6 +54,7 @@ LAYER_GROUPS = (2, 3)  # two hide a last chunk's bytes; each more interrupts the
 # What ends prompts in a step and comes to less is told of when it is whole. To ship half of it beside the step makes
 # the step, and the wait for the first token, longer by milliseconds; all of it behind the step costs token 1 no more.
 LEAST_GROUPED_BYTES = 4 << 20
+LONG_STEP_S = 0.1  # of a step of this length those milliseconds are nothing, and token 1 is spared all of the transfer
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
 
@@ -167,7 +168,7 @@ def _assemble(
     brownout = Brownout(least_prefill=least) if config.brownout else None
     # Who asks for groups has them always.
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
-    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks)
+    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks, LONG_STEP_S)
     return Engine(
         loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
     )

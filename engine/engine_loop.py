@@ -9,6 +9,7 @@ an answered abort.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -60,7 +61,8 @@ class Mover(Protocol):
 class EngineLoop:
     """One engine's sequences; `step` is for one thread, everything else for any.
 
-    Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more.
+    Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more, or the step
+    should take `long_step_s` or more.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class EngineLoop:
         brownout: Brownout | None = None,
         roles: Mapping[Role, RoleTerms] | None = None,
         least_grouped_blocks: int = 0,
+        long_step_s: float = math.inf,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -82,6 +85,7 @@ class EngineLoop:
         self._brownout = brownout  # where service may be reduced under pressure
         self._roles = roles or {}  # those that can be had
         self._least_grouped_blocks = least_grouped_blocks
+        self._long_step_s = long_step_s
         self._rehearsal = Rehearsal()
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
@@ -289,7 +293,9 @@ class EngineLoop:
                 for grant in step.grants
                 if grant.seal and grant.request_id not in self._aborted
             )
-        if chunks and sum(len(chunk.block_ids) for chunk in chunks) >= self._least_grouped_blocks:
+            # The same in all groups of a step: what is measured changes behind it.
+            is_long = step.num_tokens * self._meter.prefill_s_per_token >= self._long_step_s
+        if chunks and (is_long or sum(len(chunk.block_ids) for chunk in chunks) >= self._least_grouped_blocks):
             self.on_group(StepDone(chunks=chunks))
 
     def take_freed(self) -> tuple[Freed, ...]:

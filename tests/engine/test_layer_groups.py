@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def test_small_last_chunks_travel_whole_unless_groups_are_asked_for(
 ) -> None:
     block_bytes = engine(tiny("llama")).ready.layout.block_bytes
     monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", 2 * block_bytes + spare_bytes)
+    monkeypatch.setattr(assembly, "LONG_STEP_S", math.inf)
     built, told = prefill(tiny("llama"), layer_groups=layer_groups)
     assert built.ready.layer_groups == 3
     heard = run_all(built.loop, [spec("a", PROMPT, greedy(5))])
@@ -84,9 +86,22 @@ def test_small_last_chunks_travel_whole_unless_groups_are_asked_for(
     assert [len(chunk.block_ids) for chunk in heard.chunks if chunk.is_last] == [2]  # told of in groups or not
 
 
+@pytest.mark.parametrize(("long_step_s", "groups"), [(1e-9, 3), (math.inf, 0)])
+def test_small_last_chunks_of_long_steps_travel_in_groups(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, long_step_s: float, groups: int
+) -> None:
+    """Steps are expected to take what those before took: of a first chunk nothing is known."""
+    monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", 1 << 40)
+    monkeypatch.setattr(assembly, "LONG_STEP_S", long_step_s)
+    built, told = prefill(tiny("llama"), layer_groups=0)
+    run_all(built.loop, [spec("a", PROMPT, greedy(5))])
+    assert [chunk.group for chunk in told] == [*range(groups)]
+
+
 def test_what_was_cached_and_leaves_with_the_last_chunk_counts_too(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(assembly, "LONG_STEP_S", math.inf)
     monkeypatch.setattr(assembly, "LEAST_GROUPED_BYTES", 3 * engine(tiny("llama")).ready.layout.block_bytes)
     built, told = prefill(tiny("llama"), layer_groups=0)
     for name in "ab":
