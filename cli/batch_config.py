@@ -15,6 +15,7 @@ class BatchConfig:
 
     model: str = setting("smollm2", help="name of a local model, or a Hugging Face folder")
     device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
+    tensor_parallel: int = setting(1, help="processes that share the model, heads by heads", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
         "auto", help="type of KV in its blocks; auto: that of weights"

@@ -58,7 +58,7 @@ class ClusterConfig:
     lease_s: float | None = setting(None, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float | None = setting(None, help="longest wait for a finished prompt's bytes", unit="s")
     transports: str | None = setting(
-        None, help="how blocks travel, best first, with commas; auto: shm, tcp, grpc; on GPUs cuda_ipc, tcp, grpc"
+        None, help="how blocks travel, best first, with commas; auto: shm, tcp, grpc; on GPUs cuda_ipc, grpc"
     )
     prefix_fetch: Literal["auto", "always", "never"] | None = setting(
         None, help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"

@@ -7,6 +7,7 @@ to the same places, so a failed step may be retried in parts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -69,6 +70,10 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Compute a step; return what was sampled and scored, by request id."""
+        with self._on_device():
+            return self._run(step, on_group)
+
+    def _run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         if self.graphs is not None and self.graphs.fits(step):
             return self._replay(self.graphs, step)
         sealed = [grant for grant in step.grants if grant.seal]
@@ -88,7 +93,12 @@ class ModelRunner:
         """Compute that many tokens, at most a block of them, for nobody: on a block that is not the pool's."""
         draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
         grant = Grant(request_id="rehearsal", tokens=(0,) * num_tokens, start=0, block_ids=(0,), draw=draw)
-        self._compute(Step(grants=(grant,)), self._stage, None)
+        with self._on_device():
+            self._compute(Step(grants=(grant,)), self._stage, None)
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        # Kernels are launched on the device of the calling thread, which in a program of somebody's own may be another.
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
 
     def _compute(self, step: Step, pool: torch.Tensor, wrote: OnLayer | None) -> dict[str, Computed]:
         batch = self._batch_of(step, self._cache.layout.block_size, pool.device, self._host)

@@ -25,6 +25,7 @@ from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.command_reader import CommandReader
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.grammar_desk import GrammarDesk
+from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.threads import set_threads
 from pagewire.serving import logs
 
@@ -90,11 +91,14 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
         engine = assemble(config, MonotonicClock(), pool_fd)
         export = engine.cache.export()
     # A model, a setting or a device that cannot work: the front says it, in one line.
-    except (ValueError, OSError, TransferFailed) as error:
+    except (ValueError, OSError, TransferFailed, RankLost) as error:
         front.send(CannotStart(reason=" ".join(str(error).split())))
         sys.exit(EXIT_CANNOT_START)
     try:
         _serve(front, engine, export)
+    except RankLost as error:
+        log.critical("the engine is over: %s", error)
+        sys.exit(EXIT_RANK_LOST)
     finally:
         engine.close()
 

@@ -2,7 +2,8 @@
 
 Rows are packed, sequence after sequence; a decode is a sequence with one row, a prefill chunk one with many. Knows
 nothing of requests. Invariant: the rows of a sequence are the last `query_lens[s]` of its `kv_lens[s]` tokens, so
-`query_lens[s] <= kv_lens[s]`, and `block_table[s]` covers `kv_lens[s]` tokens. An entry for tokens that no row's window
+`query_lens[s] <= kv_lens[s]` (but for the rows of nobody in a graph, which have no tokens), and `block_table[s]` covers
+`kv_lens[s]` tokens. An entry for tokens that no row's window
 reaches may be anything: nobody looks there.
 """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 MOST_POSITIONS = 1 << 18  # of a table: 128 MiB at a head dim of 128
+POSITIONS_AT_ONCE = 1 << 12  # of a table, which fp64 on its way would make several times as large
 KNOWN_SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
@@ -53,8 +54,9 @@ class Rotary:
         self._frequencies = frequencies.to(device)
         self._table: torch.Tensor | None = None  # [2, P, D / 2] fp32
         if rope.scaling != "dynamic" and num_positions <= MOST_POSITIONS:
-            angles = cos_sin(frequencies, torch.arange(num_positions))
-            self._table = torch.stack(angles).mul_(rope.attention_factor).to(device)
+            parts = torch.split(torch.arange(num_positions), POSITIONS_AT_ONCE)  # type: ignore[no-untyped-call]
+            table = torch.cat([torch.stack(cos_sin(frequencies, part)) for part in parts], dim=1)
+            self._table = table.mul_(rope.attention_factor).to(device)
 
     def cos_sin(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what `append_kv` rotates by: `[T, D / 2]` fp32 each, for positions `[T]`."""

@@ -15,8 +15,8 @@ from pagewire.kvtransfer.carrier import Carrier
 NAMES = ("shm", "tcp", "grpc", "collective", "nixl", "cuda_ipc")
 AUTO = ("shm", "tcp", "grpc")
 """Best first; the others are used where they are named: they need libraries or ports of their own."""
-AUTO_ON_A_DEVICE = ("cuda_ipc", "tcp", "grpc")
-"""The same for pools on a GPU."""
+AUTO_ON_A_DEVICE = ("cuda_ipc", "grpc")
+"""The same for pools on a GPU, whose blocks gRPC reads once on their way and `tcp` twice."""
 
 
 @dataclass(frozen=True, slots=True)

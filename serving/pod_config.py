@@ -100,7 +100,7 @@ class PodConfig:
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")
     transports: str = setting(
         "auto",
-        help="how KV may travel, best first: auto (shm, tcp, grpc; on GPUs cuda_ipc, tcp, grpc), or names with commas",
+        help="how KV may travel, best first: auto (shm, tcp, grpc; on GPUs cuda_ipc, grpc), or names with commas",
     )
     prefix_fetch: Literal["auto", "always", "never"] = setting(
         "auto", help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"

@@ -25,6 +25,7 @@ from pagewire.engine.ranks.rank_sum import RankSum
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 5.0
+LOAD_S = 1800.0  # a large model from a slow disk
 # -P is PYTHONSAFEPATH: the working directory must not shadow installed packages.
 FOLLOWER = (sys.executable, "-P", "-m", "pagewire.engine.ranks.follower")
 
@@ -72,8 +73,12 @@ class RankGroup:
     def connect(self, timeout_s: float) -> None:
         """Wait until the others have loaded, and meet them; from then on no wait is longer than `timeout_s`.
 
+        A rank that takes longer than `LOAD_S` to load is lost.
+
         Raises ValueError with what one of them says against its start, RankLost where one ended.
         """
+        for line in self._lines:
+            line.deadline(LOAD_S)
         refused = [said for said in self._outcomes() if said]
         if refused:
             raise ValueError("; ".join(refused))

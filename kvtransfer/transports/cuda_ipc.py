@@ -114,7 +114,8 @@ class CudaIpcInlet:
         if len(card) < _CARD.size:
             raise TransferFailed(f"a card of {len(card)} bytes")
         magic, handle, self._offset, self._source_blocks, name, num_events = _CARD.unpack_from(card)
-        if magic != _MAGIC or num_events != NUM_EVENTS or len(card) != _CARD.size + NUM_EVENTS * HANDLE_BYTES:
+        is_known = magic == _MAGIC and num_events in (0, NUM_EVENTS)  # none of a pool that a front has mapped
+        if not is_known or len(card) != _CARD.size + num_events * HANDLE_BYTES:
             raise TransferFailed("not the card of a CUDA source")
         self._hold = Hold(name)
         events = [card[at : at + HANDLE_BYTES] for at in range(_CARD.size, len(card), HANDLE_BYTES)]
@@ -125,8 +126,8 @@ class CudaIpcInlet:
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy the blocks; see `Inlet`."""
-        if not 0 <= ready.tag <= NUM_EVENTS:
-            raise ContractBroken(f"event {ready.tag} of {NUM_EVENTS}")
+        if not (0 <= ready.tag < len(self._events) or ready.tag == _NO_EVENT):
+            raise ContractBroken(f"event {ready.tag} of {len(self._events)}")
         copies = spans(ready, moves, self._pool, self._source_blocks)
         await self._worker.finish(self._given_up.set, self._copy, ready.tag, copies)
         if self._hold is None or not self._hold.is_held:

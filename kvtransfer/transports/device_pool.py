@@ -32,14 +32,14 @@ class DevicePool:
     Its memory comes from plain cudaMalloc: without `expandable_segments`, which cannot be mapped by other processes.
     """
 
-    def __init__(self, blocks: torch.Tensor) -> None:
+    def __init__(self, blocks: torch.Tensor, num_events: int = NUM_EVENTS) -> None:
         if blocks.device.type != "cuda" or blocks.dtype != torch.uint8 or blocks.dim() != 2:
             raise ValueError(f"not a pool of bytes on a CUDA device: {blocks.dtype} {blocks.shape} on {blocks.device}")
         if not blocks.is_contiguous():
             raise ValueError("a pool whose blocks do not lie one behind the other")
         self.blocks = blocks  # [N, block_bytes]
         self.copies = torch.cuda.Stream(blocks.device)  # type: ignore[no-untyped-call]
-        self.events = [_interprocess_event() for _ in range(NUM_EVENTS)]
+        self.events = [_interprocess_event() for _ in range(num_events)]
         self._writes = [0]  # how many; shared with splits
         self._mapping: _Mapping | None = None
 
@@ -50,7 +50,11 @@ class DevicePool:
         Raises TransferFailed where it cannot be mapped, or is smaller than that.
         """
         mapping = _Mapping(torch.device(device).index or 0, export, (num_blocks, block_bytes))
-        pool = cls(torch.as_tensor(mapping, device=torch.device("cuda", mapping.device_index)))
+        try:
+            pool = cls(torch.as_tensor(mapping, device=torch.device("cuda", mapping.device_index)), num_events=0)
+        except RuntimeError as error:  # PyTorch has no room for a context of its own, or may not have one
+            mapping.close()
+            raise TransferFailed(f"what is mapped cannot be used: {error}") from error
         pool._mapping = mapping
         return pool
 

@@ -213,12 +213,12 @@ def _listening(at: tuple[int, Any], *_others: tuple[int, Any]) -> socket.socket:
 
 async def _connected(host: str, port: int, token: bytes, answer: bytes) -> socket.socket:
     """Return a connection to who knows the tokens. Raises OSError, StreamLost."""
-    failed: OSError = ConnectionRefusedError("the name has no address")
+    failed: OSError | StreamLost = ConnectionRefusedError("the name has no address")
     for family, address in await _addresses(host, port):
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             await _proven(connection, address, token, answer)
-        except OSError as error:
+        except (OSError, StreamLost) as error:  # a stranger at one address says nothing of the next
             connection.close()
             failed = error
         except BaseException:

@@ -88,8 +88,8 @@ class TokenDoor:
             shown = await _shown(connection)
             for token, enter in self._expected.items():
                 if hmac.compare_digest(shown, token):
-                    enter(connection)
-                    return self.forget(token)
+                    self.forget(token)  # first: it is good once, whatever comes of it
+                    return enter(connection)
 
 
 async def _shown(connection: socket.socket) -> bytes:
