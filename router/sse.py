@@ -1,7 +1,7 @@
 """An answer's events as bytes: what is the same for every token of a stream is written once.
 
 Knows server-sent events and `Answer`; nothing of pods or sockets. Invariant: the bytes of a chunk are those of
-`Answer.chunk`, whichever way they were made.
+`Answer.chunk`, whichever way they were made; and an event is one line, whatever its reader takes for the end of one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pagewire.router.events import Chunk
 DONE = b"data: [DONE]\n\n"
 # Stands for the text in the event that all others are cut from; no answer's head holds it by chance.
 MARK = "\x00text\x00"
+# Lines end at CR and LF, which JSON escapes; for clients that split decoded text, as httpx does, at these too.
+LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 
 def event(body: dict[str, Any]) -> bytes:
     """Return one event."""
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _line(json.dumps(body, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
 
 
 def events(bodies: Iterable[dict[str, Any]]) -> bytes:
@@ -43,10 +45,15 @@ class Events:
         if not chunk.text:
             return b""
         before, behind = self._frames.get(chunk.index) or self._frame(chunk.index)
-        return before + encode_basestring(chunk.text).encode() + behind
+        return before + _line(encode_basestring(chunk.text)) + behind
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         whole = events(self._answer.chunk(Chunk(text=MARK, token_ids=(), index=index)))
         before, _, behind = whole.partition(json.dumps(MARK).encode())
         self._frames[index] = before, behind
         return before, behind
+
+
+def _line(text: str) -> bytes:
+    """Return JSON's text, which has such characters in strings only."""
+    return (text if text.isascii() else text.translate(LINE_ENDS)).encode()

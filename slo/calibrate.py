@@ -51,7 +51,9 @@ async def calibrate(
                     bytes_by_block = report.bytes_shipped // report.blocks_shipped
             say(f"batches, round {number + 1} of {rounds}")
             for batch, length in BATCHES:
-                await _batch(prober, batch, min(length, longest), seen)
+                if (seen_batch := await _batch(prober, batch, min(length, longest))) is not None:
+                    seen.decodes.append(seen_batch[0])
+                    seen.spreads.append(seen_batch[1])
             say(f"side by side, round {number + 1} of {rounds}")
             seen.beside += await _beside(prober, roles)
     about = {
@@ -76,24 +78,31 @@ def _prompt_seen(probe: Probe) -> PromptSeen:
     )
 
 
-async def _batch(prober: Prober, batch: int, length: int, seen: Seen) -> None:
-    """See what a step of a batch takes: while all its answers are written, where that is long enough."""
-    answers = await asyncio.gather(*(prober.ask(length, ANSWER) for _ in range(batch)))
-    span = max(answer.moments[0] for answer in answers), min(answer.moments[-1] for answer in answers)
-    steps_s = [step_s for answer in answers if (step_s := answer.step_s(*span)) is not None]
-    if not steps_s:
-        return
-    step_s = statistics.mean(steps_s)
-    seen.decodes.append(DecodeSeen(batch=batch, context=length + ANSWER / 2, step_s=step_s))
-    gaps_s = [
-        after_s - before_s
-        for answer in answers
-        for before_s, after_s in pairwise(answer.moments)
-        if span[0] <= before_s < after_s <= span[1]
-    ]
-    middle_s = statistics.median(gaps_s)
-    # The median of |x| of a normal x is 0.6745 deviations.
-    seen.spreads.append(statistics.median(abs(math.log(gap_s / middle_s)) for gap_s in gaps_s) / 0.6745)
+async def _batch(prober: Prober, batch: int, length: int) -> tuple[DecodeSeen, float] | None:
+    """See what a step of a batch takes while all its answers are written, and how far its steps are spread.
+
+    Where the first was done too soon after the last began, all are asked again, for twice as much; None where so much
+    does not fit beside the prompt.
+    """
+    max_tokens = ANSWER
+    while length <= prober.longest(max_tokens):
+        answers = await asyncio.gather(*(prober.ask(length, max_tokens) for _ in range(batch)))
+        span = max(answer.moments[0] for answer in answers), min(answer.moments[-1] for answer in answers)
+        steps_s = [step_s for answer in answers if (step_s := answer.step_s(*span)) is not None]
+        gaps_s = [  # without those between tokens that came at once
+            after_s - before_s
+            for answer in answers
+            for before_s, after_s in pairwise(answer.moments)
+            if span[0] <= before_s < after_s <= span[1]
+        ]
+        if steps_s and gaps_s:
+            middle_s, middle = statistics.median(gaps_s), sum(span) / 2
+            written = statistics.mean(sum(moment <= middle for moment in answer.moments) for answer in answers)
+            # The median of |x| of a normal x is 0.6745 deviations.
+            spread = statistics.median(abs(math.log(gap_s / middle_s)) for gap_s in gaps_s) / 0.6745
+            return DecodeSeen(batch=batch, context=length + written, step_s=statistics.mean(steps_s)), spread
+        max_tokens *= 2
+    return None
 
 
 async def _beside(prober: Prober, roles: Sequence[str]) -> list[BesideSeen]:

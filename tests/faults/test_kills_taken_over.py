@@ -8,7 +8,6 @@ pod's measure of itself and of a link's round trip. How many tokens were compute
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from live_stream import Stream, completed, streaming
 
 pytestmark = pytest.mark.cluster
 
-NUM_OTHERS = 24
+NUM_OTHERS = 24  # sequences of one request: they begin and end at once
 OTHERS_TOKENS = 480
 NUM_MEASURED = 8
 
@@ -43,19 +42,17 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
     await asyncio.gather(*(completed(cluster, tokens, 2, f"measured {number}") for number in range(NUM_MEASURED)))
     assert all(cluster.metrics(pod)["prompt_tokens_computed_total"] > 0 for pod in prefill)
     others: list[Stream] = []
-    async with contextlib.AsyncExitStack() as stack:
-        begin_other = [
-            await stack.enter_async_context(streaming(cluster, [number] * BLOCK, OTHERS_TOKENS, f"other {number}"))
-            for number in range(NUM_OTHERS)
-        ]
+    async with (
+        streaming(cluster, [1] * BLOCK, OTHERS_TOKENS, "others", n=NUM_OTHERS, temperature=1.0) as begin_all,
+        streaming(cluster, tokens, MAX_TOKENS, "taken over") as begin,
+    ):
 
         async def begin_others() -> None:
-            others.extend(begin() for begin in begin_other)
-            await until(lambda: cluster.metrics(d)["num_requests_running"] >= NUM_OTHERS, "others that decode")
-            await until(lambda: all(not cluster.metrics(pod)["leases_held"] for pod in prefill), "the others' prompts")
+            if others:
+                await others[-1].leave()
+            others.append(begin_all())
 
-        begin = await stack.enter_async_context(streaming(cluster, tokens, MAX_TOKENS, "taken over"))
-        state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS // 2)
+        state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS)
         scene = await hold(cluster, state, begin)
         try:
             (next_one,) = [pod for pod in prefill if pod is not scene.p]
@@ -67,8 +64,8 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
             scene.resume()
         await scene.stream.end()
         assert (scene.stream.error, scene.stream.tokens) == ({}, right)
-        await asyncio.gather(*(other.end() for other in others))
-        assert [other.error for other in others] == [{}] * len(others)
+        await others[-1].end()
+        assert (others[-1].error, len(others[-1].tokens)) == ({}, NUM_OTHERS * OTHERS_TOKENS)
     after = {pod["id"]: cluster.metrics(pod) for pod in (next_one, d)}
 
     def counted(pod: dict[str, str], name: str) -> float:

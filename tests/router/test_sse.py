@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +35,13 @@ def test_each_chunk_reads_as_the_answer_says_it(
     for text, index in texts:
         chunk = Chunk(text=text, token_ids=(1, 2), index=index)
         assert events.chunk(chunk) == sse.events(said.chunk(chunk))
+
+
+@given(text=st.text(st.one_of(st.characters(), st.sampled_from("\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n"))))
+def test_an_event_is_one_line_also_where_decoded_text_is_split(text: str) -> None:
+    said = answer(False, {})
+    whole = sse.Events(said).chunk(Chunk(text=text, token_ids=(1,), index=0)) + sse.event({"error": text})
+    events = [line for line in httpx.Response(200, content=whole).iter_lines() if line]
+    assert [line[:6] for line in events] == ["data: "] * (2 if text else 1)
+    assert json.loads(events[-1][6:]) == {"error": text}
+    assert not text or json.loads(events[0][6:])["choices"][0]["text"] == text

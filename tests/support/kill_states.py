@@ -1,7 +1,7 @@
 """Brings a request on a live cluster into one state of its shipment, and holds it there by stopping processes.
 
 One prefill pod and two decode pods, or two and one, `tiny_model`. A stopped process computes and answers nothing;
-`walk` lets one run for moments only, until the metrics of another say that the state has come. Nothing is faked: what
+`walk` lets some run for moments only, until the metrics of pods say that the state has come. Nothing is faked: what
 is held is as it is.
 """
 
@@ -18,6 +18,8 @@ from patience import comes_true
 
 WAIT_S = 60.0
 MOMENT_S = 0.002  # a step of the tiny model takes about as long
+MOMENTS_GROW = 1.02  # where a busy machine gives a process none of its moment
+MOST_MOMENT_S = 0.02
 MAX_TRIES = 20
 BLOCK = 16
 MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
@@ -117,16 +119,20 @@ class Scene:
         state = self.cluster.metrics(self.d)
         return sum(value for name, value in state.items() if name.startswith("shipments_lost_"))
 
-    async def walk(self, process: psutil.Process, condition: Callable[[], bool], what: str) -> None:
-        """Let a stopped process run in moments until `condition()` holds; it is stopped then."""
+    async def walk(self, condition: Callable[[], bool], what: str, *stopped: psutil.Process) -> None:
+        """Let stopped processes run in moments until `condition()` holds; they are stopped then."""
+        moment_s = MOMENT_S
         async with asyncio.timeout(WAIT_S):
             while not condition():
-                if self.stream.is_over:
-                    raise TooFast(f"over before {what}: {self.stream.error}")
-                process.resume()
+                if self._stream is not None and self._stream.is_over:
+                    raise TooFast(f"over before {what}: {self._stream.error}")
+                for process in stopped:
+                    process.resume()
+                await asyncio.sleep(moment_s)
+                for process in stopped:
+                    process.suspend()
                 await asyncio.sleep(MOMENT_S)
-                process.suspend()
-                await asyncio.sleep(MOMENT_S)
+                moment_s = min(MOST_MOMENT_S, moment_s * MOMENTS_GROW)
 
 
 State = Callable[[Scene], Awaitable[None]]
@@ -160,7 +166,7 @@ async def shipping(scene: Scene) -> None:
     engine = scene.cluster.engine_of(scene.p)
     scene.stop(engine)
     await scene.ask()
-    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+    await scene.walk(lambda: scene.num_received > 0, "the first blocks", engine)
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")  # as where the first blocks wait for a stream to open
 
@@ -168,12 +174,15 @@ async def shipping(scene: Scene) -> None:
 async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaitable[None]], num_others: int) -> None:
     """Some blocks are here, one of two prefill pods has the rest to compute; here, others are in the midst of decoding.
 
-    The decode pod's engine stands still, so they are that also when the shipment is lost and times are compared.
+    Once they are, the decode pod's engine runs for moments only, and stands still at last: however slow the machine,
+    they are in the midst of it also when the shipment is lost and times are compared.
     """
-    await begin_others()
     (pod,) = scene.decode
     here, engines = scene.cluster.engine_of(pod), {pod["id"]: scene.cluster.engine_of(pod) for pod in scene.prefill}
-    for engine in (here, *engines.values()):
+    await begin_others()
+    await until(lambda: scene.counter(pod, "num_requests_running") >= num_others, "others that decode")
+    scene.stop(here)
+    for engine in engines.values():
         scene.stop(engine)
     await scene.ask()
 
@@ -182,28 +191,23 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
         scene.p = asked[0] if asked else scene.p
         return bool(asked)
 
-    await scene.walk(here, is_asked, "a prefill pod with the prompt")
+    def num_reserved() -> float:
+        return scene.counter(pod, "kv_blocks_reserved")
+
+    await scene.walk(is_asked, "a prefill pod with the prompt", here)
     engine = engines.pop(scene.p["id"])
-    for other in (here, *engines.values()):
+    for other in engines.values():
         scene.let_go(other)
-
-    def count_reserved() -> int:
-        state = scene.cluster.metrics(scene.d)
-        if state["num_requests_running"] < num_others:  # and an engine with nothing to step tells of no blocks
-            raise TooFast("the others are done")
-        return int(state["kv_blocks_reserved"])
-
-    await until(lambda: count_reserved() > 0, "a reservation")
-    num_reserved = count_reserved()
-    await scene.walk(engine, lambda: scene.num_received > 0, "the first blocks")
+    await scene.walk(lambda: num_reserved() > 0, "a reservation", here)
+    num_asked = num_reserved()
+    await scene.walk(lambda: scene.num_received > 0, "the first blocks", here, engine)
     # What came and has no block yet is nothing that could be kept.
-    await until(lambda: count_reserved() < num_reserved, "blocks for the first blocks")
-    scene.stop(here)
+    await scene.walk(lambda: num_reserved() < num_asked, "blocks for the first blocks", here)
     if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
         raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")
-    if scene.counter(scene.d, "num_requests_running") < num_others:
+    if scene.counter(pod, "num_requests_running") < num_others:
         raise TooFast("the others are done")
 
 
@@ -212,7 +216,7 @@ async def landed(scene: Scene, num_blocks: int) -> None:
     front = scene.front(scene.p)
     scene.stop(front)
     await scene.ask()
-    await scene.walk(front, lambda: scene.num_received >= num_blocks, "the last block")
+    await scene.walk(lambda: scene.num_received >= num_blocks, "the last block", front)
 
 
 async def fencing(scene: Scene) -> None:
@@ -241,7 +245,7 @@ async def handed_over(scene: Scene) -> None:
     engine = engines.pop(scene.d["id"])
     for other in engines.values():
         scene.let_go(other)
-    await scene.walk(engine, lambda: len(scene.stream.tokens) > 2, "the third token")
+    await scene.walk(lambda: len(scene.stream.tokens) > 2, "the third token", engine)
     if scene.counter(scene.d, "num_requests_running") == 0:
         raise TooFast("all tokens came")
     for pod in scene.decode:
@@ -249,7 +253,7 @@ async def handed_over(scene: Scene) -> None:
             scene.stop(scene.front(pod))
     scene.front(scene.d).terminate()
     await until(lambda: "is handed over" in scene.cluster.log(scene.d["id"]), "the end of the time to finish")
-    await scene.walk(engine, lambda: scene.counter(scene.d, "requests_handed_over_total") > 0, "the hand-over")
+    await scene.walk(lambda: scene.counter(scene.d, "requests_handed_over_total") > 0, "the hand-over", engine)
 
 
 async def fetching(scene: Scene) -> None:

@@ -15,16 +15,19 @@ WAIT_S = 120.0
 
 
 class Stream:
-    """The tokens of one request so far; `error` is the body's where it failed, `said` the last `pagewire` object."""
+    """The tokens of one request so far; `error` is the body's where it failed, `said` the last `pagewire` object.
 
-    def __init__(self, cluster: LiveCluster, prompt: list[int], max_tokens: int, salt: str) -> None:
+    Of one with several choices the tokens are mixed.
+    """
+
+    def __init__(self, cluster: LiveCluster, prompt: list[int], max_tokens: int, salt: str, **fields: Any) -> None:
         self.tokens: list[int] = []
         self.finish_reason = ""
         self.error: dict[str, Any] = {}
         self.said: dict[str, Any] = {}
         self._body = {
             "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-            "return_token_ids": True, "pagewire": {"timeline": True}, "cache_salt": salt,
+            "return_token_ids": True, "pagewire": {"timeline": True}, "cache_salt": salt, **fields,
         }  # fmt: skip
         self._heard = asyncio.Event()
         self._task = asyncio.create_task(self._listen(cluster.http))
@@ -82,13 +85,13 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def streaming(
-    cluster: LiveCluster, prompt: list[int], max_tokens: int, salt: str
+    cluster: LiveCluster, prompt: list[int], max_tokens: int, salt: str, **fields: Any
 ) -> AsyncIterator[Callable[[], Stream]]:
     """Yield what asks, each time with a salt of its own; whatever happens, nobody listens at the end."""
     streams: list[Stream] = []
 
     def begin() -> Stream:
-        streams.append(Stream(cluster, prompt, max_tokens, f"{salt}.{len(streams)}" if streams else salt))
+        streams.append(Stream(cluster, prompt, max_tokens, f"{salt}.{len(streams)}" if streams else salt, **fields))
         return streams[-1]
 
     try:
