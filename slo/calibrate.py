@@ -6,24 +6,19 @@ meanwhile spoils the figures.
 
 from __future__ import annotations
 
-import asyncio
-import math
-import statistics
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from pagewire.client import AsyncClient, Tls
 from pagewire.core.messages import Role
-from pagewire.slo import sharing_probe
-from pagewire.slo.calibration import LEAST_BYTE_S, BesideSeen, DecodeSeen, PromptSeen, Seen, calibrated
+from pagewire.slo import batch_probe, sharing_probe
+from pagewire.slo.calibration import LEAST_BYTE_S, BesideSeen, PromptSeen, Seen, calibrated
 from pagewire.slo.cost_model import CostModel
 from pagewire.slo.machine import machine, versions
 from pagewire.slo.probe import Probe, Prober
 
 PROMPTS = (32, 96, 192, 256, 384, 512, 768, 1024)
 BATCHES = ((1, 64), (1, 512), (2, 128), (4, 64), (4, 256), (8, 64), (8, 256), (16, 64))  # sequences, prompt
-ANSWER = 48
 
 
 async def calibrate(
@@ -37,7 +32,7 @@ async def calibrate(
     async with AsyncClient(url, api_key=api_key, tls=tls) as client:
         info = await client.model_info()
         prober = Prober(client, vocab_size=info.vocab_size, max_model_len=info.max_model_len, seed=seed)
-        longest = prober.longest(ANSWER)
+        longest = prober.longest(batch_probe.ANSWER)
         roles = [pod.role for pod in await client.loads() if pod.usable]
         seen, bytes_by_block = Seen(), 0
         await prober.ask(64, 4)  # warms links and streams up
@@ -51,9 +46,10 @@ async def calibrate(
                     bytes_by_block = report.bytes_shipped // report.blocks_shipped
             say(f"batches, round {number + 1} of {rounds}")
             for batch, length in BATCHES:
-                if (seen_batch := await _batch(prober, batch, min(length, longest))) is not None:
-                    seen.decodes.append(seen_batch[0])
-                    seen.spreads.append(seen_batch[1])
+                steps = await batch_probe.steps_of(prober, batch, min(length, longest))
+                if steps is not None:
+                    seen.decodes.append(steps.mean)
+                    seen.spreads.append(steps.spread)
             say(f"side by side, round {number + 1} of {rounds}")
             seen.beside += await _beside(prober, roles)
     about = {
@@ -76,33 +72,6 @@ def _prompt_seen(probe: Probe) -> PromptSeen:
         num_bytes=shipped.bytes_shipped if shipped is not None else 0,
         transfer_s=shipped.transfer_s if shipped is not None else 0.0,
     )
-
-
-async def _batch(prober: Prober, batch: int, length: int) -> tuple[DecodeSeen, float] | None:
-    """See what a step of a batch takes while all its answers are written, and how far its steps are spread.
-
-    Where the first was done too soon after the last began, all are asked again, for twice as much; None where so much
-    does not fit beside the prompt.
-    """
-    max_tokens = ANSWER
-    while length <= prober.longest(max_tokens):
-        answers = await asyncio.gather(*(prober.ask(length, max_tokens) for _ in range(batch)))
-        span = max(answer.moments[0] for answer in answers), min(answer.moments[-1] for answer in answers)
-        steps_s = [step_s for answer in answers if (step_s := answer.step_s(*span)) is not None]
-        gaps_s = [  # without those between tokens that came at once
-            after_s - before_s
-            for answer in answers
-            for before_s, after_s in pairwise(answer.moments)
-            if span[0] <= before_s < after_s <= span[1]
-        ]
-        if steps_s and gaps_s:
-            middle_s, middle = statistics.median(gaps_s), sum(span) / 2
-            written = statistics.mean(sum(moment <= middle for moment in answer.moments) for answer in answers)
-            # The median of |x| of a normal x is 0.6745 deviations.
-            spread = statistics.median(abs(math.log(gap_s / middle_s)) for gap_s in gaps_s) / 0.6745
-            return DecodeSeen(batch=batch, context=length + written, step_s=statistics.mean(steps_s)), spread
-        max_tokens *= 2
-    return None
 
 
 async def _beside(prober: Prober, roles: Sequence[str]) -> list[BesideSeen]:
