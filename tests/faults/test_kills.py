@@ -18,7 +18,7 @@ from live_stream import completed, streaming
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module", params=["grpc", "tcp", "shm"])
+@pytest.fixture(scope="module", params=["grpc", "tcp", "shm", "nixl", "collective"])
 def cluster(model: Path, request: pytest.FixtureRequest) -> Iterator[LiveCluster]:
     """Start 1P2D; pods that are killed are replaced."""
     cluster = start(model, request.param)
