@@ -42,7 +42,10 @@ _Open = Callable[[int, Course[Any], float | None], _Call]
 
 
 class _Stream(Generic[T]):
-    """A call whose answer comes in pieces: iterate for them. Leaving the `async with` block cancels it."""
+    """A call whose answer comes in pieces: iterate for them.
+
+    Leaving the `async with` block cancels it, as do `aclose`, closing its iterator, and forgetting it.
+    """
 
     def __init__(self, course: Course[T], open_call: _Open) -> None:
         self._course = course
@@ -63,6 +66,10 @@ class _Stream(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the call now, where it has not ended; any number of times."""
         self.cancel()
         await self._iterator.aclose()
 
@@ -71,19 +78,23 @@ class _Stream(Generic[T]):
         return self._iterator
 
     async def _iterate(self) -> AsyncGenerator[T, None]:
-        while not self._course.is_finished:
-            try:
-                async for response in self._begin():
-                    piece = self._course.on_response(response)
-                    if piece is not None:
-                        yield piece
-                self._course.result()
-            except grpc.aio.AioRpcError as error:
-                await self._pause(error)
-            except asyncio.CancelledError:
-                # grpc.aio says "the call was cancelled" and "your task was cancelled" with one exception.
-                self._raise_if_cancelled()
-                raise
+        try:
+            while not self._course.is_finished:
+                try:
+                    async for response in self._begin():
+                        piece = self._course.on_response(response)
+                        if piece is not None:
+                            yield piece
+                    self._course.result()
+                except grpc.aio.AioRpcError as error:
+                    await self._pause(error)
+                except asyncio.CancelledError:
+                    # grpc.aio says "the call was cancelled" and "your task was cancelled" with one exception.
+                    self._raise_if_cancelled()
+                    raise
+        finally:  # whoever closes or forgets an iterator will never read the rest
+            if self._call is not None:
+                self._call.cancel()
 
     def _begin(self) -> _Call:
         place, left_s = self._course.begin(time.monotonic())

@@ -4,8 +4,9 @@
                                       succeeded()
 
 A router that is lost, or drains, is left at once for another that was not tried yet; everything else that another try
-can help waits first, at least as long as the server said. Invariants: no more tries than the policy allows, none beyond
-the deadline, and each after the first is paid from the budget that all calls of a client share.
+can help waits first, at least as long as the server said. Invariants: no more tries than the policy allows, but
+that one which allows a second ends at no lost router while others are left untried; none beyond the deadline; each
+after the first is paid from the budget that all calls of a client share.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Attempts:
         `draw` is uniform in [0, 1).
         """
         delay_s = self._policy.delay_s(error, self.count, draw)
-        if self.leaves(error, now_s=now_s) and delay_s is not None:
+        if self.leaves(error, now_s=now_s) and self._policy.max_attempts > 1:
             delay_s = 0.0
         if delay_s is None or self._is_over(now_s + delay_s) or not self._budget.spend():
             raise error

@@ -41,7 +41,10 @@ _Open = Callable[[int, Course[Any], float | None], _Call]
 
 
 class _Stream(Generic[T]):
-    """A call whose answer comes in pieces: iterate for them. Leaving the `with` block cancels it."""
+    """A call whose answer comes in pieces: iterate for them.
+
+    Leaving the `with` block cancels it, as do `close`, closing its iterator, and forgetting it.
+    """
 
     def __init__(self, course: Course[T], open_call: _Open) -> None:
         self._course = course
@@ -62,6 +65,10 @@ class _Stream(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the call now, where it has not ended; any number of times."""
         self.cancel()
 
     def __iter__(self) -> Iterator[T]:
@@ -69,15 +76,19 @@ class _Stream(Generic[T]):
         return self._iterator
 
     def _iterate(self) -> Iterator[T]:
-        while not self._course.is_finished:
-            try:
-                for response in self._begin():
-                    piece = self._course.on_response(response)
-                    if piece is not None:
-                        yield piece
-                self._course.result()
-            except grpc.RpcError as error:
-                self._pause(error)
+        try:
+            while not self._course.is_finished:
+                try:
+                    for response in self._begin():
+                        piece = self._course.on_response(response)
+                        if piece is not None:
+                            yield piece
+                    self._course.result()
+                except grpc.RpcError as error:
+                    self._pause(error)
+        finally:  # whoever closes or forgets an iterator will never read the rest
+            if self._call is not None:
+                self._call.cancel()
 
     def _begin(self) -> _Call:
         place, left_s = self._course.begin(time.monotonic())

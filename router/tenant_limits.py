@@ -26,6 +26,11 @@ class TokenBucket:
         self._level = burst
         self._at_s = now_s
 
+    def limit(self, *, rate: float, burst: float, now_s: float) -> None:
+        """Have other limits from now on; what is there or owed stays, but for what the new burst does not hold."""
+        self._level = min(burst, self.level(now_s))
+        self._rate, self._burst = rate, burst
+
     def level(self, now_s: float) -> float:
         """Return the tokens that are there now; less than 0 is owed."""
         self._level = min(self._burst, self._level + (now_s - self._at_s) * self._rate)
@@ -47,10 +52,12 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class _Account:
-    """One tenant's use."""
+    """One tenant's use; `limits` are the rate and the burst that its bucket has, 0 where it has none."""
 
-    bucket: TokenBucket | None
+    bucket: TokenBucket | None = None
+    limits: tuple[float, float] = (0.0, 0.0)
     active: int = 0
+    last_prompt: int = 1  # tokens
     drain: DrainRate = field(default_factory=DrainRate)
 
     def is_untouched(self, now_s: float) -> bool:
@@ -58,7 +65,7 @@ class _Account:
 
 
 class TenantLimits:
-    """Keeps tenants within their limits. A tenant's limits are those it brings along the first time."""
+    """Keeps tenants within their limits, which are those that each brings along: they may change at any time."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
@@ -81,7 +88,8 @@ class TenantLimits:
             retry_after_s = account.drain.retry_after_s(1, now_s)
             message = f"{account.active} requests of this tenant are running, which is its bound"
             raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
-        self._check_tokens(account, 1, now_s)  # before anybody counts the prompt's tokens
+        # Before anybody counts the prompt's tokens: who has none is told when there are enough for one like its last.
+        self._check_tokens(account, 1, now_s, wanted=account.last_prompt)
         account.active += 1
         if account.active == tenant.max_concurrent:
             account.drain.full(now_s)
@@ -96,7 +104,8 @@ class TenantLimits:
     def charge(self, tenant: Tenant, tokens: int, now_s: float) -> None:
         """Take a prompt's tokens; raises Refused, with the seconds until they will be there, when they are not."""
         account = self._account(tenant, now_s)
-        self._check_tokens(account, tokens, now_s)
+        account.last_prompt = tokens
+        self._check_tokens(account, tokens, now_s, wanted=tokens)
         self.settle(tenant, tokens, now_s)
 
     def settle(self, tenant: Tenant, tokens: int, now_s: float) -> None:
@@ -105,10 +114,10 @@ class TenantLimits:
         if bucket is not None:
             bucket.take(tokens, now_s)
 
-    def _check_tokens(self, account: _Account, tokens: int, now_s: float) -> None:
-        wait_s = account.bucket.wait_s(tokens, now_s) if account.bucket is not None else 0.0
-        if wait_s > 0:
-            message = f"this tenant has used its tokens; {tokens} more may be had in {wait_s:.1f} s"
+    def _check_tokens(self, account: _Account, tokens: int, now_s: float, *, wanted: int) -> None:
+        if account.bucket is not None and account.bucket.wait_s(tokens, now_s) > 0:
+            wait_s = account.bucket.wait_s(wanted, now_s)
+            message = f"this tenant has used its tokens; {wanted} more may be had in {wait_s:.1f} s"
             # Told the time in full, however long: coming back before would be in vain.
             raise Refused(Reason.TENANT_TOKENS, message, retry_after_s=max(bounded_s(wait_s), wait_s))
 
@@ -116,11 +125,17 @@ class TenantLimits:
         account = self._accounts.get(tenant.name)
         if account is None:
             self._sweep(now_s)
-            bucket = None
-            if tenant.tokens_per_s > 0:
-                burst = tenant.burst_tokens or tenant.tokens_per_s  # of one second, where nothing else is said
-                bucket = TokenBucket(rate=tenant.tokens_per_s, burst=burst, now_s=now_s)
-            account = self._accounts[tenant.name] = _Account(bucket)
+            account = self._accounts[tenant.name] = _Account()
+        rate = tenant.tokens_per_s
+        limits = rate, tenant.burst_tokens or rate  # of one second, where nothing else is said
+        if limits != account.limits:
+            account.limits = limits
+            if rate <= 0:
+                account.bucket = None
+            elif account.bucket is None:
+                account.bucket = TokenBucket(rate=rate, burst=limits[1], now_s=now_s)
+            else:
+                account.bucket.limit(rate=rate, burst=limits[1], now_s=now_s)
         return account
 
     def _sweep(self, now_s: float) -> None:

@@ -81,11 +81,20 @@ def test_what_another_router_would_say_too_does_not_leave_this_one(error: Pagewi
     assert attempts.begin(100.0)[0] == 0
 
 
-def test_there_are_no_more_tries_than_may_be_though_a_router_is_left() -> None:
+def test_a_lost_router_ends_no_call_while_another_was_not_tried_however_many_are_lost() -> None:
     attempts = call(routers=Routers(9))
-    for place in range(2):
+    for place in range(8):
         assert attempts.begin(100.0)[0] == place
         assert attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5) == 0.0
+    assert attempts.begin(100.0)[0] == 8
+    with pytest.raises(RouterLost):
+        attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5)
+
+
+def test_who_wants_one_try_gets_one_though_a_router_is_left() -> None:
+    attempts = Attempts(
+        timeout_s=None, policy=RetryPolicy(max_attempts=1), budget=RetryBudget(), routers=Routers(2), now_s=100.0
+    )
     attempts.begin(100.0)
     with pytest.raises(RouterLost):
         attempts.failed(RouterLost("x"), now_s=100.0, draw=0.5)

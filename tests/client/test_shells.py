@@ -6,15 +6,16 @@ The server's answers are scripted, so this proves the SDK and nothing of the rou
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import Any, cast
 
 import pytest
 from scripted_server import ScriptedServer, scripted_server
 
-from pagewire.client import AsyncClient, Client, RetryPolicy, Timeout
+from pagewire.client import AsyncClient, AsyncStream, Chunk, Client, RetryPolicy, Stream, Timeout
 from pagewire.client.channel import Target, target_of, targets_of
 from pagewire.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 
@@ -119,6 +120,60 @@ async def test_leaving_the_block_cancels_async(aio_client: AsyncClient, server: 
         async for chunk in stream:
             assert chunk.text == "first"
             break
+    assert await asyncio.to_thread(server[0].cancelled.wait, 10)
+
+
+def _close(stream: Stream, iterator: Iterator[Chunk]) -> None:
+    stream.close()
+
+
+def _close_iterator(stream: Stream, iterator: Iterator[Chunk]) -> None:
+    cast("Generator[Chunk, None, None]", iterator).close()
+
+
+def _nothing_but_forget(stream: Stream, iterator: Iterator[Chunk]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("end", [_close, _close_iterator, _nothing_but_forget])
+def test_whoever_closes_or_forgets_a_stream_cancels_it(
+    client: Client, server: tuple[ScriptedServer, str], end: Callable[[Stream, Iterator[Chunk]], None]
+) -> None:
+    server[0].script = server[0].endless
+    stream = client.stream("a")
+    iterator = iter(stream)
+    assert next(iterator).text == "first"
+    end(stream, iterator)
+    del stream, iterator
+    gc.collect()
+    assert server[0].cancelled.wait(10)
+
+
+async def _aclose(stream: AsyncStream, iterator: AsyncIterator[Chunk]) -> None:
+    await stream.aclose()
+
+
+async def _aclose_iterator(stream: AsyncStream, iterator: AsyncIterator[Chunk]) -> None:
+    await cast("AsyncGenerator[Chunk, None]", iterator).aclose()
+
+
+async def _nothing_but_forget_async(stream: AsyncStream, iterator: AsyncIterator[Chunk]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("end", [_aclose, _aclose_iterator, _nothing_but_forget_async])
+async def test_whoever_closes_or_forgets_a_stream_cancels_it_async(
+    aio_client: AsyncClient,
+    server: tuple[ScriptedServer, str],
+    end: Callable[[AsyncStream, AsyncIterator[Chunk]], Awaitable[None]],
+) -> None:
+    server[0].script = server[0].endless
+    stream = aio_client.stream("a")
+    iterator = aiter(stream)
+    assert (await anext(iterator)).text == "first"
+    await end(stream, iterator)
+    del stream, iterator
+    gc.collect()
     assert await asyncio.to_thread(server[0].cancelled.wait, 10)
 
 

@@ -135,8 +135,8 @@ def test_without_a_burst_a_tenant_has_the_tokens_of_a_second() -> None:
 def test_what_an_answer_took_or_did_not_take_is_settled_with_its_tenant() -> None:
     admission, slow = Admission(MAX), TENANTS[2]
     admission.charge(100, 0.0, slow)
-    admission.settle(49, 0.0, slow)  # 49 owed, and one to pay: 5 s
-    assert refusal(admission.enter, 0.0, slow).retry_after_s == 5.0
+    admission.settle(49, 0.0, slow)  # 49 owed, and as much to pay as the last prompt had: 14.9 s
+    assert refusal(admission.enter, 0.0, slow).retry_after_s == 14.9
     admission.settle(-60, 0.0, slow)
     admission.enter(0.0, slow)
 
@@ -150,7 +150,7 @@ def test_tokens_are_refused_until_the_bucket_has_them_and_no_longer() -> None:
     refusal(limits.charge, slow, 60, 3.9)
     limits.charge(slow, 60, 4.0)
     limits.settle(slow, 200, 4.0)  # an answer: 200 owed
-    assert refusal(limits.enter, slow, 4.0).retry_after_s == pytest.approx(20.1)
+    assert refusal(limits.enter, slow, 4.0).retry_after_s == pytest.approx(26.0)  # a prompt like its last
     limits.charge(slow, 1000, 34.0)  # more than ever fits: when the bucket is full
     refusal(limits.charge, slow, 1, 34.0)
     limits.settle(slow, -1000, 34.0)  # it never ran

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagewire.core.cache_quota import MAX_TAG_BYTES
+from pagewire.router.refusals import Refused
 from pagewire.router.tenant_limits import TenantLimits
 from pagewire.router.tenants import ANONYMOUS, OPERATOR, Tenant
 
@@ -44,3 +45,40 @@ def test_the_tag_follows_from_the_salt_alone(salt: str) -> None:
     assert same is not None
     assert other is not None
     assert one.tag == same.tag != other.tag
+
+
+def tokens_refused(limits: TenantLimits, tenant: Tenant, tokens: int, now_s: float) -> float:
+    """Seconds that a prompt is told to wait, at the door or once it is counted; 0 where it is let in."""
+    try:
+        limits.enter(tenant, now_s)
+    except Refused as refused:
+        return refused.retry_after_s or 0.0
+    try:
+        limits.charge(tenant, tokens, now_s)
+    except Refused as refused:
+        return refused.retry_after_s or 0.0
+    finally:
+        limits.leave(tenant, now_s)
+    return 0.0
+
+
+def test_limits_that_change_hold_from_the_next_request_on() -> None:
+    limits, free = TenantLimits(), Tenant(name="a")
+    few, many = (Tenant(name="a", tokens_per_s=rate, burst_tokens=20) for rate in (1.0, 1000.0))
+    assert tokens_refused(limits, free, 1000, 0.0) == 0
+    assert tokens_refused(limits, few, 20, 0.0) == 0
+    assert tokens_refused(limits, few, 20, 0.0) == 20.0
+    assert tokens_refused(limits, many, 20, 0.0) == 1.0  # the least that is ever told
+    assert tokens_refused(limits, many, 20, 0.02) == 0
+    assert tokens_refused(limits, free, 1000, 0.02) == 0
+    limits.settle(few, 50, 1.0)
+    assert tokens_refused(limits, Tenant(name="a", tokens_per_s=1.0, burst_tokens=5), 20, 1.0) == 35.0  # a debt stays
+
+
+def test_who_waits_as_long_as_the_door_said_is_let_in() -> None:
+    limits, tenant = TenantLimits(), Tenant(name="a", tokens_per_s=5.0, burst_tokens=30)
+    assert tokens_refused(limits, tenant, 20, 0.0) == 0
+    limits.settle(tenant, 40, 0.0)  # its answer: 30 are owed
+    wait_s = tokens_refused(limits, tenant, 20, 1.0)
+    assert wait_s == pytest.approx(9.0)
+    assert tokens_refused(limits, tenant, 20, 1.0 + wait_s) == 0
