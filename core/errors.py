@@ -2,6 +2,7 @@
 
     PagewireError
     |- InvalidRequest            the caller's fault, names the field and the bound
+    |  |- ContextTooLong         prompt and answer are more than the model takes
     |  |- UnknownModel
     |  |- UnsupportedField
     |  |- UnknownPod
@@ -60,6 +61,16 @@ class InvalidRequest(PagewireError):
     def __init__(self, message: str, *, field: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.field = field
+
+
+class ContextTooLong(InvalidRequest):
+    """Prompt and answer are more than the model takes; known to clients by OpenAI's name, or by its words."""
+
+    cause = "context_length_exceeded"
+
+    def __init__(self, message: str, *, field: str = "", max_tokens: int = 0, retry_after_s: float = 0.0) -> None:
+        said = f"This model's maximum context length is {max_tokens} tokens: {message}" if max_tokens else message
+        super().__init__(said, field=field, retry_after_s=retry_after_s)
 
 
 class UnknownModel(InvalidRequest):
@@ -217,6 +228,7 @@ class Status:
 
 STATUS_OF: dict[type[PagewireError], Status] = {
     InvalidRequest: Status("INVALID_ARGUMENT", 400, False),
+    ContextTooLong: Status("INVALID_ARGUMENT", 400, False),
     UnknownModel: Status("NOT_FOUND", 404, False),
     UnsupportedField: Status("INVALID_ARGUMENT", 400, False),
     UnknownPod: Status("NOT_FOUND", 404, False),

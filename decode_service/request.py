@@ -258,7 +258,7 @@ class Request:
 
     def _too_late(self) -> DeadlineExceeded:
         last = self._watch.timeline().stamps[-1].phase  # stamped in the order of time
-        return DeadlineExceeded(f"no end within {self._submit.deadline_s} s; last: {last.value}")
+        return DeadlineExceeded(f"no end within {self._submit.deadline_s:.3g} s; last: {last.value}")
 
     def _say_ended(self, error: PagewireError | None) -> None:
         self._is_over = True

@@ -181,7 +181,7 @@ class Entrance:
         if visit.refusal is not None:
             raise visit.refusal
         if now_s >= life.deadline_at_s:
-            raise DeadlineExceeded(f"the deadline of {life.request.timeout_s} s passed before a pod was found")
+            raise DeadlineExceeded(f"the deadline of {life.request.timeout_s:.3g} s passed before a pod was found")
         if self._room(visit):
             left_s = visit.since_s + self._config.max_wait_s - now_s
             if left_s <= 0:

@@ -115,7 +115,7 @@ class Life:
     def too_late(self) -> DeadlineExceeded:
         """Return what is said of it when its deadline passes."""
         phase = f"after {self.num_output} tokens" if self.num_output else "before the first token"
-        return DeadlineExceeded(f"the deadline of {self.request.timeout_s} s passed {phase}")
+        return DeadlineExceeded(f"the deadline of {self.request.timeout_s:.3g} s passed {phase}")
 
     def begin_attempt(self) -> SamplingParams:
         """Return what the next attempt is asked: the prompt is scored anew, unless that is done."""

@@ -15,6 +15,7 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
+from pagewire.core.errors import DeadlineExceeded
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router.cache_watch import CacheWatch
 from pagewire.router.codec import (
@@ -63,7 +64,10 @@ class Inference:
         explain = request.explain or (EXPLAIN_KEY, "1") in metadata
         parents = [value for key, value in metadata if key == TRACE_KEY and isinstance(value, str)]
         traceparent = parents[0] if len(parents) == 1 else ""
-        ask = ask_from_wire(request, request_id, context.time_remaining())
+        left_s = context.time_remaining()
+        if left_s is not None and left_s <= 0:
+            raise DeadlineExceeded("the call's deadline had passed when it was read")
+        ask = ask_from_wire(request, request_id, left_s)
         ask = dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
         async with aclosing(self._dispatcher.answer(ask)) as events:
             async for event in events:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pagewire.core import sampling as sampling_bounds
-from pagewire.core.errors import InvalidRequest, UnknownModel
+from pagewire.core.errors import ContextTooLong, InvalidRequest, UnknownModel
 from pagewire.core.sampling import MAX_STOP_STRING_CHARS, SamplingParams, TokenSequence
 from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.router.ask import Ask
@@ -97,10 +97,10 @@ def check(ask: Ask, limits: Limits) -> None:
                 f"a bad word has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(word)}", field="bad_words"
             )
     if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
-        raise InvalidRequest(
-            f"max_tokens {ask.max_tokens} leaves no room for a prompt in the model's context of "
-            f"{limits.max_model_len} tokens",
+        raise ContextTooLong(
+            f"max_tokens {ask.max_tokens} leaves no room for a prompt",
             field="max_tokens",
+            max_tokens=limits.max_model_len,
         )
 
 
@@ -148,10 +148,10 @@ def finish(
     if ask.max_tokens is not None:
         max_tokens = ask.max_tokens
         if max_tokens > room:
-            raise InvalidRequest(
-                f"the prompt has {len(prompt)} tokens, which leaves {room} of the model's context of "
-                f"{limits.max_model_len}; max_tokens is {max_tokens}",
+            raise ContextTooLong(
+                f"the prompt has {len(prompt)}, which leaves {room}; max_tokens is {max_tokens}",
                 field="max_tokens",
+                max_tokens=limits.max_model_len,
             )
     else:
         max_tokens = room if ask.messages is not None else min(DEFAULT_MAX_TOKENS, room)
@@ -200,9 +200,10 @@ def prompt_field(ask: Ask) -> str:
 def too_long(num_tokens: int, limits: Limits, field: str, *, at_least: bool = False) -> InvalidRequest:
     """Return the error of a prompt that does not fit."""
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    return InvalidRequest(
-        f"the prompt has {count} tokens; with one token of answer the model's context takes {limits.max_model_len - 1}",
+    return ContextTooLong(
+        f"the prompt is too long with {count}, the answer takes 1 at least",
         field=field,
+        max_tokens=limits.max_model_len,
     )
 
 

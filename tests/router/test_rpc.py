@@ -110,6 +110,18 @@ async def test_a_deadline_is_named_and_ends_the_request(start: StartRouter) -> N
     assert pod.submits[0].deadline_s <= timeout_s
 
 
+async def test_a_deadline_that_passed_on_the_way_is_no_wrong_field(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        inference = router.rpc
+        for _ in range(40):  # most end here, before they are sent; some there
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                async for _ in inference.Generate(
+                    pb.GenerateRequest(text="hello", sampling=pb.Sampling(max_tokens=400)), timeout=0.0005
+                ):
+                    pass
+            assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 async def test_overload_says_when_to_come_back(start: StartRouter) -> None:
     pod = FakePod("c0")
     pod.refusal = Overloaded("no blocks", retry_after_s=3.0)

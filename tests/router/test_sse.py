@@ -37,7 +37,9 @@ def test_each_chunk_reads_as_the_answer_says_it(
         assert events.chunk(chunk) == sse.events(said.chunk(chunk))
 
 
-@given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n"))))
+@given(
+    text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n")))
+)
 def test_an_event_is_one_line_also_where_decoded_text_is_split(text: str) -> None:
     said = answer(False, {})
     whole = sse.Events(said).chunk(Chunk(text=text, token_ids=(1,), index=0)) + sse.event({"error": text})

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from typing import Any
 
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import SecretStr
@@ -45,6 +46,12 @@ async def main() -> None:
     assert [(each["name"], each["args"]) for each in whole.tool_calls] == [("get_weather", {"city": "Paris"})]
     result = ToolMessage("sunny", tool_call_id=str(called.tool_calls[0]["id"]))
     assert (await bound.ainvoke([HumanMessage(CALL), called, result])).content == "sunny"
+    try:
+        await chat.ainvoke("far more than fits " * 100)
+    except ContextOverflowError:
+        pass
+    else:
+        raise AssertionError("a prompt beyond the context was taken")
     llm = OpenAI(model="fake", base_url=url, api_key=key, max_retries=0, max_tokens=3)
     results = await llm.agenerate(["hello", "xyz"])  # one request with two prompts
     assert len(results.generations) == 2

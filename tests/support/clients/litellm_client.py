@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import litellm
-from litellm.exceptions import BadRequestError
+from litellm.exceptions import BadRequestError, ContextWindowExceededError
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 TOOLS: list[Any] = [
@@ -49,6 +49,12 @@ async def main() -> None:
             raise
     else:
         raise AssertionError("max_tokens -1 was taken")
+    try:
+        await litellm.acompletion(messages=[{"role": "user", "content": "far more than fits " * 100}], **asked)
+    except ContextWindowExceededError:
+        pass
+    else:
+        raise AssertionError("a prompt beyond the context was taken")
 
 
 if __name__ == "__main__":
