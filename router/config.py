@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +28,22 @@ class SloGateMode(StrEnum):
 
     AUTO = "auto"
     SHADOW = "shadow"
+
+
+# Of numbers, those that a setting may be; no bound takes "not a number", and seconds that are waited have an end.
+_BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "port grpc_port worker_port": ("between 0 and 65535", lambda number: 0 <= number <= 65535),
+    "workers max_concurrent max_attempts max_body_bytes open_answer_tokens breaker_failures balance_ratio": (
+        "at least 1", lambda number: number >= 1,
+    ),
+    "max_waiting max_wait_s slo_ttft_s slo_gap_s slo_tpot_s balance_threshold eject_s retry_ratio retry_burst "
+    "placement_wait_s drain_s": ("0 or more", lambda number: number >= 0),
+    "silence_s stall_s upload_s request_timeout_s index_timeout_s discovery_s role_change_wait_s": (
+        "more than 0", lambda number: number > 0,
+    ),
+    "request_timeout_s placement_wait_s drain_s discovery_s": ("finite", math.isfinite),
+    "max_ejected_share panic_share trace_ratio": ("between 0 and 1", lambda number: 0 <= number <= 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,27 +185,10 @@ class RouterConfig:
             raise ValueError("tls_ca needs tls_cert and tls_key: pods want to see a certificate too")
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
-        for name in ("port", "grpc_port", "worker_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
-        if not self.balance_ratio >= 1:
-            raise ValueError(f"balance_ratio must be at least 1, is {self.balance_ratio}")
-        for name in (
-            "workers", "max_concurrent", "max_attempts", "max_body_bytes", "open_answer_tokens", "breaker_failures",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
-        for name in (
-            "max_waiting", "max_wait_s", "slo_ttft_s", "slo_gap_s", "slo_tpot_s", "balance_threshold", "eject_s",
-        ):  # fmt: skip
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        for name in ("silence_s", "stall_s", "upload_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
-        for name in ("max_ejected_share", "panic_share", "trace_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, is {getattr(self, name)}")
+        for names, (bound, holds) in _BOUNDS.items():
+            for name in names.split():
+                if not holds(getattr(self, name)):
+                    raise ValueError(f"{name} must be {bound}, is {getattr(self, name)}")
         self.rebalance_rules()  # refuses what cannot be
 
     def wire(self) -> Wire:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import socket
 import sys
@@ -69,11 +70,21 @@ def test_an_empty_secret_is_refused() -> None:
         RouterConfig(model=("m",), cluster_secret="")
 
 
-@pytest.mark.parametrize("name", ["max_concurrent", "max_attempts", "max_body_bytes"])
-def test_bounds_of_zero_are_refused(name: str) -> None:
-    bounds: dict[str, Any] = {name: 0}
-    with pytest.raises(ValueError, match=name):
-        RouterConfig(model=("m",), cluster_secret="s", **bounds)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *[(name, 0) for name in ("max_concurrent", "max_attempts", "max_body_bytes", "discovery_s")],
+        ("request_timeout_s", 0),
+        *[(name, -1) for name in ("drain_s", "retry_ratio", "retry_burst", "placement_wait_s", "port", "max_waiting")],
+        *[(name, -0.001) for name in ("index_timeout_s", "role_change_wait_s", "trace_ratio", "slo_ttft_s")],
+        *[(name, math.nan) for name in ("request_timeout_s", "max_wait_s", "balance_ratio", "panic_share")],
+        *[(name, math.inf) for name in ("request_timeout_s", "drain_s", "discovery_s")],
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_by_name(name: str, wrong: float) -> None:
+    settings: dict[str, Any] = {name: wrong}
+    with pytest.raises(ValueError, match=f"{name} must be .*, is {wrong}"):
+        RouterConfig(model=("m",), cluster_secret="s", **settings)
 
 
 async def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
