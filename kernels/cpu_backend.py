@@ -54,6 +54,16 @@ class _Attention(ctypes.Structure):
     )
 
 
+class _Draws(ctypes.Structure):
+    """`Draws` of native/draw.h."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        *((name, _INT) for name in ("size", "count")),
+        *((name, _POINTER) for name in ("rows", "temperature", "top_p", "log_min_p", "top_k", "keys", "tokens")),
+    )
+
+
 class _Append(ctypes.Structure):
     """`Append` of native/rows.h."""
 
@@ -198,7 +208,7 @@ class CpuBackend(TorchBackend):
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""
-        return sampling.sample(logits, rows, self._largest)
+        return sampling.sample(logits, rows, self._largest, self._draw)
 
     def _largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         num_rows, size = logits.shape
@@ -210,6 +220,22 @@ class CpuBackend(TorchBackend):
             logits.data_ptr(), num_rows, size, values.data_ptr(), places.data_ptr()
         )
         return values, places
+
+    def _draw(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
+        size = logits.shape[1]
+        if logits.dtype not in STEP or size % LANES or not logits.is_contiguous() or min(rows.typical_p, default=1) < 1:
+            return sampling.draw_by_tiles(logits, places, rows)
+        ints = torch.tensor([places, rows.top_k], dtype=torch.int64)  # [2, r]
+        floats = torch.tensor([rows.temperature, rows.top_p, rows.min_p], dtype=torch.float64)  # [3, r]
+        floats[2].log_()  # -inf where it is off
+        keys, tokens = sampling.keys_of(rows, logits.device), torch.empty(len(places), dtype=torch.int64)
+        draws = _Draws(
+            logits.data_ptr(), size, len(places), ints[0].data_ptr(), *(column.data_ptr() for column in floats),
+            ints[1].data_ptr(), keys.data_ptr(), tokens.data_ptr(),
+        )  # fmt: skip
+        self._function("draw", logits.dtype, (_POINTER,))(ctypes.byref(draws))
+        drawn: list[int] = tokens.tolist()
+        return drawn
 
     def _function(self, name: str, dtype: torch.dtype, arguments: tuple[type, ...]) -> Callable[..., None]:
         function = getattr(self._library, f"{name}_{SUFFIX[dtype]}")

@@ -10,7 +10,7 @@ state. Invariant: no row's result depends on its neighbours, to the last bit: su
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -24,6 +24,7 @@ _UNIFORM_BITS = 52  # the widest for which (2^bits - 1/2) / 2^bits is still belo
 
 
 Largest = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+DrawRows = Callable[[torch.Tensor, Sequence[int], SamplingRows], list[int]]
 
 
 def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,10 +36,12 @@ def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return best.values, best.indices
 
 
-def sample(logits: torch.Tensor, rows: SamplingRows, find_largest: Largest = largest) -> list[int]:
+def sample(
+    logits: torch.Tensor, rows: SamplingRows, find_largest: Largest = largest, draw_rows: DrawRows | None = None
+) -> list[int]:
     """Return a token for each row of logits `[n, V]`, where -inf is never chosen; see `Backend.sample`.
 
-    `find_largest` does what `largest` does.
+    `find_largest` does what `largest` does, `draw_rows` what `draw_by_tiles` does.
     """
     best, likeliest = find_largest(logits)  # the token answers greedy rows, its logit shows a broken row
     for row, value in enumerate(best.tolist()):
@@ -50,19 +53,29 @@ def sample(logits: torch.Tensor, rows: SamplingRows, find_largest: Largest = lar
         for row, (temperature, top_k) in enumerate(zip(rows.temperature, rows.top_k, strict=True))
         if temperature > 0.0 and top_k != 1
     ]
-    at_once = max(1, _TILE_BYTES // (8 * logits.shape[1])) if logits.device.type == "cpu" else len(tokens)
-    for start in range(0, len(drawing), at_once):
-        tile = drawing[start : start + at_once]
-        some = logits if len(tile) == len(tokens) else logits[torch.tensor(tile, device=logits.device)]
-        for row, token in zip(tile, draw(some, rows.take(tile)).tolist(), strict=True):
-            tokens[row] = token
+    if not drawing:
+        return tokens
+    for row, token in zip(drawing, (draw_rows or draw_by_tiles)(logits, drawing, rows.take(drawing)), strict=True):
+        tokens[row] = token
+    return tokens
+
+
+def draw_by_tiles(logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
+    """Return a token for each of some rows of logits `[n, V]`: those at `places`, drawn as `rows` says."""
+    tokens: list[int] = []
+    at_once = max(1, _TILE_BYTES // (8 * logits.shape[1])) if logits.device.type == "cpu" else max(1, len(places))
+    for start in range(0, len(places), at_once):
+        tile = range(start, min(len(places), start + at_once))
+        at = [places[row] for row in tile]
+        some = logits if len(at) == logits.shape[0] else logits[torch.tensor(at, device=logits.device)]
+        tokens += draw(some, rows.take(tile)).tolist()
     return tokens
 
 
 def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """Return a token id for each row of logits `[r, V]`: `[r]`."""
     values, ids = keep(logits.double() / _column(rows.temperature, logits.device), rows)  # [r, W]
-    keys = _keys(rows, logits.device)[:, None]
+    keys = keys_of(rows, logits.device)[:, None]
     scores = _noise(keys, ids).add_(values)
     return ids.gather(1, scores.argmax(dim=-1, keepdim=True))[:, 0]
 
@@ -158,7 +171,8 @@ def gumbel(seed: int, index: int, position: int, ids: torch.Tensor) -> torch.Ten
     return _noise(_key(*(torch.tensor([each], device=ids.device) for each in (seed, index, position))), ids)
 
 
-def _keys(rows: SamplingRows, device: torch.device) -> torch.Tensor:
+def keys_of(rows: SamplingRows, device: torch.device) -> torch.Tensor:
+    """Return what the noise of each row follows from: `[r]` int64."""
     seed, index, position = torch.tensor([rows.seed, rows.index, rows.position], device=device)  # [r] int64 each
     return _key(seed, index, position)
 

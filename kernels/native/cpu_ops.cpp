@@ -1,5 +1,6 @@
 // The ops of a decoder on a CPU, as a plain C interface: pointers and sizes, no torch. Here threads begin and end.
 #include "attention.h"
+#include "draw.h"
 #include "largest.h"
 #include "layer.h"
 #include "linear.h"
@@ -44,6 +45,12 @@ void largest_bf16(const void *x, int64_t rows, int64_t size, float *values, int6
 }
 void largest_fp32(const void *x, int64_t rows, int64_t size, float *values, int64_t *places) {
     together(rows > 1, [&](const Team &team) { largest<Fp32>(x, rows, size, values, places, team); });
+}
+void draw_bf16(const Draws *draws) {
+    together(draws->count > 1, [&](const Team &team) { draw<Bf16>(*draws, team); });
+}
+void draw_fp32(const Draws *draws) {
+    together(draws->count > 1, [&](const Team &team) { draw<Fp32>(*draws, team); });
 }
 void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
     together(outer > 64, [&](const Team &team) { rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps, team); });

@@ -1,0 +1,106 @@
+"""What drawing a token for each of a batch's rows takes, natively, by the definition, and as plain torch would.
+
+The three take turns; least of the repeats, since nothing but other work makes one slower. Logits are normal, of three
+deviations, in the dtype of a step. "plain" sorts in the logits' fp32 and draws by `torch.multinomial`, as engines
+without kernels of their own do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+import torch
+from machine import command, machine, versions
+
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine.draw_rows import rows_of
+from pagewire.engine.step import Draw
+from pagewire.kernels import sampling
+from pagewire.kernels.cpu_backend import CpuBackend
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "top_k, top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    "min_p": {"temperature": 0.8, "min_p": 0.05},
+}
+
+
+def plain(logits: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
+    """Return a token per row of logits `[n, V]`: `[n, 1]`."""
+    if asked["temperature"] == 0.0:
+        return logits.argmax(dim=-1, keepdim=True)
+    likely = torch.softmax(logits.float() / asked["temperature"], dim=-1)
+    if "top_k" in asked:
+        likely = likely.where(likely >= likely.topk(asked["top_k"], dim=-1).values[:, -1:], 0.0)
+    if "top_p" in asked:
+        sorted_, order = likely.sort(dim=-1, descending=True)
+        sorted_[sorted_.cumsum(dim=-1) - sorted_ > asked["top_p"] * sorted_.sum(dim=-1, keepdim=True)] = 0.0
+        return order.gather(1, torch.multinomial(sorted_, 1))
+    if "min_p" in asked:
+        likely = likely.where(likely >= asked["min_p"] * likely.amax(dim=-1, keepdim=True), 0.0)
+    return torch.multinomial(likely, 1)
+
+
+def least_ms(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Return the least milliseconds of each way, taking turns."""
+    least = dict.fromkeys(ways, float("inf"))
+    for _ in range(repeats):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            least[name] = min(least[name], (time.perf_counter() - begun) * 1e3)
+    return least
+
+
+def main() -> None:
+    """Print the table, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[49152, 151936])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    backend, figures = CpuBackend.load(), dict[str, dict[str, float]]()
+    if backend is None:
+        raise SystemExit("no native library could be built here")
+    for size in options.vocab_sizes:
+        logits = (torch.randn(options.rows, size, generator=torch.Generator().manual_seed(0)) * 3).bfloat16()
+        for name, asked in SETTINGS.items():
+            draws = [
+                Draw(sampling=SamplingParams(seed=row, **asked), index=0, position=3) for row in range(options.rows)
+            ]
+            rows = rows_of(draws)
+            if backend.sample(logits, rows) != sampling.sample(logits, rows):
+                raise AssertionError(f"{name}: other tokens than the definition's")
+            ways = {
+                "native": partial(backend.sample, logits, rows),
+                "definition": partial(sampling.sample, logits, rows),
+                "plain": partial(plain, logits, asked),
+            }
+            figures[f"{size} {name}"] = told = least_ms(ways, options.repeats)
+            print(f"{size} {name}: " + ", ".join(f"{way} {ms:.1f} ms" for way, ms in told.items()), flush=True)
+    if options.json is not None:
+        about = {
+            "command": command(sys.argv),
+            "machine": machine(),
+            "versions": versions("torch"),
+            "rows": options.rows,
+        }
+        options.json.write_text(json.dumps({**about, "threads": options.threads, "ms": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
