@@ -66,7 +66,7 @@ class FrontDoor:
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._started = int(time.time())
-        self._token_desk = TokenDesk(models)
+        self._token_desk = TokenDesk(models, metrics.unknown_fields.inc)
 
     def app(self, others: Iterable[BaseRoute] = ()) -> ASGIApp:
         """Return the ASGI application; `others` are routes that this door knows nothing of."""

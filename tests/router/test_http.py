@@ -283,6 +283,15 @@ async def test_unknown_fields_are_ignored_and_counted(start: StartRouter) -> Non
         answer = await router.complete(nobody_knows=1, user="me", metadata={}, n=1, penalties=None, logprobs=None)
         assert answer.status_code == 200
         assert await router.metric("pagewire_router_unknown_fields_total") == 2
+        messages = [{"role": "user", "content": "a"}]
+        for path, body, count in (
+            ("/tokenize", {"prompt": "a", "nobody_knows": 1, "user": "me"}, 3),
+            ("/tokenize", {"messages": messages, "prompt": None, "temperature": 1.0, "return_token_strs": True}, 4),
+            ("/detokenize", {"tokens": [5], "one": 1, "two": 2, "store": True}, 6),
+        ):
+            answer = await router.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            assert await router.metric("pagewire_router_unknown_fields_total") == count
 
 
 async def test_wrong_paths_and_methods_have_the_error_shape(start: StartRouter) -> None:
