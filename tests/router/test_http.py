@@ -220,6 +220,20 @@ async def test_request_ids_go_in_and_out(start: StartRouter) -> None:
             assert len(refused.headers["x-request-id"]) == 32
 
 
+async def test_every_path_answers_with_the_request_s_id(start: StartRouter) -> None:
+    paths = ["/health", "/ready", "/live", "/ping", "/version", "/load", "/metrics", "/openapi.json", "/v1/models"]
+    paths += ["/v1/models/fake", "/v1/models/none", "/nowhere", "/ui", "/ui/", "/tokenize", "/v1/completions"]
+    async with start(FakePod("c0")) as router:
+        for path in paths:
+            for sent in ("mine-1", "mine-2"):
+                answer = await router.http.get(path, headers={"x-request-id": sent})
+                assert answer.headers.get_list("x-request-id") == [sent], path
+            assert len((await router.http.get(path)).headers["x-request-id"]) == 32, path
+        told = await router.http.post("/tokenize", json={"prompt": "a"}, headers={"x-request-id": "mine-1"})
+        assert told.headers.get_list("x-request-id") == ["mine-1"]
+        assert (await router.http.get("/v1/models")).json()["data"][0]["permission"] == []
+
+
 async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
     pod = FakePod("c0")
     pod.hold_at = 2
