@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from pagewire.client.cluster import Block, KvEvent, KvEventKind, Load, PodLoad
 from pagewire.client.explanation import Explanation, PlacementOption
@@ -29,6 +29,10 @@ from pagewire.protos import inference_pb2
 
 _SAME_IN_TRANSFER = tuple(field.name for field in dataclasses.fields(TransferReport))
 _SAME_IN_OPTION = tuple(field.name for field in dataclasses.fields(PlacementOption))
+# Options that a message has a field for by the same name.
+_OF_SAMPLING = inference_pb2.Sampling.DESCRIPTOR.fields_by_name
+_OF_REQUEST = inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name
+_GUIDES = ("json_schema", "json_object", "regex", "lark")
 
 
 def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateRequest:
@@ -40,58 +44,47 @@ def request_to_wire(prompt: Prompt, options: Options) -> inference_pb2.GenerateR
     unknown = set(options) - Options.__optional_keys__
     if unknown:
         raise TypeError(f"unknown options {sorted(unknown)}; known are {sorted(Options.__optional_keys__)}")
-    stop, bad_words = options.get("stop", ()), options.get("bad_words", ())
-    early_stopping = options.get("early_stopping")
+    guides = [name for name in _GUIDES if options.get(name)]
+    if len(guides) > 1:
+        raise InvalidRequest(f"{guides[0]} and {guides[1]} both say what the answer is", field=guides[1])
     request = inference_pb2.GenerateRequest()
     fill_prompt(request, prompt, options)
-    try:
-        request.model = options.get("model", "")
-        request.cache_salt = options.get("cache_salt", "")
-        request.priority = options.get("priority", 0)
-        interval = options.get("stream_interval")
-        if interval is not None:
-            request.stream_interval = interval
-        request.explain = options.get("explain", False)
-        for name in ("add_special_tokens", "truncate_prompt_tokens", "skip_special_tokens"):
-            if (value := options.get(name)) is not None:
-                setattr(request, name, value)
-        request.truncation_side = options.get("truncation_side", "")
-        request.include_stop_str_in_output = options.get("include_stop_str_in_output", False)
-        request.request_id = options.get("request_id", "")
-        sampling = inference_pb2.Sampling(
-            n=options.get("n"),
-            use_beam_search=options.get("use_beam_search", False),
-            beam_width=options.get("beam_width"),
-            length_penalty=options.get("length_penalty"),
-            early_stopping=None if early_stopping is None else str(early_stopping).lower(),
-            max_tokens=options.get("max_tokens"),
-            temperature=options.get("temperature"),
-            top_k=options.get("top_k"),
-            top_p=options.get("top_p"),
-            min_p=options.get("min_p"),
-            typical_p=options.get("typical_p"),
-            repetition_penalty=options.get("repetition_penalty"),
-            presence_penalty=options.get("presence_penalty"),
-            frequency_penalty=options.get("frequency_penalty"),
-            min_tokens=options.get("min_tokens"),
-            logit_bias=dict(options.get("logit_bias", {})),
-            allowed_token_ids=list(options.get("allowed_token_ids", ())),
-            bad_words=[word for word in bad_words if isinstance(word, str)],
-            bad_word_tokens=[
-                inference_pb2.TokenPrompt(token_ids=list(word)) for word in bad_words if not isinstance(word, str)
-            ],
-            guide=_guide(options),
-            logprobs=options.get("logprobs"),
-            prompt_logprobs=options.get("prompt_logprobs"),
-            seed=options.get("seed"),
-            stop=[stop] if isinstance(stop, str) else list(stop),
-            stop_token_ids=list(options.get("stop_token_ids", ())),
-            ignore_eos=options.get("ignore_eos", False),
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"an option does not fit its type: {error}", field="sampling") from error
-    request.sampling.CopyFrom(sampling)
+    for name, value in options.items():
+        if value is None:
+            continue
+        try:
+            _set(request, name, value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{name} does not fit its type: {error}", field=name) from error
     return request
+
+
+def _set(request: inference_pb2.GenerateRequest, name: str, value: Any) -> None:
+    """Write an option that is no prompt's; raises TypeError, ValueError or RecursionError where it does not fit."""
+    sampling = request.sampling
+    match name:
+        case "stop":
+            sampling.stop.extend([value] if isinstance(value, str) else value)
+        case "bad_words":
+            sampling.bad_words.extend(word for word in value if isinstance(word, str))
+            sampling.bad_word_tokens.extend(
+                inference_pb2.TokenPrompt(token_ids=word) for word in value if not isinstance(word, str)
+            )
+        case "allowed_token_ids" | "stop_token_ids":
+            getattr(sampling, name).extend(value)
+        case "logit_bias":
+            sampling.logit_bias.update(value)
+        case "early_stopping":
+            sampling.early_stopping = str(value).lower()
+        case "json_schema" if value and not isinstance(value, str):
+            sampling.guide.json_schema = json.dumps(dict(value))
+        case "json_schema" | "json_object" | "regex" | "lark":
+            if value:
+                setattr(sampling.guide, name, value)
+        case _ if name in _OF_SAMPLING:
+            setattr(sampling, name, value)
+        case _ if name in _OF_REQUEST:
+            setattr(request, name, value)
 
 
 def chunk_from_wire(chunk: inference_pb2.Chunk) -> Chunk:
@@ -207,20 +200,6 @@ def _pod_load(pod: inference_pb2.PodLoad) -> PodLoad:
 
 def _blocks(blocks: Iterable[inference_pb2.KvBlock]) -> tuple[Block, ...]:
     return tuple(Block(hash=block.hash, depth=block.depth, tier=block.tier) for block in blocks)
-
-
-def _guide(options: Options) -> inference_pb2.Guide | None:
-    asked = [name for name in ("json_schema", "json_object", "regex", "lark") if options.get(name)]
-    if not asked:
-        return None
-    if len(asked) > 1:
-        raise InvalidRequest(f"{asked[0]} and {asked[1]} both say what the answer is", field=asked[1])
-    schema = options.get("json_schema")
-    if schema:
-        return inference_pb2.Guide(json_schema=schema if isinstance(schema, str) else json.dumps(dict(schema)))
-    if options.get("json_object"):
-        return inference_pb2.Guide(json_object=True)
-    return inference_pb2.Guide(regex=options.get("regex"), lark=options.get("lark"))
 
 
 def _logprob(each: inference_pb2.TokenLogprob) -> TokenLogprob:

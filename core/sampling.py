@@ -36,7 +36,6 @@ _NOT_WITH_BEAMS: dict[str, tuple[object, ...]] = {
     "typical_p": (1.0,),
     "presence_penalty": (0.0,),
     "frequency_penalty": (0.0,),
-    "grammar": (None,),
     "logprobs": (None,),
     "stop": ((),),
 }
@@ -261,6 +260,8 @@ class SamplingParams:
             raise InvalidRequest(
                 f"{grammar.field} has 1 to {MAX_GRAMMAR_CHARS} characters, got {len(grammar.text)}", field=grammar.field
             )
+        if self.use_beam_search:
+            raise InvalidRequest(f"{grammar.field} does not go with use_beam_search: leave it out", field=grammar.field)
         if self.ignore_eos:
             raise InvalidRequest("a guided output ends with the end-of-sequence token", field="ignore_eos")
 

@@ -54,6 +54,7 @@ def model_body(limits: Limits, created: int) -> Json:
         "root": limits.model,
         "parent": None,
         "max_model_len": limits.max_model_len,
+        "permission": [],
     }
 
 

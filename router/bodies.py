@@ -11,11 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 # Fields that are about the caller's bookkeeping, or about our insides, which no caller may steer.
 IGNORED = frozenset(
-    (
-        "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "session_id",
-        "service_tier", "kv_transfer_params",
-    )
-)  # fmt: skip
+    ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "session_id", "kv_transfer_params")
+)
 # Known and not honoured: refused by name, but for the values that ask for nothing.
 REFUSED: dict[str, tuple[object, ...]] = {
     "suffix": ("",),
@@ -29,13 +26,17 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "prompt_embeds": (),
     "logprob_token_ids": ([],),
     "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
 }
 # The other endpoint's.
 REFUSED_OF_CHATS: dict[str, tuple[object, ...]] = {"echo": (False,), "best_of": (1,)}
 REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
+    "max_completion_tokens": (),
     "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "documents": ([],),
@@ -135,15 +136,21 @@ class ChatBody(Body):
     top_logprobs: int | None = None
 
 
-class TokenizeBody(Schema):
-    """Body of /tokenize: a prompt or messages."""
+class TokenizeTextBody(CompletionBody):
+    """Body of /tokenize with a text: that of a completion, of one prompt."""
+
+    prompt: str | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatBody(ChatBody):
+    """Body of /tokenize with messages: that of a chat."""
+
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(Schema):
+    """Body of /detokenize."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: Any = None
-    tools: Any = None
-    chat_template_kwargs: Any = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    return_token_strs: bool | None = None
+    tokens: Any = None

@@ -79,7 +79,8 @@ class Chunk:
 class Ending:
     """How a sequence ended: by the stop string `stop_text`, the stop token `stop_token_id`, or neither.
 
-    An answer that a beam search found has the sum of its tokens' log probabilities, and its score.
+    An answer that a beam search found has the sum of its tokens' log probabilities, and its score. `is_within_call` is
+    true of one that ended before its last call did.
     """
 
     finish_reason: FinishReason
@@ -88,11 +89,12 @@ class Ending:
     cumulative_logprob: float | None = None
     score: float | None = None
     has_calls: bool = False
+    is_within_call: bool = False
 
     @property
     def word(self) -> FinishReason:
         """Why it ended, as callers are told: what was complete and has calls waits for their results."""
-        is_waiting = self.has_calls and self.finish_reason is FinishReason.STOP
+        is_waiting = self.has_calls and not self.is_within_call and self.finish_reason is FinishReason.STOP
         return FinishReason.TOOL_CALLS if is_waiting else self.finish_reason
 
     @property

@@ -28,7 +28,7 @@ from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.guard import caller
-from pagewire.router.http_exchange import body_of, refusal, request_id_of
+from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_request_id
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
@@ -36,6 +36,7 @@ from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, unless_gone, whole
 from pagewire.router.token_desk import TokenDesk
 from pagewire.router.turns import Turn
+from pagewire.router.validation import is_request_id
 from pagewire.serving.lifecycle import Lifecycle, Stage
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class FrontDoor:
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._started = int(time.time())
-        self._token_desk = TokenDesk(models)
+        self._token_desk = TokenDesk(models, metrics.unknown_fields.inc)
 
     def app(self, others: Iterable[BaseRoute] = ()) -> ASGIApp:
         """Return the ASGI application; `others` are routes that this door knows nothing of."""
@@ -94,11 +95,13 @@ class FrontDoor:
             exception_handlers={HTTPException: _http_error, Exception: _http_error},
         )
 
+        others_named = with_request_id(framework)
+
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             # What the framework puts around an application would cost every part of a stream.
             is_post = scope["type"] == "http" and scope["method"] == "POST"
             generation = generations.get(scope["path"]) if is_post else None
-            await (generation or framework)(scope, receive, send)
+            await (generation or others_named)(scope, receive, send)
 
         return app
 
@@ -109,7 +112,7 @@ class FrontDoor:
             body = models_body(self._models.linked(), self._started)
         except PagewireError as error:
             return refusal(error, request_id)
-        return JSONResponse(body, headers={"x-request-id": request_id})
+        return JSONResponse(body)
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
@@ -118,7 +121,7 @@ class FrontDoor:
             body = model_body(self._models.of(request.path_params["model"]).intake.limits(), self._started)
         except PagewireError as error:
             return refusal(error, request_id)
-        return JSONResponse(body, headers={"x-request-id": request_id})
+        return JSONResponse(body)
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: the tokens of a text or a chat."""
@@ -177,9 +180,7 @@ class FrontDoor:
     async def _told(self, request: Request, tell: Callable[[bytes], Awaitable[dict[str, Any]]]) -> Response:
         request_id = request_id_of(request.headers)
         try:
-            return JSONResponse(
-                await tell(await body_of(request, self._max_body_bytes)), headers={"x-request-id": request_id}
-            )
+            return JSONResponse(await tell(await body_of(request, self._max_body_bytes)))
         except PagewireError as error:
             return refusal(error, request_id)
 
@@ -239,9 +240,11 @@ class FrontDoor:
     def _call(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
         explain = request.headers.get(EXPLAIN_HEADER, "") in ("1", "true")
+        correlation = request.headers.get("x-correlation-id", "")
         parents = request.headers.getlist(TRACE_KEY)
         origin = {
             "request_id": request_id,
+            "correlation_id": correlation if is_request_id(correlation) else "",
             "tenant": caller(),
             "explain": explain,
             "traceparent": parents[0] if len(parents) == 1 else "",
@@ -273,10 +276,8 @@ def _named(error: Exception, request_id: str) -> PagewireError:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """The framework's own refusals (no such path, wrong method) in OpenAI's shape; what nobody foresaw is logged."""
-    request_id = request_id_of(request.headers)
     if not isinstance(error, HTTPException):
-        return refusal(named(error), request_id)
+        return refusal(named(error), request_id_of(request.headers))
     text = f"{request.method} {request.url.path}: {error.detail}"
     body = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": None}}
-    headers = {**(error.headers or {}), "x-request-id": request_id}
-    return JSONResponse(body, status_code=error.status_code, headers=headers)
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)

@@ -12,6 +12,7 @@ import uuid
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, status_of
 from pagewire.router.answers import error_body
@@ -25,6 +26,23 @@ def request_id_of(headers: Headers) -> str:
     """Return the id that the caller gave, a new one where it gave none that may be an id."""
     given = headers.get("x-request-id", "")
     return given if is_request_id(given) else uuid.uuid4().hex
+
+
+def with_request_id(app: ASGIApp) -> ASGIApp:
+    """Return `app` with the id of its request on every answer that does not carry one of its own."""
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        given = request_id_of(Headers(scope=scope)).encode()
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "http.response.start" and "x-request-id" not in Headers(raw=message["headers"]):
+                # A new list: an answer that is kept, a file's, sends the same one each time.
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", given)]}
+            await send(message)
+
+        await app(scope, receive, tell)
+
+    return named
 
 
 def refusal(error: PagewireError, request_id: str) -> JSONResponse:

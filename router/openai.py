@@ -27,8 +27,10 @@ from pagewire.router.bodies import (
     Body,
     ChatBody,
     CompletionBody,
+    DetokenizeBody,
     Schema,
-    TokenizeBody,
+    TokenizeChatBody,
+    TokenizeTextBody,
 )
 from pagewire.router.json_text import read_body
 from pagewire.router.validation import checked_request_id
@@ -76,12 +78,45 @@ def parse(
     `may_name_itself`.
     """
     raw = read_body(data)
-    refused = _REFUSED_OF_CHATS if is_chat else _REFUSED_OF_COMPLETIONS
+    body = _body(ChatBody, raw) if is_chat else _body(CompletionBody, raw)
+    return _call(body, raw, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
+
+
+def parse_tokenize(data: bytes, origin: Mapping[str, Any]) -> tuple[Call, bool]:
+    """Read a body of /tokenize as that of a chat or a completion, whose prompt it counts, and whether it wants the
+    tokens' texts; raises as `parse` does.
+    """
+    raw = read_body(data)
+    body = _body(TokenizeTextBody, raw) if raw.get("messages") is None else _body(TokenizeChatBody, raw)
+    return _call(body, raw, origin), bool(body.return_token_strs)
+
+
+def parse_detokenize(data: bytes) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+    """Read a body of /detokenize: its model, its tokens, and what fields are unknown; raises InvalidRequest."""
+    body = _validated(DetokenizeBody, read_body(data))
+    if body.tokens is None:
+        raise InvalidRequest("tokens is missing", field="tokens")
+    return body.model or "", long_fields.token_ids("tokens", body.tokens), _unknown(body)
+
+
+def _body(schema: type[S], raw: Mapping[str, Any]) -> S:
+    """Return a body without what is refused of its endpoint; raises UnsupportedField or InvalidRequest."""
+    refused = _REFUSED_OF_CHATS if issubclass(schema, ChatBody) else _REFUSED_OF_COMPLETIONS
     for name, value in raw.items():
         allowed = refused.get(name)
         if allowed is not None and value is not None and not any(_same(value, each) for each in allowed):
             raise UnsupportedField(f"{name} is not supported: leave it out{_or(allowed)}", field=name)
-    body = validated(ChatBody, raw) if is_chat else validated(CompletionBody, raw)
+    return _validated(schema, raw)
+
+
+def _call(
+    body: ChatBody | CompletionBody,
+    raw: Mapping[str, Any],
+    origin: Mapping[str, Any],
+    *,
+    with_timeline: bool = False,
+    may_name_itself: bool = False,
+) -> Call:
     if isinstance(body, CompletionBody):
         _check_best_of(body)
     if body.stream and body.use_beam_search:
@@ -96,7 +131,7 @@ def parse(
     asks = _chat_asks(body, raw, common) if isinstance(body, ChatBody) else _completion_asks(body, common)
     return Call(
         asks=asks,
-        is_chat=is_chat,
+        is_chat=isinstance(body, ChatBody),
         is_streaming=bool(body.stream),
         with_usage=with_usage,
         with_running_usage=with_usage and options is not None and bool(options.continuous_usage_stats),
@@ -104,12 +139,16 @@ def parse(
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
         shows_ids=bool(body.return_tokens_as_token_ids),
         is_score=_is_score(body),
-        has_functions=is_chat and tool_fields.is_of_functions(raw),
-        unknown_fields=tuple(sorted((body.model_extra or {}).keys() - _KNOWN)),
+        has_functions=isinstance(body, ChatBody) and tool_fields.is_of_functions(raw),
+        unknown_fields=_unknown(body),
     )
 
 
-def validated(schema: type[S], raw: Mapping[str, Any]) -> S:
+def _unknown(body: Schema) -> tuple[str, ...]:
+    return tuple(sorted((body.model_extra or {}).keys() - _KNOWN))
+
+
+def _validated(schema: type[S], raw: Mapping[str, Any]) -> S:
     """Return a body with its fields' types checked; raises InvalidRequest for the first wrong one."""
     try:
         return schema.model_validate(raw)
@@ -179,11 +218,12 @@ def _common(body: Body, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completion_asks(body: CompletionBody, common: Mapping[str, Any]) -> tuple[Ask, ...]:
-    if "messages" in (body.model_extra or {}):
+    if (body.model_extra or {}).get("messages") is not None:
         raise InvalidRequest("exactly one form of prompt is needed, got prompt and messages", field="messages")
     if body.logprobs is True:
         raise InvalidRequest("logprobs is how many alternatives to name, a number", field="logprobs")
     logprobs = None if body.logprobs is False else body.logprobs
+    scores_prompt = bool(body.echo) and body.prompt_logprobs is None
     prompts = long_fields.prompts(body.prompt)
     if len(prompts) * (body.n or 1) > MAX_CHOICES:
         text = f"{len(prompts)} prompts with n {body.n} are more than {MAX_CHOICES} answers"
@@ -192,8 +232,9 @@ def _completion_asks(body: CompletionBody, common: Mapping[str, Any]) -> tuple[A
         **common,
         "max_tokens": 1 if _is_score(body) else body.max_tokens,
         "logprobs": logprobs,
-        "prompt_logprobs": logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
+        "prompt_logprobs": logprobs if scores_prompt else body.prompt_logprobs,
         "echo": bool(body.echo),
+        "called": (("prompt_logprobs", "logprobs"),) if scores_prompt else (),
     }
     return tuple(
         Ask(
@@ -206,7 +247,7 @@ def _completion_asks(body: CompletionBody, common: Mapping[str, Any]) -> tuple[A
 
 
 def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[Ask, ...]:
-    if "prompt" in (body.model_extra or {}):
+    if (body.model_extra or {}).get("prompt") is not None:
         raise InvalidRequest("exactly one form of prompt is needed, got messages and prompt", field="prompt")
     if body.logprobs is not None and not isinstance(body.logprobs, bool):
         raise InvalidRequest("logprobs is true or false; how many alternatives is top_logprobs", field="logprobs")
@@ -216,36 +257,25 @@ def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]
         raise InvalidRequest(
             f"top_logprobs must be between 0 and {MAX_LOGPROBS}, is {body.top_logprobs}", field="top_logprobs"
         )
+    by_new_name = body.max_completion_tokens is not None
     ask = Ask(
         messages=long_fields.messages(body.messages),
         tools=tool_fields.tools(raw),
-        chat=_chat_options(body, documents=body.documents, effort=body.reasoning_effort),
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        chat=_chat_options(body),
+        max_tokens=body.max_completion_tokens if by_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
+        called=(("max_tokens", "max_completion_tokens"),) if by_new_name else (),
         **common,
     )
     return (ask,)
 
 
-def tokenize_ask(body: TokenizeBody, raw: Mapping[str, Any]) -> Ask:
-    """Return what is asked of /tokenize, as if it were a completion; raises InvalidRequest."""
-    return Ask(
-        request_id="tokenize",
-        model=body.model or "",
-        text=body.prompt,
-        messages=None if body.messages is None else long_fields.messages(body.messages),
-        tools=tool_fields.tools(raw),
-        chat=_chat_options(body),
-        add_special_tokens=body.add_special_tokens,
-    )
-
-
-def _chat_options(body: ChatBody | TokenizeBody, *, documents: object = None, effort: str | None = None) -> ChatOptions:
-    options = long_fields.template_options(body.chat_template_kwargs)
+def _chat_options(body: ChatBody) -> ChatOptions:
+    options, effort = long_fields.template_options(body.chat_template_kwargs), body.reasoning_effort
     return long_fields.chat_options(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=bool(body.continue_final_message),
-        documents=long_fields.documents(documents),
+        documents=long_fields.documents(body.documents),
         options=options if effort is None else {"reasoning_effort": effort, **options},
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pagewire.router.bodies import ChatBody, CompletionBody, TokenizeBody
+from pagewire.router.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeChatBody, TokenizeTextBody
 from pagewire.router.guided import FIELDS
 from pagewire.router.long_fields import MAX_PROMPTS
 from pagewire.router.tool_fields import MAX_TOOLS
@@ -45,6 +45,7 @@ LONG: Json = {
         ]
     },
     "messages": MESSAGES,
+    "tokens": TOKENS,
     "tools": {"type": "array", "items": OBJECT, "maxItems": MAX_TOOLS},
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, OBJECT]},
     "parallel_tool_calls": {"type": "boolean"},
@@ -61,6 +62,7 @@ LONG: Json = {
     "response_format": OBJECT,
     "structured_outputs": OBJECT,
 }
+STREAMS = ("stream", "stream_options", "stream_interval")
 USAGE: Json = {
     "type": "object",
     "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
@@ -114,13 +116,13 @@ def document(version: str) -> Json:
                 "post": _operation(
                     "tokenize", "Turn a text or a chat into tokens",
                     _object(count={"type": "integer"}, max_model_len={"type": "integer"}, tokens=TOKENS),
-                    _body(TokenizeBody),
+                    _of_either(TokenizeChatBody, TokenizeTextBody, prompt=_or_null({"type": "string", "minLength": 1})),
                 )
             },
             "/detokenize": {
                 "post": _operation(
                     "detokenize", "Turn tokens into text", _object(prompt={"type": "string"}),
-                    {"type": "object", "required": ["tokens"], "properties": {"tokens": TOKENS}},
+                    _body(DetokenizeBody, "tokens"),
                 )
             },
             "/health": {"get": _operation("health", "Ready to take requests", STATUS, unhealthy=STATUS)},
@@ -183,6 +185,13 @@ def _body(schema: type[BaseModel], *required: str) -> Json:
         "properties": {**properties, **{name: LONG[name] for name in required}},
         "required": list(required),
     }
+
+
+def _of_either(*schemas: type[BaseModel], **own: Json) -> Json:
+    """Return what a body of one of these holds whose answer does not stream, with fields of its `own`."""
+    properties = {name: each for schema in schemas for name, each in _body(schema)["properties"].items()}
+    told = {name: each for name, each in properties.items() if name not in STREAMS}
+    return {"type": "object", "properties": told | own, "required": []}
 
 
 def _field(name: str, told: Json, definitions: Json) -> Json:

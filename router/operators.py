@@ -41,7 +41,7 @@ class OperatorDoor:
         except PagewireError as error:
             return refusal(error, request_id)
         body = {"pod_id": pod_id, "role": change.role, "was": change.was, "incarnation": change.incarnation or None}
-        return JSONResponse(body, status_code=202, headers={"x-request-id": request_id})
+        return JSONResponse(body, status_code=202)
 
 
 async def _role(request: Request) -> Role:

@@ -54,6 +54,7 @@ def _span(ask: Ask, timeline: Timeline, life: Life | None, *, span_id: str, end_
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": (ask.model or served)[:MAX_CHARS],
             "pagewire.request_id": ask.request_id[:MAX_CHARS],
+            **({"pagewire.correlation_id": ask.correlation_id} if ask.correlation_id else {}),
             **({**_asked(ask), **_answered(life)} if life is not None else {}),
         },
         marks=(

@@ -1,50 +1,44 @@
 """What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's.
 
-Knows JSON and the tokenizer. A chat is rendered and encoded as a completion of it would be.
+Knows JSON and the tokenizer. Invariant: what is counted is the prompt that a chat or a completion with the same body
+has; a body that one would refuse is refused, but for the prompt's length, which whoever counts wants to know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.router import long_fields
-from pagewire.router.bodies import TokenizeBody
-from pagewire.router.json_text import read_body
 from pagewire.router.models import Models
-from pagewire.router.openai import tokenize_ask, validated
+from pagewire.router.openai import parse_detokenize, parse_tokenize
 from pagewire.router.validation import check_token_ids
 
 
 class TokenDesk:
-    """Answers both, for the model that a body names."""
+    """Answers both, for the model that a body names. `on_unknown` is told how many fields of a body are unknown."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, on_unknown: Callable[[int], None]) -> None:
         self._models = models
+        self._on_unknown = on_unknown
 
     async def tokenize(self, data: bytes) -> dict[str, Any]:
         """Return the tokens of a text or a chat; raises InvalidRequest."""
-        raw = read_body(data)
-        body = validated(TokenizeBody, raw)
-        ask = tokenize_ask(body, raw)
-        intake = self._models.of(ask.model).intake
-        limits = intake.check(ask)
-        tokens = await intake.tokenize(ask, limits)
-        strings = [intake.token_text(token) for token in tokens] if body.return_token_strs else None
+        call, with_strings = parse_tokenize(data, {"request_id": "tokenize"})
+        self._on_unknown(len(call.unknown_fields))
+        intake = self._models.of(call.ask.model).intake
+        limits = intake.check(call.ask)
+        tokens = await intake.tokenize(intake.tools.prepared(call.ask), limits)
+        strings = [intake.token_text(token) for token in tokens] if with_strings else None
         return {
             "count": len(tokens), "max_model_len": limits.max_model_len, "tokens": list(tokens), "token_strs": strings,
         }  # fmt: skip
 
     async def detokenize(self, data: bytes) -> dict[str, Any]:
         """Return the text of tokens, special ones too; raises InvalidRequest."""
-        raw = read_body(data)
-        model = raw.get("model")
-        if model is not None and not isinstance(model, str):
-            raise InvalidRequest("model is a string", field="model")
-        intake = self._models.of(model or "").intake
-        if raw.get("tokens") is None:
-            raise InvalidRequest("tokens is missing", field="tokens")
-        tokens = long_fields.token_ids("tokens", raw["tokens"])
+        model, tokens, unknown_fields = parse_detokenize(data)
+        self._on_unknown(len(unknown_fields))
+        intake = self._models.of(model).intake
         limits = intake.limits()
         if len(tokens) > limits.max_model_len:  # decoding keeps this thread
             message = f"tokens holds {len(tokens)}, the model's context takes {limits.max_model_len}"

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.router.ask import Ask
-from pagewire.router.events import Chunk, Event, Finished
+from pagewire.router.events import Chunk, Ending, Event, Finished
 from pagewire.router.request import Request
 from pagewire.router.tool_fields import Tools
 from pagewire.text.text_stream import TextRules
@@ -102,19 +102,23 @@ class CallFinder:
         if ending is not None:
             rest = reader.finish()
             said = _joined(said, rest)
-            ending = replace(ending, has_calls=reader.has_calls)
+            ending = _told(ending, reader)
         calls = tuple(replace(part, id=self._id(chunk.index, part.index)) if part.name else part for part in said.calls)
         return replace(chunk, text=said.words, calls=calls, ending=ending)
 
     def finished(self, finished: Finished) -> Finished:
         """Return the last event with endings that know of calls."""
-        found = {index for index, reader in self._readers.items() if reader.has_calls}
-        endings = tuple(replace(each, has_calls=index in found) for index, each in enumerate(finished.endings))
-        return replace(finished, endings=endings)
+        readers = (self._readers.get(index) for index in range(len(finished.endings)))
+        endings = (each if reader is None else _told(each, reader) for each, reader in zip(finished.endings, readers))
+        return replace(finished, endings=tuple(endings))
 
     def _id(self, index: int, place: int) -> str:
         number = int.from_bytes(blake2b(f"{index}.{place}".encode(), key=self._key, digest_size=8).digest())
         return "".join(_ID_CHARS[number // len(_ID_CHARS) ** k % len(_ID_CHARS)] for k in range(_ID_LENGTH))
+
+
+def _told(ending: Ending, reader: ToolReader) -> Ending:
+    return replace(ending, has_calls=reader.has_calls, is_within_call=reader.is_within_call)
 
 
 def _joined(first: Said, second: Said) -> Said:

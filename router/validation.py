@@ -6,10 +6,11 @@ prompt's tokens are. Every refusal names the field and the bound.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pagewire.core import sampling as sampling_bounds
 from pagewire.core.errors import ContextTooLong, InvalidRequest, UnknownModel
@@ -29,6 +30,8 @@ MAX_BAD_WORDS = sampling_bounds.MAX_BAD_WORDS // 2  # a text may be two sequence
 _ALIKE = frozenset(field.name for field in fields(Ask)) & frozenset(field.name for field in fields(SamplingParams)) - {
     "max_tokens", "seed", "bad_words",
 }  # fmt: skip
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,23 @@ def checked_request_id(text: str) -> str:
     return text
 
 
+def _in_callers_words(step: Callable[Concatenate[Ask, P], T]) -> Callable[Concatenate[Ask, P], T]:
+    """Have what `step` refuses of an ask named as the caller named it."""
+
+    @functools.wraps(step)
+    def told(ask: Ask, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return step(ask, *args, **kwargs)
+        except InvalidRequest as error:
+            word = dict(ask.called).get(error.field)
+            if word is None:
+                raise
+            raise type(error)(error.message.replace(error.field, word), field=word) from None
+
+    return told
+
+
+@_in_callers_words
 def check(ask: Ask, limits: Limits) -> None:
     """Raise InvalidRequest, or UnknownModel, on anything that is wrong without looking at the prompt's tokens."""
     checked_request_id(ask.request_id)
@@ -118,6 +138,7 @@ def check_model(model: str, limits: Limits) -> None:
         raise UnknownModel(f"model {model[:200]!r} is not served here, {limits.model!r} is", field="model")
 
 
+@_in_callers_words
 def finish(
     ask: Ask,
     prompt: tuple[int, ...],

@@ -331,6 +331,18 @@ def test_an_option_that_is_unknown_or_of_the_wrong_type() -> None:
         request_to_wire("hi", {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(InvalidRequest, match="does not fit its type"):
         request_to_wire("hi", {"max_tokens": 2**70})
+    wrong: list[dict[str, Any]] = [
+        {"temperature": "x"}, {"max_tokens": 1.5}, {"seed": "1"}, {"model": 5}, {"cache_salt": 5}, {"priority": "high"},
+        {"stop": 5}, {"stop": [5]}, {"stop_token_ids": 5}, {"stop_token_ids": ["a"]}, {"allowed_token_ids": [-1]},
+        {"bad_words": 5}, {"bad_words": [5]}, {"bad_words": [["a"]]}, {"logit_bias": 5}, {"logit_bias": {"a": 1}},
+        {"ignore_eos": "yes"}, {"request_id": 5}, {"regex": 5}, {"json_schema": 5}, {"json_schema": {"a": {1}}},
+        {"truncation_side": 5}, {"stream_interval": 2**70},
+    ]  # fmt: skip
+    for options in wrong:
+        (name,) = options
+        with pytest.raises(InvalidRequest, match=f"^{name} does not fit its type") as caught:
+            request_to_wire("hi", {"n": 2, **options})  # type: ignore[typeddict-item]
+        assert caught.value.field == name
 
 
 def test_answers_are_told_apart_by_their_index() -> None:

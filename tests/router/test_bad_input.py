@@ -39,8 +39,8 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ""}, "prompt", "empty"),
     ({"prompt": []}, "prompt", "empty"),
     ({"prompt": [VOCAB]}, "prompt", f"0 to {VOCAB - 1}"),
-    ({"prompt": [1] * 512}, "prompt", "511"),
-    ({"prompt": "a b " * 400}, "prompt", "511"),
+    ({"prompt": [1] * 512}, "prompt", "length is 512"),
+    ({"prompt": "a b " * 400}, "prompt", "length is 512"),
     ({"prompt": "a" * 100_000}, "prompt", "at least"),
     ({"cache_salt": "x" * 1025}, "cache_salt", "1 to 1024"),
     ({"typical_p": 0.0}, "typical_p", "(0, 1]"),
@@ -100,7 +100,16 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"beam_width": 4}, "beam_width", "needs use_beam_search"),
     ("completions", {"n": 2, "best_of": 1}, "best_of", "less than n"),
     ("completions", {"best_of": 2}, "best_of", "set it to n"),
+    ("completions", {"use_beam_search": True, "stream": False, "guided_grammar": "start: X"},
+     "guided_grammar", "guided_grammar does not go with use_beam_search"),
+    ("completions", {"use_beam_search": True, "stream": False, "structured_outputs": {"regex": "a"}},
+     "structured_outputs", "structured_outputs does not go with use_beam_search"),
     ("completions", {"suffix": "x"}, "suffix", "not supported"),
+    ("completions", {"max_completion_tokens": 3}, "max_completion_tokens", "not supported"),
+    ("completions", {"parallel_tool_calls": False}, "parallel_tool_calls", "or set it to true"),
+    ("completions", {"service_tier": "flex"}, "service_tier", 'or set it to "auto"'),
+    ("completions", {"prompt_cache_retention": "24h"}, "prompt_cache_retention", 'or set it to "in_memory"'),
+    ("completions", {"prompt": [5] * 400, "echo": True, "logprobs": 20, "n": 128}, "logprobs", "at most 1048576"),
     ("completions", {"prompt_logprobs": 21, "stream": False}, "prompt_logprobs", "between 0 and 20"),
     ("completions", {"logprobs": True}, "logprobs", "a number"),
     ("completions", {"logprobs": 1.5}, "logprobs", "integer"),
@@ -147,6 +156,12 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "logprobs": 1}, "logprobs", "true or false"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}, "top_logprobs", "true"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "echo": True}, "echo", "not supported"),
+    ("chat/completions", {**HELLO, "max_completion_tokens": 0}, "max_completion_tokens", "max_completion_tokens must"),
+    ("chat/completions", {**HELLO, "max_completion_tokens": 512, "max_tokens": 5},
+     "max_completion_tokens", "max_completion_tokens 512 leaves no room"),
+    ("chat/completions", {**HELLO, "max_completion_tokens": 500},
+     "max_completion_tokens", "max_completion_tokens is 500"),
+    ("chat/completions", {**HELLO, "max_tokens": 500}, "max_tokens", "max_tokens is 500"),
     ("chat/completions", {}, "messages", "missing"),
     ("chat/completions", {"messages": []}, "messages", "empty"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": "a"}, "prompt", "exactly one"),
@@ -181,14 +196,14 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {"messages": [{"role": "user"}]}, "messages", "content"),
     ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{}]}, "tools", "not 'function'"),
-    ("chat/completions", {"messages": [{"role": "user", "content": "a" * 5000}]}, "messages", "511"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a" * 5000}]}, "messages", "length is 512"),
     ("chat/completions", {"messages": "hello"}, "messages", "list"),
     ("chat/completions", {"messages": ["hello"]}, "messages", "messages.0 is a string"),
     ("chat/completions", {"messages": [{"content": "a"}]}, "messages", "messages.0.role is missing"),
     ("chat/completions", {"messages": [{"role": 1, "content": "a"}]}, "messages", "messages.0.role is a number"),
     ("chat/completions", {"messages": [{"role": "user", "content": 1}]}, "messages", "messages.0.content is a number"),
     ("chat/completions", {"messages": [{"role": "user", "content": [1]}]}, "messages", "messages.0.content.0 is a"),
-    ("chat/completions", {"messages": [{"role": "user", "content": "a"}] * 512}, "messages", "511"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}] * 512}, "messages", "length is 512"),
     ("chat/completions", {"messages": [{"role": "alien", "content": "a"}]}, "messages", "messages.0.role is 'alien'"),
     ("completions", {"prompt": [1, True]}, "prompt", "prompt.1 is a boolean"),
     ("completions", {"prompt": [1, "a"]}, "prompt", "prompt.1 is a string"),
@@ -235,6 +250,33 @@ async def test_http_refuses_by_name(start: StartRouter) -> None:
                 assert part in error["message"], (body, error)
                 assert error["type"] == "invalid_request_error"
         await nothing_happened(router)
+
+
+async def test_nothing_is_counted_of_what_would_be_refused(start: StartRouter) -> None:
+    """But for what is too long: how long it is, whoever counts wants to know."""
+    async with start(FakePod("c0")) as router:
+        for path, body, field, part in HTTP_ONLY:
+            if path != "chat/completions" or "messages" not in body or "length is" in part or "is 500" in part:
+                continue
+            answer = await router.http.post("/tokenize", content=json.dumps(body))
+            assert answer.status_code == 400, (body, answer.text)
+            error = answer.json()["error"]
+            assert error["param"] == field, (body, error)
+            assert part in error["message"], (body, error)
+
+
+async def test_what_asks_for_nothing_is_taken(start: StartRouter) -> None:
+    nothing: list[dict[str, Any]] = [
+        {"max_completion_tokens": None, "parallel_tool_calls": None, "messages": None},
+        {"parallel_tool_calls": True, "service_tier": "auto", "prompt_cache_retention": "in_memory"},
+        {"service_tier": "default", "prompt_cache_retention": "in-memory"},
+        {"user": "a", "session_id": "b", "safety_identifier": "c", "prompt_cache_key": "d", "store": True},
+    ]
+    async with start(FakePod("c0")) as router:
+        for fields in nothing:
+            for path in ("/v1/completions", "/tokenize"):
+                answer = await router.http.post(path, json={"prompt": "hello", **fields})
+                assert answer.status_code == 200, answer.text
 
 
 async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
@@ -330,7 +372,9 @@ async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
             code, reason, named, text = await refusal(router, message(fields))
             want = grpc.StatusCode.NOT_FOUND if field == "model" else grpc.StatusCode.INVALID_ARGUMENT
             assert (code, named) == (want, field), (fields, text)
-            assert reason == ("model_not_found" if field == "model" else "invalid_request")
+            is_long = "maximum context length" in text
+            wanted = "context_length_exceeded" if is_long else "invalid_request"
+            assert reason == ("model_not_found" if field == "model" else wanted)
             assert part in text
         code, _, named, _ = await refusal(router, pb.GenerateRequest())
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "prompt")

@@ -220,6 +220,20 @@ async def test_request_ids_go_in_and_out(start: StartRouter) -> None:
             assert len(refused.headers["x-request-id"]) == 32
 
 
+async def test_every_path_answers_with_the_request_s_id(start: StartRouter) -> None:
+    paths = ["/health", "/ready", "/live", "/ping", "/version", "/load", "/metrics", "/openapi.json", "/v1/models"]
+    paths += ["/v1/models/fake", "/v1/models/none", "/nowhere", "/ui", "/ui/", "/tokenize", "/v1/completions"]
+    async with start(FakePod("c0")) as router:
+        for path in paths:
+            for sent in ("mine-1", "mine-2"):
+                answer = await router.http.get(path, headers={"x-request-id": sent})
+                assert answer.headers.get_list("x-request-id") == [sent], path
+            assert len((await router.http.get(path)).headers["x-request-id"]) == 32, path
+        told = await router.http.post("/tokenize", json={"prompt": "a"}, headers={"x-request-id": "mine-1"})
+        assert told.headers.get_list("x-request-id") == ["mine-1"]
+        assert (await router.http.get("/v1/models")).json()["data"][0]["permission"] == []
+
+
 async def test_health_follows_pods_and_drain(start: StartRouter) -> None:
     pod = FakePod("c0")
     pod.hold_at = 2
@@ -283,6 +297,15 @@ async def test_unknown_fields_are_ignored_and_counted(start: StartRouter) -> Non
         answer = await router.complete(nobody_knows=1, user="me", metadata={}, n=1, penalties=None, logprobs=None)
         assert answer.status_code == 200
         assert await router.metric("pagewire_router_unknown_fields_total") == 2
+        messages = [{"role": "user", "content": "a"}]
+        for path, body, count in (
+            ("/tokenize", {"prompt": "a", "nobody_knows": 1, "user": "me"}, 3),
+            ("/tokenize", {"messages": messages, "prompt": None, "temperature": 1.0, "return_token_strs": True}, 4),
+            ("/detokenize", {"tokens": [5], "one": 1, "two": 2, "store": True}, 6),
+        ):
+            answer = await router.http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            assert await router.metric("pagewire_router_unknown_fields_total") == count
 
 
 async def test_wrong_paths_and_methods_have_the_error_shape(start: StartRouter) -> None:

@@ -124,6 +124,7 @@ async def test_tokens_and_text_by_http(start: StartRouter) -> None:
         assert back == {"prompt": text}
         for path, body, field in (
             ("tokenize", {}, "prompt"),
+            ("tokenize", {"prompt": ["a"]}, "prompt"),
             ("tokenize", {"prompt": 5}, "prompt"),
             ("tokenize", {"prompt": "a", "model": "b"}, "model"),
             ("detokenize", {}, "tokens"),
@@ -285,3 +286,28 @@ async def test_the_sdk_is_refused_by_name_what_makes_no_prompt(start: StartRoute
         with pytest.raises(TypeError, match="temperature"):
             await client.tokenize("a", temperature=0)  # type: ignore[call-arg]
         assert pod.submits == []
+
+
+COUNTED = "{% for m in messages %}{{ m.content }}{% endfor %}{% for d in documents or [] %}{{ d.text }}{% endfor %}"
+COUNTED += "{{ reasoning_effort }}{% if add_generation_prompt %}>{% endif %}"
+
+
+async def test_tokenize_counts_what_an_answer_counts(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(tmp_path, chat_template=COUNTED)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hello you"}]}
+    cases: list[dict[str, Any]] = [
+        chat,
+        {**chat, "documents": [{"text": "a document"}], "reasoning_effort": "low"},
+        {**chat, "truncate_prompt_tokens": 2, "truncation_side": "right"},
+        {"messages": [{"role": "user", "content": "é" * 900}], "truncate_prompt_tokens": -1, "max_tokens": 40},
+        {"prompt": "hello you", "truncate_prompt_tokens": 3},
+        {"prompt": "hello you", "add_special_tokens": False, "temperature": 0.5},
+    ]
+    async with running_router(valkey.connection_url, folder, FakePod("c0")) as router:
+        for body in cases:
+            path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+            answer = (await router.http.post(path, json={"max_tokens": 2, **body, "return_token_ids": True})).json()
+            counted = (await router.http.post("/tokenize", json=body)).json()
+            where = answer if "messages" in body else answer["choices"][0]
+            assert counted["tokens"] == where["prompt_token_ids"], body
+            assert counted["count"] == answer["usage"]["prompt_tokens"]

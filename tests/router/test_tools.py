@@ -95,6 +95,34 @@ async def test_calls_of_several_answers_that_are_cut_off(valkey: ValkeyServer, t
                 assert call["function"]["name"] == "now"
 
 
+CUT: dict[str, tuple[str, str, str]] = {  # what is said, where it stops within a call, and behind the call
+    "hermes": ('<tool_call>{"name": "now", "arguments": {"a": "the city"}}</tool_call>', "city", "</tool_call>"),
+    "mistral": ('[TOOL_CALLS] [{"name": "now", "arguments": {"a": "the city"}}]', "city", "}]"),
+    "llama3_json": ('{"name": "now", "parameters": {"a": "the city"}} !', "city", "!"),
+    "qwen3_coder": (
+        "<tool_call><function=now><parameter=a>the city</parameter></function></tool_call>", "city", "</tool_call>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format_name", CUT)
+async def test_an_answer_that_a_stop_string_cuts_within_a_call_waits_for_nothing(
+    valkey: ValkeyServer, tmp_path: Path, format_name: str
+) -> None:
+    text, within, behind = CUT[format_name]
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+        for stream in (False, True):
+            choice = await chat(router, text, stream=stream, stop=[within])
+            (call,) = choice["message"]["tool_calls"]
+            assert (choice["finish_reason"], call["function"]["name"]) == ("stop", "now")
+            with pytest.raises(ValueError, match="Unterminated"):
+                json.loads(call["function"]["arguments"])
+            choice = await chat(router, text, stream=stream, stop=[behind])
+            (call,) = choice["message"]["tool_calls"]
+            assert choice["finish_reason"] == "tool_calls"
+            assert json.loads(call["function"]["arguments"]) == {"a": "the city"}
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
     pod = FakePod("c0")

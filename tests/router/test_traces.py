@@ -41,6 +41,7 @@ async def test_each_attempt_is_a_span_and_its_pod_is_told_which(start: StartRout
     first.refusal = Overloaded("full")
     async with start(first, second, policy="least_loaded", otlp_endpoint=receiver.endpoint) as router:
         router.http.headers["traceparent"] = CALLER
+        router.http.headers["x-correlation-id"] = "session-7"
         assert (await router.complete("hello", max_tokens=4, temperature=0.5)).status_code == 200
         spans = await came(receiver, 1)
         assert await router.metric("pagewire_router_trace_spans_exported_total") == len(spans)
@@ -48,6 +49,7 @@ async def test_each_attempt_is_a_span_and_its_pod_is_told_which(start: StartRout
     (server,) = [span for span in spans if span.parent_id == SPAN_ID]
     assert not server.is_error
     assert server.attributes["gen_ai.request.temperature"] == 0.5
+    assert server.attributes["pagewire.correlation_id"] == "session-7"
     assert server.attributes["gen_ai.usage.output_tokens"] == 4
     parts = [span for span in spans if span.parent_id == server.span_id]
     attempts = sorted((span for span in parts if span.name == "attempt"), key=lambda span: span.start_s)
@@ -69,7 +71,7 @@ async def test_what_is_refused_is_shown_and_says_why(start: StartRouter, receive
         seen = await came(receiver, 3)  # of a model that nobody serves there is no request
         assert await router.metric("pagewire_router_trace_spans_dropped_total") == 0
     failed = [span for span in seen if span.is_error]
-    assert [span.attributes["error.type"] for span in failed] == ["invalid_request"] * 2
+    assert [span.attributes["error.type"] for span in failed] == ["context_length_exceeded", "invalid_request"]
     assert {span.name for span in failed} == {"text_completion"}
     assert max(len(str(value)) for span in seen for value in span.attributes.values()) <= 256
 

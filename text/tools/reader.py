@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagewire.text.tools.formats import ToolFormat
 from pagewire.text.tools.readings import Calls, Schema
-from pagewire.text.tools.scanner import Scanner
+from pagewire.text.tools.scanner import Depth, Scanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,12 @@ class ToolReader:
         """True once there was a call."""
         return self._calls.count > 0
 
+    @property
+    def is_within_call(self) -> bool:
+        """True while the arguments of the last call, unless that is dropped, are not whole."""
+        is_dropped = self._most is not None and self._calls.count > self._most
+        return self.has_calls and not is_dropped and not self._calls.depth.is_done
+
     def push(self, piece: str) -> Said:
         """Take the next piece of text and return what is certain now."""
         self._scanner.feed(piece)
@@ -74,6 +80,7 @@ class _Calls(Calls):
     def __init__(self, tools: Mapping[str, Schema]) -> None:
         self.tools = tools
         self.count = 0
+        self.depth = Depth()  # in the arguments of the last call
         self._words = ""
         self._parts: dict[int, CallPart] = {}
 
@@ -83,10 +90,12 @@ class _Calls(Calls):
     def begin(self, name: str) -> None:
         self._parts[self.count] = CallPart(index=self.count, name=name)
         self.count += 1
+        self.depth = Depth()
 
     def go_on(self, arguments: str) -> None:
         if not arguments:
             return
+        self.depth.advance(arguments, 0)
         index = self.count - 1
         part = self._parts.get(index, CallPart(index=index))
         self._parts[index] = CallPart(index=index, name=part.name, arguments=part.arguments + arguments)
