@@ -109,13 +109,13 @@ class Grammar:
 class SamplingParams:
     """How tokens are chosen and when to stop; the sampler's order of these is in `docs/sampling.md`.
 
-    `seed` makes a token a pure function of (logits, seed, sequence index, position); the router draws one when the
-    user gives none. `temperature` 0 is greedy, and so is all below `MIN_TEMPERATURE`, which becomes 0. `top_k` 0 is off, and so are 1 of `top_p`, `typical_p` and
-    `repetition_penalty`, 0 of `min_p` and the other two penalties, empty `allowed_token_ids`. Repetition counts prompt
-    and output, presence and frequency the output alone. `bad_words` are never completed. Nothing ends the sequence
-    before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
-    `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by whoever makes text of tokens; pods see
-    tokens only. `n` sequences answer the prompt, each drawn with its own index.
+    `seed` makes a token a pure function of (logits, seed, sequence index, position); the router draws one when the user
+    gives none. `temperature` 0 is greedy, and so is all below `MIN_TEMPERATURE`, which becomes 0. `top_k` 0 is off, and
+    so are 1 of `top_p`, `typical_p` and `repetition_penalty`, 0 of `min_p` and the other two penalties, empty
+    `allowed_token_ids`. Repetition counts prompt and output, presence and frequency the output alone. `bad_words` are
+    never completed. Nothing ends the sequence before `min_tokens`. `logprobs` n reports each token's log probability
+    and the n likeliest tokens', `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by whoever
+    makes text of tokens; pods see tokens only. `n` sequences answer the prompt, each drawn with its own index.
 
     With `use_beam_search` nothing is drawn: the `n` best of the hypotheses that `beam_width` beams find (0: `n` beams)
     answer it, the best first, by log probability over length**`length_penalty`.

@@ -82,10 +82,12 @@ def test_greedy() -> None:
         ("n", "3"), ("n", 2.5), ("n", True), ("temperature", "hot"), ("max_tokens", 2.5), ("ignore_eos", 1),
         ("logprobs", 1.0), ("grammar", "[0-9]+"), ("bad_words", ["x"]), ("stop", [5]), ("stop_token_ids", ["a"]),
         ("logit_bias", [5]), ("allowed_token_ids", 1.5), ("logit_bias", {"42": 1.0}), ("logit_bias", {42: "1"}),
-        ("bad_words", "x"), ("bad_words", [5]), ("bad_words", [["a"]]), ("bad_words", [TokenSequence(tokens=7)]),
+        ("bad_words", "x"), ("bad_words", [5]), ("bad_words", [["a"]]),
+        ("bad_words", [TokenSequence(tokens=7)]),  # type: ignore[arg-type]
         ("bad_words", [[True]]), ("stop", ["a\ud800"]),
-        ("grammar", Grammar(kind="foo", text="a")), ("grammar", Grammar(kind=["regex"], text="a")),
-        ("grammar", Grammar(kind=GrammarKind.JSON_SCHEMA, text={"type": "object"})),
+        ("grammar", Grammar(kind="foo", text="a")),  # type: ignore[arg-type]
+        ("grammar", Grammar(kind=["regex"], text="a")),  # type: ignore[arg-type]
+        ("grammar", Grammar(kind=GrammarKind.JSON_SCHEMA, text={"type": "object"})),  # type: ignore[arg-type]
         ("grammar", Grammar(kind=GrammarKind.REGEX, text="a\ud800b")),
     ],
 )  # fmt: skip
