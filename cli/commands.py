@@ -297,11 +297,12 @@ def kv_size(
     """Say how many sequences a memory holds the KV of; exit code 1 when those asked for do not fit."""
     from pagewire.cli import kv_size as sizes
 
+    folder = models.resolve(model)
     sizing = sizes.sizing(
-        models.resolve(model), memory_bytes=parse_bytes(memory), block_size=block_size, dtype=kv_dtype,
+        folder, memory_bytes=parse_bytes(memory), block_size=block_size, dtype=kv_dtype,
         tensor_parallel=tensor_parallel,
     )  # fmt: skip
-    told = sizes.figures(sizing, concurrency=concurrency, context=context)
+    told = sizes.figures(sizing, sizes.service(folder), concurrency=concurrency, context=context)
     typer.echo(json.dumps(told) if as_json else "\n".join(sizes.table(told, tensor_parallel)))
     sys.exit(0 if told["fits"] else 1)
 
