@@ -21,6 +21,7 @@ from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import with_collector
 from pagewire.cli.keys import keys_create
 from pagewire.cli.progress import bar
+from pagewire.core import local_models
 from pagewire.core.config import ConfigError
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
@@ -51,7 +52,7 @@ DEFAULT_ROUTER = "http://127.0.0.1:8000"
 # Little of what a request makes is a cycle: looked for after every 700 objects, it costs a burst a tenth of its time.
 GARBAGE = (20_000, 20, 20)
 OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig, SweepConfig) | {
-    models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
+    local_models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
 }  # fmt: skip
 
 
@@ -296,11 +297,12 @@ def kv_size(
     """Say how many sequences a memory holds the KV of; exit code 1 when those asked for do not fit."""
     from pagewire.cli import kv_size as sizes
 
+    folder = models.resolve(model)
     sizing = sizes.sizing(
-        models.resolve(model), memory_bytes=parse_bytes(memory), block_size=block_size, dtype=kv_dtype,
+        folder, memory_bytes=parse_bytes(memory), block_size=block_size, dtype=kv_dtype,
         tensor_parallel=tensor_parallel,
     )  # fmt: skip
-    told = sizes.figures(sizing, concurrency=concurrency, context=context)
+    told = sizes.figures(sizing, sizes.service(folder), concurrency=concurrency, context=context)
     typer.echo(json.dumps(told) if as_json else "\n".join(sizes.table(told, tensor_parallel)))
     sys.exit(0 if told["fits"] else 1)
 
@@ -319,7 +321,7 @@ def model_path(name: Annotated[str, typer.Argument(help="name or folder")] = mod
 
 def model_list(as_json: Json = False) -> None:
     """List the models on this machine and those that can be got."""
-    here = {path.name: str(path) for path in models.installed()}
+    here = {path.name: str(path) for path in local_models.installed()}
     rows = [{"name": name, "path": here.get(name)} for name in sorted({*here, *models.KNOWN})]
     if as_json:
         typer.echo(json.dumps(rows))

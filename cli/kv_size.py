@@ -1,10 +1,13 @@
 """`pagewire kv-size`: what a memory holds of a model's KV, from its config.json alone; no weights and no torch.
 
-Except for the dtype `auto`, which is the engine's to choose.
+Except for the dtype `auto`, which is the engine's to choose. Where an engine is installed it says too whether it would
+take the model, and to how many positions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,40 @@ from pagewire.core.document_files import read_object
 from pagewire.core.kv_layout import SCALE_BYTES
 from pagewire.core.kv_sizing import KVSizing, layout_of, shard
 from pagewire.core.units import format_bytes
+
+# Scalings of rotary embeddings that leave a model its own number of positions.
+_UNSTRETCHED = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Whether and how far an engine serves a model: `refusal` is why it does not, or None.
+
+    `max_positions` is the longest sequence, None where that is not known.
+    """
+
+    max_positions: int | None
+    refusal: str | None = None
+
+
+def service(folder: Path) -> Service:
+    """Return what an engine here says of a model's config; without one it is what the config says for itself."""
+    try:
+        from pagewire.engine.model.families import architecture_of
+        from pagewire.engine.model_folder import ModelFolder
+    except ImportError:
+        return Service(max_positions=_own_positions(read_object(folder / "config.json")))
+    try:
+        return Service(max_positions=architecture_of(ModelFolder.open(folder)).max_positions)
+    except ValueError as error:
+        return Service(max_positions=None, refusal=str(error))
+
+
+def _own_positions(config: Mapping[str, Any]) -> int | None:
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = (scaling.get("rope_type") or scaling.get("type") or "default") if isinstance(scaling, dict) else None
+    own = config.get("max_position_embeddings")
+    return own if kind in _UNSTRETCHED and type(own) is int else None
 
 
 def sizing(folder: Path, *, memory_bytes: int, block_size: int, dtype: str, tensor_parallel: int) -> KVSizing:
@@ -34,7 +71,7 @@ def _computed_in() -> str:
     return resolve_dtype("auto")
 
 
-def figures(sizing: KVSizing, *, concurrency: int, context: int) -> dict[str, Any]:
+def figures(sizing: KVSizing, service: Service, *, concurrency: int, context: int) -> dict[str, Any]:
     """Return everything that there is to say, by name; all of it per rank, sizes in bytes."""
     layout, headroom = sizing.layout, sizing.headroom_blocks(context, concurrency)
     return {
@@ -50,6 +87,8 @@ def figures(sizing: KVSizing, *, concurrency: int, context: int) -> dict[str, An
         "blocks": sizing.num_blocks,
         "tokens": sizing.num_tokens,
         "context": context,
+        "max_positions": service.max_positions,
+        "refusal": service.refusal,
         "sequence_blocks": sizing.sequence_blocks(context),
         "sequence_bytes": sizing.sequence_blocks(context) * layout.block_bytes,
         "sequences": sizing.num_sequences(context),
@@ -80,6 +119,12 @@ def table(told: dict[str, Any], tensor_parallel: int) -> list[str]:
         ("such sequences", f"{told['sequences']} fit"),
         (f"{told['concurrency']} of them", f"fit, {spare}free" if told["fits"] else f"do not fit, {spare}missing"),
     ]
+    if told["refusal"] is not None:
+        rows.append(("the model", f"an engine refuses it: {told['refusal']}"))
+    elif told["max_positions"] is not None:
+        is_over = told["context"] > told["max_positions"]
+        beyond = f": {told['context']} tokens are more than an engine serves" if is_over else ""
+        rows.append(("the model", f"{told['max_positions']} positions{beyond}"))
     if tensor_parallel > 1:
         rows.append(("ranks", f"{tensor_parallel}; memory, blocks and bytes are those of each"))
     return [f"{name:<16} {value}" for name, value in rows]

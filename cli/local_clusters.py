@@ -19,9 +19,9 @@ import httpx
 from pagewire.cli.child import Child
 from pagewire.cli.cluster import flags_of
 from pagewire.cli.cluster_config import ClusterConfig
-from pagewire.cli.models import MODELS_DIR_VARIABLE
 from pagewire.core.config import ENVIRONMENT_PREFIX, ConfigError, load
 from pagewire.core.errors import Unavailable
+from pagewire.core.local_models import MODELS_DIR_VARIABLE
 from pagewire.serving.scrape import counters, risen
 from pagewire.slo.configuration import PODS, Configuration
 from pagewire.slo.run import Run, RunPlan, Server, run

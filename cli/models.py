@@ -1,4 +1,4 @@
-"""Models on this machine: where they lie, how the known ones get here, and whether they are still what they were.
+"""Models on this machine: what a name stands for, how the known ones get here, and whether they are what they were.
 
 A model is an ordinary Hugging Face folder. `get` is atomic: a folder is there whole, with a manifest of its files'
 checksums, or not at all. Knows nothing of what is inside the files.
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewire.cli.progress import Report
+from pagewire.core import local_models
 from pagewire.core.document_files import read_object
 from pagewire.core.errors import PagewireError, Unavailable, UnknownModel
+from pagewire.core.local_models import installed, models_dir
 
-MODELS_DIR_VARIABLE = "PAGEWIRE_MODELS_DIR"
 MANIFEST = "pagewire-manifest.json"
 READ_BYTES = 1 << 20
 
@@ -52,33 +52,14 @@ KNOWN = {
 DEFAULT_MODEL = "smollm2"
 
 
-def models_dir() -> Path:
-    """Return where local models lie: PAGEWIRE_MODELS_DIR, or pagewire/models in the user's cache directory."""
-    if chosen := os.environ.get(MODELS_DIR_VARIABLE):
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "pagewire" / "models"
-
-
 def resolve(model: str) -> Path:
     """Return the folder of a local model's name or of a path. Raises UnknownModel where there is none."""
-    for folder in (models_dir() / model, Path(model).expanduser()):
-        if (folder / "config.json").is_file():
-            return folder.resolve()
+    if (folder := local_models.find(model)) is not None:
+        return folder
     if model in KNOWN:
         raise UnknownModel(f"model {model!r} is not on this machine; get it with: pagewire model get {model}")
     known = ", ".join(sorted({*KNOWN, *(path.name for path in installed())}))
     raise UnknownModel(f"{model!r} is neither a folder with a config.json nor one of the models {known}")
-
-
-def installed() -> list[Path]:
-    """Return the folders of the local models, by name."""
-    folder = models_dir()
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path for path in folder.iterdir() if not path.name.startswith(".") and (path / "config.json").is_file()
-    )
 
 
 def get(name: str, report: Report) -> Path:

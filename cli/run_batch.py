@@ -105,7 +105,7 @@ class Batch:
                 call = line.call()
                 # Not the runner's `run`, in which CPython makes a CancelledError of a Ctrl-C that comes as it begins.
                 request = loop.run_until_complete(self._intake.accept(call.ask, self._intake.check(call.ask)))
-                self._engine.check(request.sampling)
+                self._engine.check(request.sampling, request.priority)
             except PagewireError as error:
                 self._write(batch_line.failed(line, error))
                 continue

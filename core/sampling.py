@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
+from typing import Any
 
 from pagewire.core.errors import InvalidRequest
+from pagewire.core.unicode_text import require_unicode
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
@@ -25,6 +27,10 @@ MAX_BAD_WORD_TOKENS = 64
 MAX_GRAMMAR_CHARS = 1 << 16
 MAX_N = 128
 MAX_LENGTH_PENALTY = 10.0
+# A temperature below this is a caller's 0: libraries that cannot say 0 say 1e-8 or so. vLLM draws the same line.
+MIN_TEMPERATURE = 1e-5
+# Beyond what anybody uses, and far within what keeps a penalised logit finite in fp32.
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
 _MAX_INT = 2**31 - 1
 
 # What draws tokens, or has no meaning for several beams at once, and what of it asks for nothing.
@@ -102,13 +108,13 @@ class Grammar:
 class SamplingParams:
     """How tokens are chosen and when to stop; the sampler's order of these is in `docs/sampling.md`.
 
-    `seed` makes a token a pure function of (logits, seed, sequence index, position); the router draws one when the
-    user gives none. `temperature` 0 is greedy. `top_k` 0 is off, and so are 1 of `top_p`, `typical_p` and
-    `repetition_penalty`, 0 of `min_p` and the other two penalties, empty `allowed_token_ids`. Repetition counts prompt
-    and output, presence and frequency the output alone. `bad_words` are never completed. Nothing ends the sequence
-    before `min_tokens`. `logprobs` n reports each token's log probability and the n likeliest tokens',
-    `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by whoever makes text of tokens; pods see
-    tokens only. `n` sequences answer the prompt, each drawn with its own index.
+    `seed` makes a token a pure function of (logits, seed, sequence index, position); the router draws one when the user
+    gives none. `temperature` 0 is greedy, and so is all below `MIN_TEMPERATURE`, which becomes 0. `top_k` 0 is off, and
+    so are 1 of `top_p`, `typical_p` and `repetition_penalty`, 0 of `min_p` and the other two penalties, empty
+    `allowed_token_ids`. Repetition counts prompt and output, presence and frequency the output alone. `bad_words` are
+    never completed. Nothing ends the sequence before `min_tokens`. `logprobs` n reports each token's log probability
+    and the n likeliest tokens', `prompt_logprobs` the prompt's; None is off. `stop` strings are matched by whoever
+    makes text of tokens; pods see tokens only. `n` sequences answer the prompt, each drawn with its own index.
 
     With `use_beam_search` nothing is drawn: the `n` best of the hypotheses that `beam_width` beams find (0: `n` beams)
     answer it, the best first, by log probability over length**`length_penalty`.
@@ -141,14 +147,17 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        """Take what users write for what is kept: a single `stop` string, lists, a mapping of `logit_bias`, and
-        transformers' True, False and "never" for `early_stopping`. Raises InvalidRequest for what is none of these.
+        """Take what users write for what is kept: a single `stop` string, lists, also of token ids for `bad_words`, a
+        mapping of `logit_bias`, and transformers' True, False and "never" for `early_stopping`. Raises InvalidRequest
+        for what is none of these. A temperature that is next to 0 becomes 0.
         """
         for name in _SEQUENCES:
             if (given := getattr(self, name)) != ():
                 object.__setattr__(self, name, _sequence(name, given))
         if not isinstance(self.early_stopping, EarlyStopping):
             object.__setattr__(self, "early_stopping", _early_stopping(self.early_stopping))
+        if isinstance(self.temperature, float) and 0.0 < self.temperature < MIN_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
 
     @property
     def num_beams(self) -> int:
@@ -199,7 +208,7 @@ class SamplingParams:
         _bound("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         _above_zero("top_p", self.top_p, 1.0)
         _above_zero("typical_p", self.typical_p, 1.0)
-        _above_zero("repetition_penalty", self.repetition_penalty, 100.0)
+        _bound("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None:
                 _bound(name, count, 0, MAX_LOGPROBS)
@@ -223,6 +232,9 @@ class SamplingParams:
 
     def _validate_token_lists(self, largest_id: int) -> None:
         _count("logit_bias", len(self.logit_bias), MAX_LOGIT_BIAS)
+        for entry in self.logit_bias:
+            _kind("logit_bias", entry.token, (int,))
+            _kind("logit_bias", entry.bias, (int, float))
         _token_ids("logit_bias", [entry.token for entry in self.logit_bias], largest_id)
         for entry in self.logit_bias:
             _bound("logit_bias", entry.bias, -MAX_BIAS, MAX_BIAS)
@@ -249,6 +261,7 @@ class SamplingParams:
                 raise InvalidRequest(
                     f"a stop string has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(text)}", field="stop"
                 )
+            require_unicode(text, "a stop string", "stop")
         _count("stop_token_ids", len(self.stop_token_ids), MAX_STOP_TOKEN_IDS)
         _token_ids("stop_token_ids", self.stop_token_ids, _MAX_INT)  # one that no model has never comes
 
@@ -256,6 +269,14 @@ class SamplingParams:
         grammar = self.grammar
         if grammar is None:
             return
+        if grammar.kind not in tuple(GrammarKind):
+            kinds = ", ".join(GrammarKind)
+            said = f"{grammar.field}: the kind of a grammar is one of {kinds}, not {grammar.kind!r:.100}"
+            raise InvalidRequest(said, field=grammar.field)
+        if not isinstance(grammar.text, str):
+            said = f"{grammar.field}: a grammar is a text (a schema too: JSON), not {grammar.text!r:.100}"
+            raise InvalidRequest(said, field=grammar.field)
+        require_unicode(grammar.text, grammar.field, grammar.field)
         if not 1 <= len(grammar.text) <= MAX_GRAMMAR_CHARS:
             raise InvalidRequest(
                 f"{grammar.field} has 1 to {MAX_GRAMMAR_CHARS} characters, got {len(grammar.text)}", field=grammar.field
@@ -296,9 +317,22 @@ def _sequence(field: str, value: object) -> tuple[object, ...]:
     if field == "logit_bias" and isinstance(value, Mapping):
         return tuple(TokenBias(token=token, bias=bias) for token, bias in value.items())
     members = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if field == "bad_words":
+        members = tuple([_word(member) for member in members])
     for member in members:
         _kind(field, member, (_SEQUENCES[field],))
     return members
+
+
+def _word(value: object) -> TokenSequence:
+    """Return a bad word that is given as one, or as token ids."""
+    tokens: Any = value.tokens if isinstance(value, TokenSequence) else value
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        of_text = "; LLM.bad_words makes tokens of a text" if isinstance(tokens, str) else ""
+        raise InvalidRequest(f"a bad word is a list of token ids, not {value!r:.100}{of_text}", field="bad_words")
+    for token in (word := tuple(tokens)):
+        _kind("bad_words", token, (int,))
+    return value if isinstance(value, TokenSequence) and type(tokens) is tuple else TokenSequence(tokens=word)
 
 
 def _early_stopping(value: object) -> EarlyStopping:

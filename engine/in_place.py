@@ -15,11 +15,12 @@ from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, SequenceEnd, Stop
 from pagewire.core.errors import EngineFailed, InvalidRequest, PagewireError
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.core.sequence_spec import SequenceSpec, branches
+from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.interrupts import uninterrupted
+from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.engine.threads import set_threads
 from pagewire.text.text_stream import PLAIN, TextRules, TextStream
 from pagewire.text.tokenizer import Tokenizer
@@ -173,9 +174,10 @@ class _Answer:
 class InPlaceEngine:
     """A loaded engine with its tokenizer. Build it with `load`."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, policy: PolicyName) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
+        self._policy = policy
         self._running: dict[str, _Answer] = {}  # by request id
         self._started = 0
         self._places = (1 + QUEUED_PER_PLACE) * engine.scheduler.limits.max_num_seqs
@@ -187,14 +189,23 @@ class InPlaceEngine:
         Raises ValueError for a model that is not supported, or a pool too small for it.
         """
         set_threads(config.threads, config.tensor_parallel)
-        return cls(assemble(config, MonotonicClock()), tokenizer)
+        return cls(assemble(config, MonotonicClock()), tokenizer, PolicyName(config.scheduling))
 
     def close(self) -> None:
         """End the other ranks, where there are any."""
         self.engine.close()
 
-    def check(self, sampling: SamplingParams) -> None:
-        """Raise InvalidRequest where no sequence can be sampled so; a grammar is compiled, and remembered."""
+    def check(self, sampling: SamplingParams, priority: int = 0) -> None:
+        """Raise InvalidRequest where no sequence can be sampled so, or nothing here would heed its priority.
+
+        A grammar is compiled, and remembered.
+        """
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            said = f"priority is a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {priority!r:.100}"
+            raise InvalidRequest(said, field="priority")
+        if priority and self._policy is not PolicyName.PRIORITY:
+            said = f"priority means nothing where scheduling is {self._policy}: load the engine with priority"
+            raise InvalidRequest(said, field="priority")
         sampling.validate(self.engine.ready.vocab_size)
         most = self.engine.scheduler.limits.max_num_seqs
         field, asked = ("beam_width", sampling.num_beams) if sampling.beam_width else ("n", sampling.n)

@@ -6,17 +6,20 @@ model, dtype and seed. Invariant: what is wrong with a prompt is said before any
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
 
+from pagewire.core import local_models
 from pagewire.core.errors import InvalidRequest, PagewireError
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
-from pagewire.core.sampling import SamplingParams
+from pagewire.core.sampling import SamplingParams, TokenSequence
+from pagewire.core.unicode_text import require_unicode
+from pagewire.core.units import parse_bytes
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job
 from pagewire.text.tokenizer import Tokenizer
@@ -28,16 +31,19 @@ Message = Mapping[str, Any]
 class LLM:
     """A model in this process; a context manager. For one thread.
 
-    `model` is a Hugging Face folder; `settings` are those of `EngineConfig`, such as `dtype`, `kv_memory_bytes` and
-    `max_model_len`. `threads` 0 takes torch's number, and no more than the cores that are usable. Raises ValueError or
-    OSError where the model cannot be loaded.
+    `model` is a Hugging Face folder, or the name of a local model; `settings` are those of `EngineConfig`, such as
+    `dtype`, `kv_memory_bytes` (a number, or a text like "1.5GiB") and `max_model_len`. `threads` 0 takes torch's
+    number, and no more than the cores that are usable. Raises ValueError or OSError where the model cannot be loaded.
     """
 
     def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
-        if not Path(model).is_dir():
-            raise FileNotFoundError(f"{model} is no folder of a model")
-        config = EngineConfig(model=str(model), role=Role.COLOCATED, threads=threads, **settings)
-        self._tokenizer = Tokenizer(Path(model))
+        folder = local_models.find(str(model))
+        if folder is None:
+            local = ", ".join(path.name for path in local_models.installed()) or "there are none"
+            raise FileNotFoundError(f"{model} is neither a folder with a config.json nor a local model ({local})")
+        sizes = {name: _bytes(name, value) for name, value in settings.items() if name.endswith("_bytes")}
+        config = EngineConfig(model=str(folder), role=Role.COLOCATED, threads=threads, **{**settings, **sizes})
+        self._tokenizer = Tokenizer(folder)
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
 
     def generate(
@@ -56,6 +62,8 @@ class LLM:
         that one runs, where the engine was loaded with `scheduling="priority"`. Raises InvalidRequest, naming the
         prompt, before anything runs; the first error of a sequence that fails ends the others.
         """
+        if not isinstance(prompts, Iterable):
+            raise InvalidRequest(f"prompts is a text or a list of prompts, not {prompts!r:.100}", field="prompts")
         asked = [prompts] if isinstance(prompts, str) else list(prompts)
         tokens = [self._tokens(number, prompt) for number, prompt in enumerate(asked)]
         return self._run(tokens, sampling, progress, cache_salt, priority)
@@ -79,10 +87,25 @@ class LLM:
         for number, messages in enumerate(asked):
             if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
                 raise InvalidRequest(f"conversations[{number}] is no list of messages", field="conversations")
-        encode, render = self._tokenizer.encode_now, self._tokenizer.render_chat
+        texts = [self._tokenizer.render_chat(messages) for messages in asked]
+        for number, text in enumerate(texts):
+            require_unicode(text, f"conversations[{number}]", "conversations")
         # A template writes the special tokens itself.
-        prompts = [tuple(encode(render(messages), add_special_tokens=False)) for messages in asked]
+        prompts = [tuple(self._tokenizer.encode_now(text, add_special_tokens=False)) for text in texts]
         return self._run(prompts, sampling, progress, cache_salt, priority)
+
+    def bad_words(self, texts: Sequence[str]) -> tuple[TokenSequence, ...]:
+        """Return texts as `bad_words` of `SamplingParams`: each at the beginning of a word and within one.
+
+        Raises InvalidRequest for a text that is none.
+        """
+        words = [texts] if isinstance(texts, str) else list(texts)
+        for word in words:
+            if not isinstance(word, str) or not word:
+                raise InvalidRequest(f"a bad word is a text, not {word!r:.100}", field="bad_words")
+            require_unicode(word, "a bad word", "bad_words")
+        found = dict.fromkeys(ids for word in words for ids in self._tokenizer.word_ids(word))
+        return tuple(TokenSequence(tokens=ids) for ids in found)
 
     def load(self) -> Load:
         """Return what the engine holds now and has counted since it was loaded: prompt and output tokens, hits."""
@@ -110,6 +133,7 @@ class LLM:
 
     def _tokens(self, number: int, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
+            require_unicode(prompt, f"prompts[{number}]", "prompts")
             return tuple(self._tokenizer.encode_now(prompt))
         tokens: Any = prompt
         if not isinstance(tokens, Sequence) or any(type(token) is not int for token in tokens):
@@ -128,13 +152,18 @@ class LLM:
         params = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else [*sampling]
         if len(params) != len(prompts):
             raise InvalidRequest(f"{len(params)} sampling parameters for {len(prompts)} prompts", field="sampling")
-        if priority and len(priority) != len(prompts):
-            raise InvalidRequest(f"{len(priority)} priorities for {len(prompts)} prompts", field="priority")
-        for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
-            self._check(number, prompt, one)
+        if not isinstance(cache_salt, str):
+            raise InvalidRequest(f"cache_salt is a text, not {cache_salt!r:.100}", field="cache_salt")
+        require_unicode(cache_salt, "cache_salt", "cache_salt")
+        if not isinstance(priority, Sequence) or (priority and len(priority) != len(prompts)):
+            said = f"priority is a list with a number for each of {len(prompts)} prompts, not {priority!r:.100}"
+            raise InvalidRequest(said, field="priority")
+        ranks = priority or [0] * len(prompts)
+        for number, (prompt, one, rank) in enumerate(zip(prompts, params, ranks, strict=True)):
+            self._check(number, prompt, one, rank)
         jobs = [
             Job(prompt=prompt, sampling=one, cache_salt=cache_salt, priority=rank)
-            for prompt, one, rank in zip(prompts, params, priority or [0] * len(prompts), strict=True)
+            for prompt, one, rank in zip(prompts, params, ranks, strict=True)
         ]
         completions: dict[int, Completion] = {}
         with tqdm(total=len(jobs), unit="prompt", disable=None if progress else True) as bar:
@@ -145,7 +174,7 @@ class LLM:
                 bar.update()
         return [completions[number] for number in range(len(jobs))]
 
-    def _check(self, number: int, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+    def _check(self, number: int, prompt: tuple[int, ...], sampling: SamplingParams, priority: int) -> None:
         ready = self._loaded().engine.ready
         longest = ready.fingerprint.max_model_len - 1
         if not 1 <= len(prompt) <= longest:
@@ -154,4 +183,18 @@ class LLM:
             raise InvalidRequest(
                 f"prompts[{number}] holds a token id that is not between 0 and {ready.vocab_size - 1}", field="prompts"
             )
-        self._loaded().check(sampling)
+        if not isinstance(sampling, SamplingParams):
+            raise InvalidRequest(f"sampling is SamplingParams, not {sampling!r:.100}", field="sampling")
+        self._loaded().check(sampling, priority)
+
+
+def _bytes(name: str, value: object) -> int:
+    """Return the bytes of a setting; raises ValueError naming it."""
+    if type(value) is int:
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f'{name} is a number of bytes or a text such as "1GiB", not {value!r:.100}')
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -88,6 +88,11 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def word_ids(self, word: str) -> list[tuple[int, ...]]:
+        """Return what `word` may be in a text, each as ids: at the beginning of a word, and within one."""
+        texts = (word.lstrip(), " " + word.lstrip()) if word.strip() else (word,)
+        return list(dict.fromkeys(tuple(self.encode_now(text, add_special_tokens=False)) for text in texts))
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a chat, up to the assistant's turn; `options` are those of `ChatTemplate.render`.
 

@@ -15,6 +15,10 @@ import torch
 from pagewire.engine.model.attention_interface import AttentionCall, MaskRule, attending
 
 PROBE_TOKENS = 5
+OWN_ATTENTION = (
+    "its attention is code of its own: transformers has not put it behind its attention interface, where ours takes "
+    "its place; position biases such as ALiBi are not supported either"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +30,12 @@ class LayerAttention:
     window: int
 
 
-def survey(build: Callable[[], Any], max_positions: int) -> tuple[LayerAttention, ...]:
-    """Return the attention of each layer of the module that `build` returns, in the order in which they run."""
+def survey(build: Callable[[], Any], max_positions: int, *, has_interface: bool) -> tuple[LayerAttention, ...]:
+    """Return the attention of each layer of the module that `build` returns, in the order in which they run.
+
+    `has_interface`: transformers says that the module attends through its interface; some that do are not said to.
+    Raises ValueError saying what a module that cannot be surveyed does otherwise.
+    """
     found: list[LayerAttention] = []
     windows: dict[tuple[object, int], int] = {}  # layers share their masks
 
@@ -51,11 +59,22 @@ def survey(build: Callable[[], Any], max_positions: int) -> tuple[LayerAttention
     except ValueError:
         raise
     except Exception as error:  # a module that does not know the interface fails wherever it happens to
-        raise ValueError(
-            f"its attention does not go through transformers' attention interface alone ({type(error).__name__}: "
-            f"{error}); position biases such as ALiBi, and states beside keys and values, are not supported"
-        ) from error
+        raise ValueError(_reason(error) if has_interface else OWN_ATTENTION) from error
+    if not found and not has_interface:
+        raise ValueError(OWN_ATTENTION)
     return tuple(found)
+
+
+def _reason(error: Exception) -> str:
+    """Return in words why a module failed that should have attended through the interface."""
+    if MaskRule.__name__ in str(error):
+        return "it computes with the values of its attention mask; causal masks and sliding windows are supported"
+    if any(said in str(error) for said in ("meta tensor", "register_meta")):
+        return (
+            "it looks at values where shapes alone are surveyed, as routing by lists does, or it keeps states beside "
+            "keys and values (linear attention, convolution); neither is supported"
+        )
+    return f"transformers' own module does not run with this config.json: {error}"
 
 
 def check_layers(layers: tuple[LayerAttention, ...], num_layers: int) -> None:
@@ -92,7 +111,10 @@ def window_of(rule: MaskRule, max_positions: int) -> int:
         try:
             seen = rule.visible(zero, zero, torch.tensor(query, device="cpu"), keys)
         except Exception as error:  # whatever a rule that looks at more than positions may raise
-            raise ValueError(f"its mask is no rule over positions alone ({type(error).__name__}: {error})") from error
+            raise ValueError(
+                "its mask is no rule over positions alone, as that of chunked attention is none; causal masks and "
+                "sliding windows are supported"
+            ) from error
         return torch.broadcast_to(seen, keys.shape)
 
     window = int(visible(last).sum())

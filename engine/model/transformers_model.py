@@ -62,7 +62,9 @@ class TransformersArchitecture:
 
         try:
             max_positions = _max_positions(config)
-            layers = survey(build, max_positions or 1)
+            kind = getattr(transformers, name, None)
+            has_interface = getattr(kind, "_supports_attention_backend", False)
+            layers = survey(build, max_positions or 1, has_interface=has_interface)
             check_layers(layers, getattr(config, "num_hidden_layers", 0))
             if not max_positions:
                 raise ValueError(f"{config.model_type} does not say how many positions it serves")

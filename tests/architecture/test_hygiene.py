@@ -17,6 +17,7 @@ MUTABLE_LITERALS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast
 # that can be told only so.
 READ_ENVIRONMENT = (
     "core/config.py",
+    "core/local_models.py",
     "core/native_library.py",
     "cli/",
     "engine/client.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny_model
 from engine_runs import engine
+from transformers import FalconConfig
 
 from pagewire.core.kv_sizing import layout_of
 
@@ -71,6 +72,43 @@ def test_auto_is_what_an_engine_here_takes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["dtype"], told["blocks"]) == (here.layout.dtype, here.num_blocks)
+
+
+def with_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "kv-size", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_context_beyond_the_model_is_said(tmp_path: Path) -> None:
+    folder = tiny_model.build(tmp_path)
+    positions = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    for run in (kv_size, with_engine):
+        asked = ("--model", str(folder), "--memory", "64MiB", "--context")
+        beyond = run(*asked, str(positions + 1))
+        assert (beyond.returncode, beyond.stderr) == (0, "")
+        assert f"{positions} positions: {positions + 1} tokens are more than an engine serves" in beyond.stdout
+        assert "more than an engine serves" not in run(*asked, str(positions)).stdout
+        told = json.loads(run(*asked, "99", "--json").stdout)
+        assert (told["max_positions"], told["refusal"]) == (positions, None)
+
+
+def test_a_stretched_model_has_the_positions_that_an_engine_says(tmp_path: Path) -> None:
+    folder = tiny_model.build(tmp_path, "yarn_rope")
+    expected = engine(folder, max_model_len=0, kv_memory_bytes=64 << 20).ready.fingerprint.max_model_len
+    asked = ("--model", str(folder), "--memory", "1MiB", "--context", "99", "--json")
+    assert json.loads(with_engine(*asked).stdout)["max_positions"] == expected
+    assert json.loads(kv_size(*asked).stdout)["max_positions"] is None  # without an engine nobody knows
+
+
+def test_a_model_that_an_engine_refuses_is_sized_and_said_to_be_refused(tmp_path: Path) -> None:
+    config = FalconConfig(vocab_size=259, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, alibi=False)
+    config.architectures = ["FalconForCausalLM"]
+    config.save_pretrained(tmp_path)
+    asked = ("--model", str(tmp_path), "--memory", "64MiB", "--context", "99")
+    done = with_engine(*asked)
+    assert done.returncode == 0
+    assert "an engine refuses it: FalconForCausalLM is not supported: its attention is code of its own" in done.stdout
+    assert "code of its own" in json.loads(with_engine(*asked, "--json").stdout)["refusal"]
 
 
 @pytest.mark.parametrize(

