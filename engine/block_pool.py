@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.cache_quota import CacheQuota
@@ -278,6 +279,11 @@ class BlockPool:
     def cached_chain(self) -> tuple[CachedBlock, ...]:
         """Return everything that the cache knows, parents before children."""
         return self.cache.chains()
+
+    def held_beside(self, block_ids: Sequence[int], tables: Iterable[Sequence[int]]) -> list[int]:
+        """Return these blocks up to the first that nobody holds but those whose block tables are given."""
+        claims = Counter(block_id for table in tables for block_id in table)
+        return list(takewhile(lambda block_id: self._blocks[block_id].references > claims[block_id], block_ids))
 
     def num_orphaned(self, tables: Sequence[Sequence[int]]) -> int:
         """Return how many held blocks the block tables of all live sequences do not account for."""

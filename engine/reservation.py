@@ -24,7 +24,8 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     Each sequence of a request that will decode here is promised its own unfilled block and one block more; one that
     hands off reports from `first_block` on.
 
-    Raises InvalidRequest when it can never fit, Overloaded when it cannot now.
+    Raises InvalidRequest when it can never fit, Overloaded when it cannot now. Until it asks again, is added or aborted,
+    it counts among those that lack blocks.
     """
     pool, limits = scheduler.pool, scheduler.limits
     total = _num_blocks(scheduler, spec)
@@ -37,12 +38,12 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
         sequence.state = State.RESERVED
         return 0
     if not scheduler.may_take_blocks(sequence):
-        scheduler.remove(sequence)
+        _refuse(scheduler, sequence)
         raise Overloaded("a sequence that goes first waits for blocks", retry_after_s=RETRY_AFTER_S)
     hits = pool.match(sequence.hit_chain())
     promised = total - len(hits)
     if pool.num_unreferenced(hits) + promised > pool.num_available:
-        scheduler.remove(sequence)
+        _refuse(scheduler, sequence)
         raise Overloaded(
             f"the prompt needs {promised} more blocks; {pool.num_available} are available", retry_after_s=RETRY_AFTER_S
         )
@@ -113,6 +114,11 @@ def join(scheduler: Scheduler, join: Join) -> Sequence | None:
     scheduler.enqueue_joined(sequence)
     scheduler.branch(sequence, join.branches)
     return sequence
+
+
+def _refuse(scheduler: Scheduler, sequence: Sequence) -> None:
+    scheduler.remove(sequence)
+    scheduler.refused.add(sequence.request_id)
 
 
 def _num_blocks(scheduler: Scheduler, spec: SequenceSpec) -> int:

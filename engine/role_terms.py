@@ -31,6 +31,7 @@ def change(scheduler: Scheduler, terms: RoleTerms, pace: StepPace | None, browno
         scheduler.remove_request(request_id)
     for hold_id in list(scheduler.holds):
         hold.release(scheduler, hold_id)
+    scheduler.refused.clear()
     scheduler.limits, scheduler.policy = terms.limits, terms.policy
     for bound in (pace, brownout):
         if bound is not None:

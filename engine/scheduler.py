@@ -7,11 +7,11 @@ Who goes first is the scheduling policy's, which ranks sequences. Knows no tenso
 
 Invariants: a step never exceeds its budget; no grant writes into a block that another sequence holds; where blocks run
 short the last in rank gives its own back, with all sequences of its request unless the first in rank is one of them;
-while the first of those that wait lacks blocks, nobody ranked after it gets any, so the first always advances; as
-everybody comes to be the first (`scheduling_policy`), nobody starves; beams advance together, so those that run while
-others of their search wait give way to whoever goes before these. A sequence that hands off is never preempted,
-because it owns all its blocks from its admission on. One that is larger than the pool runs alone, and keeps its first
-blocks in host memory.
+while the first of those that wait lacks blocks, nobody ranked after it gets any, and no hold begins on what holds alone
+would keep (`hold`), so the first advances once the holds that it found have ended; as everybody comes to be the first
+(`scheduling_policy`), nobody starves; beams advance together, so those that run while others of their search wait give
+way to whoever goes before these. A sequence that hands off is never preempted, because it owns all its blocks from its
+admission on. One that is larger than the pool runs alone, and keeps its first blocks in host memory.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Scheduler:
         self.sequences: dict[str, Sequence] = {}  # by name
         self.groups: dict[str, Group] = {}  # by the request's id
         self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id
+        self.refused: set[str] = set()  # requests that found no room, until they have some, are queued or aborted
         self.running: list[Sequence] = []  # first in rank first, like the next two
         self.joined: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -80,6 +81,7 @@ class Scheduler:
         """Return the first sequence of a request that the engine knows from now on; raises InvalidRequest."""
         if spec.request_id in self.groups or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
+        self.refused.discard(spec.request_id)
         num_blocks, num_slots = self.pool.num_blocks - self.pool.num_pinned, self.pool.host.num_slots
         spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
         sequence = Sequence(
@@ -158,6 +160,16 @@ class Scheduler:
         """Return whether no sequence that ranks before this one lacks blocks, and none has them all."""
         return self._lone is None and (self._short is None or self.rank(sequence) < self.rank(self._short))
 
+    @property
+    def is_alone(self) -> bool:
+        """True while a sequence runs that is larger than the pool."""
+        return self._lone is not None
+
+    @property
+    def is_short(self) -> bool:
+        """True while somebody waits for blocks that were not there."""
+        return self._short is not None or bool(self.refused)
+
     def hand_off(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch; its blocks stay held."""
         self.running.remove(sequence)
@@ -180,7 +192,8 @@ class Scheduler:
             self._short = None
 
     def remove_request(self, request_id: str) -> bool:
-        """Forget all sequences of a request; return whether there were any."""
+        """Forget all sequences of a request, or that it found no room; return whether there were any."""
+        self.refused.discard(request_id)
         group = self.groups.get(request_id)
         for sequence in list(group.members) if group is not None else ():
             self.remove(sequence)

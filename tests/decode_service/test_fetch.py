@@ -80,6 +80,27 @@ async def test_a_source_that_holds_less_than_was_said(model: Path, colocated: Co
         assert (none.report.decode_fetched_tokens, none.report.decode_computed_tokens) == (0, 100)
 
 
+async def test_a_source_whose_own_requests_wait_for_blocks_ships_nothing(model: Path, colocated: Colocated) -> None:
+    """What it would hold for the other pod may be what its first in line lacks."""
+    async with pods(model, 0, 2, d={"kv_memory_bytes": 24 * 12288}) as cluster:  # 24 blocks
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder)
+        holder.engine.allow(1)
+        runs = await cluster.submit("b", prompt(2, 220), on=holder)
+        await until(lambda: holder.engine.loop.load().num_running == 1)
+        waits = await cluster.submit("c", prompt(3, 220), on=holder)
+        await until(lambda: holder.num_waiting == 1 and bool(holder.engine.loop._scheduler.refused))
+        refused = await cluster.ask("d", LONG, on=asker, sources=[holder.source(100)])
+        assert (holder.counter("exports_fetches"), holder.counter("exports_fetched_blocks")) == (1, 0)
+        assert refused.tokens == colocated.answer(LONG)
+        assert (refused.report.decode_fetched_tokens, refused.report.decode_computed_tokens) == (0, 100)
+        holder.engine.let_go()
+        for asked, seed in ((runs, 2), (waits, 3)):
+            assert (await cluster.end(asked)).tokens == colocated.answer(prompt(seed, 220))
+        again = await cluster.ask("e", prompt(3, 220), on=asker, sources=[holder.source(220)])
+        assert again.report.decode_fetched_tokens == 208
+
+
 async def test_a_source_that_is_not_there_costs_nothing_but_time(model: Path, colocated: Colocated) -> None:
     async with pods(model, 0, 2) as cluster:
         nobody = Source(pod_id="d9", address="127.0.0.1:1", num_tokens=100)

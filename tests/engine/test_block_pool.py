@@ -277,6 +277,17 @@ def test_who_is_to_write_into_what_others_hold_or_the_cache_knows_gets_a_copy() 
     assert not pool.is_writable(pool.match(hashes(1))[0]), "nobody holds it"
 
 
+def test_what_others_hold_beside_some_tables_is_told_up_to_the_first_that_they_do_not() -> None:
+    pool = BlockPool(5)
+    table = fill(pool, hashes(1, 2, 3, 4))
+    first, second, third, fourth = table
+    pool.pin([first])
+    pool.share([second, fourth])
+    assert pool.held_beside(table, [table]) == [first, second], "nobody else holds the third"
+    assert pool.held_beside(table, []) == table
+    assert pool.held_beside([second, third], [[second], [second]]) == []
+
+
 def test_an_orphan_shows() -> None:
     pool = BlockPool(3)
     table = pool.allocate(2)

@@ -17,11 +17,11 @@ B = 16
 NAMES = chain(ROOT, range(4 * B), B)
 
 
-def make(num_blocks: int, cached: list[BlockHash], num_host_slots: int = 0) -> Scheduler:
+def make(num_blocks: int, cached: list[BlockHash], num_host_slots: int = 0, *, spills: bool = False) -> Scheduler:
     """Return a scheduler whose pool caches a chain that nobody holds."""
     limits = Limits(
         max_num_batched_tokens=64, max_num_seqs=8, chunk_size=32, block_size=B, max_model_len=200, vocab_size=256,
-        eos_token_ids=frozenset(),
+        eos_token_ids=frozenset(), spills=spills,
     )  # fmt: skip
     scheduler = Scheduler(BlockPool(num_blocks, num_host_slots), limits, policy_of(Role.DECODE))
     table = scheduler.pool.allocate(len(cached))
@@ -76,6 +76,48 @@ def test_a_hold_goes_on_with_copies_from_host_memory_where_all_of_the_pool_s_cou
     assert len(hold.hold(scheduler, "h", NAMES)) == 4
     assert pool.host.num_parked == 2, "what is held of them are copies"
     pool.check()
+
+
+def test_while_somebody_waits_for_blocks_a_hold_has_only_what_a_sequence_or_the_pod_keeps_anyway() -> None:
+    scheduler = make(8, NAMES[:3], num_host_slots=4)
+    pool = scheduler.pool
+    pool.pin(pool.match(NAMES[:1]))
+    scheduler.add(spec("runs", range(B * 2 + 1), greedy(20)))
+    scheduler.schedule()
+    assert hold.hold(scheduler, "before", NAMES[2:3]) == (2,)
+    scheduler.add(spec("waits", [9] * 110, greedy(1)))
+    scheduler.schedule()
+    assert [each.name for each in scheduler.waiting] == ["waits"]
+    assert hold.hold(scheduler, "of a hold", NAMES[2:3]) == ()
+    assert hold.hold(scheduler, "of a sequence", NAMES) == (0, 1)
+    scheduler.remove_request("runs")
+    hold.release(scheduler, "of a sequence")
+    assert hold.hold(scheduler, "for good", NAMES) == (0,), "nobody else keeps the second any more"
+    scheduler.remove_request("waits")
+    assert hold.hold(scheduler, "of anybody", NAMES) == (0, 1, 2)
+
+
+def test_while_somebody_waits_for_blocks_nothing_is_copied_from_host_memory() -> None:
+    scheduler = make(5, NAMES, num_host_slots=4)
+    pool = scheduler.pool
+    others = pool.allocate(3)
+    assert pool.host.num_parked == 2
+    scheduler.holds["others"] = others
+    scheduler.add(spec("waits", [9] * 50, greedy(1)))
+    assert scheduler.schedule() is None
+    hold.release(scheduler, "others")
+    assert hold.hold(scheduler, "h", NAMES) == hold.hold(scheduler, "h", NAMES[2:]) == ()
+    assert scheduler.schedule() is not None
+    assert len(hold.hold(scheduler, "h", NAMES[2:])) == 1
+
+
+def test_nothing_is_held_beside_a_sequence_that_is_larger_than_the_pool() -> None:
+    scheduler = make(5, NAMES[:2], num_host_slots=8, spills=True)
+    scheduler.add(spec("large", [*range(2 * B), *[9] * 60], greedy(1)))
+    assert scheduler.schedule() is not None
+    assert (scheduler.pool.match(NAMES), hold.hold(scheduler, "h", NAMES)) == ([0, 1], ())
+    scheduler.remove_request("large")
+    assert hold.hold(scheduler, "h", NAMES) == (0, 1)
 
 
 def test_pinned_blocks_stay_when_all_else_is_taken() -> None:

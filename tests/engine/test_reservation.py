@@ -8,11 +8,12 @@ import pytest
 from engine_runs import ROOT, greedy, spec
 from lone_sequences import granted, occupy, small_scheduler, stepped, warm
 
+from pagewire.core.block_hash import chain
 from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
 from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import Branch, SequenceSpec, branches
-from pagewire.engine import reservation
+from pagewire.engine import hold, reservation
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, State
 
@@ -104,6 +105,32 @@ def test_it_waits_behind_who_goes_first_and_lacks_blocks() -> None:
         reservation.reserve(scheduler, request(4))
     assert caught.value.retry_after_s > 0
     assert list(scheduler.sequences) == ["first"]
+
+
+@pytest.mark.parametrize("goes_on", ["granted", "added", "aborted"])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_while_it_is_refused_no_hold_takes_what_it_may_wait_for(goes_on: str, is_behind: bool) -> None:
+    """Whether it lacks blocks itself, or comes behind one in the engine that does."""
+    scheduler = small_scheduler(12)
+    warm(scheduler, range(8))
+    names = chain(ROOT, range(8), 4)
+    occupy(scheduler, 9)
+    if is_behind:
+        scheduler.add(spec("first", [5] * 30, greedy(1)))
+        assert stepped(scheduler) == [[]]
+    with pytest.raises(Overloaded):
+        reservation.reserve(scheduler, request(14))
+    scheduler.remove_request("first")
+    assert hold.hold(scheduler, "h", names) == ()
+    match goes_on:
+        case "granted":
+            hold.release(scheduler, "hold 0")
+            reservation.reserve(scheduler, request(14))
+        case "added":
+            scheduler.add(request(14))
+        case _:
+            scheduler.remove_request("r")
+    assert len(hold.hold(scheduler, "h", names)) == 2
 
 
 def test_what_host_memory_has_comes_up_into_promised_blocks() -> None:

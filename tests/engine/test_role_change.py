@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_runs import assert_at_rest, engine, greedy, run_all, spec
+from engine_runs import ROOT, assert_at_rest, engine, greedy, run_all, spec
 
-from pagewire.core.block_hash import BlockHash
-from pagewire.core.engine_messages import Add, ChunkDone, Hold
+from pagewire.core.block_hash import BlockHash, chain
+from pagewire.core.engine_messages import Add, ChunkDone, Hold, Reserve
 from pagewire.core.messages import Role
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.engine_loop import EngineLoop
@@ -70,6 +70,19 @@ def test_what_still_runs_or_is_held_is_cut_off(tiny: TinyModel) -> None:
     assert loop.load().blocks_held == 1
     told_of_change(loop, Role.PREFILL)
     assert_at_rest(loop)
+
+
+def test_who_was_refused_room_before_keeps_nobody_from_a_hold(tiny: TinyModel) -> None:
+    loop = engine(tiny("llama"), Role.DECODE).loop
+    run_all(loop, [spec("a", PROMPT, greedy(1))])
+    prompts = ([number, *PROMPT[1:]] for number in range(1, 256))
+    while loop.reserve(Reserve(spec=spec(f"r{(tokens := next(prompts))[0]}", tokens, greedy(1)))).error is None:
+        pass
+    names = tuple(chain(ROOT, PROMPT, 16))
+    assert loop.hold(Hold(request_id="h", hashes=names)).block_ids == ()
+    hashes = told_of_change(loop, Role.PREFILL)
+    assert set(names) & hashes
+    assert loop.hold(Hold(request_id="h", hashes=names)).block_ids
 
 
 def test_a_role_that_cannot_be_had_is_refused_where_it_is_asked_for(tiny: TinyModel) -> None:
