@@ -109,8 +109,9 @@ class CallFinder:
     def finished(self, finished: Finished) -> Finished:
         """Return the last event with endings that know of calls."""
         readers = (self._readers.get(index) for index in range(len(finished.endings)))
-        endings = (each if reader is None else _told(each, reader) for each, reader in zip(finished.endings, readers))
-        return replace(finished, endings=tuple(endings))
+        endings = zip(finished.endings, readers, strict=True)
+        told = tuple(each if reader is None else _told(each, reader) for each, reader in endings)
+        return replace(finished, endings=told)
 
     def _id(self, index: int, place: int) -> str:
         number = int.from_bytes(blake2b(f"{index}.{place}".encode(), key=self._key, digest_size=8).digest())
