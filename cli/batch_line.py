@@ -35,8 +35,6 @@ class BatchLine:
         call = parse(json.dumps(self.body).encode(), {"request_id": self.request_id}, is_chat=self.is_chat)
         if call.is_streaming:
             raise UnsupportedField("stream is not supported in a batch: leave it out", field="stream")
-        if len(call.asks) > 1:
-            raise UnsupportedField("a line of a batch has one prompt", field="prompt")
         return call
 
 

@@ -11,8 +11,8 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,6 +54,17 @@ class Summary:
         )
 
 
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """A line whose prompts run: a request for each, and the completions that are there, by the prompt's place."""
+
+    line: BatchLine
+    call: Call
+    requests: list[Request]
+    done: dict[int, Completion] = field(default_factory=dict)
+    has_failed: bool = False  # with one of its prompts; what comes of the others is nobody's
+
+
 class Batch:
     """One batch on one engine; `summary` holds at any time."""
 
@@ -70,7 +81,7 @@ class Batch:
             max_timeout_s=NO_DEADLINE_S,
             defaults=sampling_defaults(engine.tokenizer.folder),
         )
-        self._asked: dict[int, tuple[BatchLine, Call, Request]] = {}  # what runs, by the number of its job
+        self._running: dict[int, tuple[_Asked, int]] = {}  # by the number of its job: the line, and the prompt's place
         self._seen: set[str] = set()
 
     def run(self, lines: Iterable[bytes]) -> None:
@@ -79,13 +90,20 @@ class Batch:
         try:
             with asyncio.Runner() as runner:  # the router's intake may tokenize in a thread
                 for number, outcome in self._engine.run(self._jobs(lines, runner.get_loop())):
-                    line, call, request = self._asked.pop(number)
-                    if isinstance(outcome, PagewireError):
-                        self._write(batch_line.failed(line, outcome))
-                    else:
-                        self._write(batch_line.answered(line, self._body(call, request, outcome)), outcome)
+                    self._take(*self._running.pop(number), outcome)
         finally:
             self.summary.seconds = time.monotonic() - started_s
+
+    def _take(self, asked: _Asked, place: int, outcome: Completion | PagewireError) -> None:
+        if asked.has_failed:
+            return
+        if isinstance(outcome, PagewireError):
+            asked.has_failed = True
+            self._write(batch_line.failed(asked.line, outcome))
+            return
+        asked.done[place] = outcome
+        if len(asked.done) == len(asked.requests):
+            self._write(batch_line.answered(asked.line, self._body(asked)), list(asked.done.values()))
 
     def _jobs(self, lines: Iterable[bytes], loop: asyncio.AbstractEventLoop) -> Iterator[Job]:
         count = 0
@@ -104,22 +122,38 @@ class Batch:
             try:
                 call = line.call()
                 # Not the runner's `run`, in which CPython makes a CancelledError of a Ctrl-C that comes as it begins.
-                request = loop.run_until_complete(self._intake.accept(call.ask, self._intake.check(call.ask)))
-                self._engine.check(request.sampling, request.priority)
+                accept, check = self._intake.accept, self._intake.check
+                requests = [loop.run_until_complete(accept(ask, check(ask))) for ask in call.asks]
+                for request in requests:
+                    self._engine.check(request.sampling, request.priority)
             except PagewireError as error:
                 self._write(batch_line.failed(line, error))
                 continue
-            self._asked[count] = (line, call, request)
-            count += 1
-            yield Job(
-                prompt=request.prompt,
-                sampling=request.sampling,
-                cache_salt=request.cache_salt,
-                priority=request.priority,
-                text_rules=request.text_rules,
-            )
+            asked = _Asked(line=line, call=call, requests=requests)
+            for place, request in enumerate(requests):
+                self._running[count] = (asked, place)
+                count += 1
+                yield Job(
+                    prompt=request.prompt,
+                    sampling=request.sampling,
+                    cache_salt=request.cache_salt,
+                    priority=request.priority,
+                    text_rules=request.text_rules,
+                )
 
-    def _body(self, call: Call, request: Request, done: Completion) -> dict[str, Any]:
+    def _body(self, asked: _Asked) -> dict[str, Any]:
+        """Return the answer to all prompts of a line, choices numbered prompt by prompt."""
+        chunks: list[Chunk] = []
+        finished: list[Finished] = []
+        for place, request in enumerate(asked.requests):
+            of_prompt, end = self._of_prompt(asked.call, request, asked.done[place], place * (asked.call.ask.n or 1))
+            chunks += of_prompt
+            finished.append(end)
+        return Answer(call=asked.call, model=self._model, created=int(time.time())).whole(chunks, finished)
+
+    def _of_prompt(
+        self, call: Call, request: Request, done: Completion, first_index: int
+    ) -> tuple[list[Chunk], Finished]:
         token_bytes = self._engine.tokenizer.token_bytes
         is_scored = request.sampling.prompt_logprobs is not None
         finished = Finished(
@@ -134,37 +168,38 @@ class Batch:
             predicted_cached_tokens=0,
             timelines=(),
             report=None,
+            first_index=first_index,
             echo=request.echo,
             prompt_logprobs=scored_prompt(request.prompt, done.prompt_logprobs, token_bytes) if is_scored else (),
         )
-        answer = Answer(call=call, model=self._model, created=int(time.time()))
         chunks = [
             Chunk(
                 text=output.text,
                 token_ids=output.token_ids,
                 logprobs=scored(output.logprobs, token_bytes),
-                index=index,
-                ending=finished.endings[index],
+                index=first_index + index,
+                ending=ending,
             )
-            for index, output in enumerate(done.outputs)
+            for index, (output, ending) in enumerate(zip(done.outputs, finished.endings, strict=True))
         ]
         if (finder := self._intake.tools.finder(call.ask, request)) is not None:
             chunks = [finder.chunk(chunk) for chunk in chunks]
             finished = finder.finished(finished)
-        return answer.whole(chunks, [finished])
+        return chunks, finished
 
-    def _write(self, line: dict[str, Any], done: Completion | None = None) -> None:
+    def _write(self, line: dict[str, Any], done: Sequence[Completion] = ()) -> None:
         with uninterrupted():  # no half lines, and no line that is not counted
             self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._out.flush()
             summary = self.summary
-            if done is None:
-                summary.failed += 1
-            else:
+            if done:
                 summary.answered += 1
-                summary.prompt_tokens += len(done.prompt_token_ids)
-                summary.cached_tokens += done.cached_tokens
-                summary.completion_tokens += _num_tokens(done)
+            else:
+                summary.failed += 1
+            for each in done:
+                summary.prompt_tokens += len(each.prompt_token_ids)
+                summary.cached_tokens += each.cached_tokens
+                summary.completion_tokens += _num_tokens(each)
             self._on_line(summary)
 
 

@@ -101,6 +101,42 @@ def test_n_choices_are_those_of_n_outputs(model: Path, tmp_path: Path) -> None:
     assert len({choice["text"] for choice in body["choices"]}) == 3
 
 
+def test_several_prompts_are_numbered_as_a_server_does(model: Path, tmp_path: Path) -> None:
+    """Choices prompt by prompt, one usage; a prompt that fails is the line's one answer."""
+    prompts = ["One of two", "Two of two, and longer"]
+    asked: dict[str, Any] = {"n": 2, "seed": 5, "temperature": 0.9, "max_tokens": 7, "ignore_eos": True}
+    bare = {"max_tokens": 3, "ignore_eos": True}
+    lines = [
+        request("both", TEXT, prompt=prompts, return_token_ids=True, echo=True, **asked),
+        request("tokens", TEXT, prompt=[[5, 6, 7], [8]], **bare),
+        request("one is long", TEXT, prompt=["fine", "x" * 300], **bare),
+        # The pool has 17 blocks, of which the second prompt takes 15: twelve answers do not fit behind it.
+        request("one does not fit", TEXT, prompt=[[1] * 8, [2] * 240], **{**bare, "n": 12}),
+        request("last", TEXT, prompt="x", **bare),
+    ]
+    done = run_batch(model, tmp_path, lines, "--json", "--kv-memory", "204KiB")
+    assert done.returncode == 0, done.stderr
+    with LLM(model, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256) as llm:
+        params = SamplingParams(n=2, seed=5, temperature=0.9, max_tokens=7, ignore_eos=True)
+        told = llm.generate(prompts, params)
+    found = answers(tmp_path)
+    body = found["both"]["response"]["body"]
+    Completion.model_validate(body, strict=False)
+    outputs = [(prompt, output) for prompt, answer in zip(prompts, told, strict=True) for output in answer.outputs]
+    assert [(choice["index"], choice["text"], choice["token_ids"]) for choice in body["choices"]] == [
+        (index, prompt + output.text, list(output.token_ids)) for index, (prompt, output) in enumerate(outputs)
+    ]
+    num_prompt = sum(len(answer.prompt_token_ids) for answer in told)
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (num_prompt, 4 * 7)
+    assert [choice["index"] for choice in found["tokens"]["response"]["body"]["choices"]] == [0, 1]
+    assert found["one is long"]["response"]["body"]["error"]["param"] == "prompt"
+    assert found["one does not fit"]["response"]["status_code"] == 400
+    assert found["last"]["response"]["status_code"] == 200
+    summary = json.loads(done.stdout)
+    assert (summary["requests"], summary["answered"], summary["failed"]) == (5, 3, 2)
+    assert summary["completion_tokens"] == 4 * 7 + 2 * 3 + 3
+
+
 def test_beams_are_those_of_llm(model: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"use_beam_search": True, "n": 3, "max_tokens": 7, "ignore_eos": True}
     more: dict[str, Any] = {"beam_width": 4, "length_penalty": 0.5, "early_stopping": "never"}
