@@ -24,8 +24,8 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     Each sequence of a request that will decode here is promised its own unfilled block and one block more; one that
     hands off reports from `first_block` on.
 
-    Raises InvalidRequest when it can never fit, Overloaded when it cannot now. Until it asks again, is added or aborted,
-    it counts among those that lack blocks.
+    Raises InvalidRequest when it can never fit, Overloaded when it cannot now. Until it asks again, is added or
+    aborted, it counts among those that lack blocks.
     """
     pool, limits = scheduler.pool, scheduler.limits
     total = _num_blocks(scheduler, spec)
