@@ -33,7 +33,8 @@ class Ask:
     as it was. A text gets the tokenizer's special tokens, a chat does not, unless `add_special_tokens` says otherwise.
     Of a prompt, no more than `truncate_prompt_tokens` are kept (-1: as many as leave room), the `truncation_side` goes.
     Chunks after an answer's first token have `stream_interval` tokens at least. `traceparent` is what the caller said
-    of a trace of its own, whatever that is, `correlation_id` what it calls the work that the request is part of. `called` are fields that the caller names otherwise, and how.
+    of a trace of its own, whatever that is, `correlation_id` what it calls the work that the request is part of.
+    `called` are fields that the caller names otherwise, and how.
     """
 
     request_id: str
