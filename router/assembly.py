@@ -241,5 +241,7 @@ class Router:
     def _index_state(self) -> Mapping[str, object]:
         alarms = {model.title: model.lookup.alarm for model in self.models}
         told = {title: {"cause": alarm.cause, "text": alarm.text} for title, alarm in alarms.items() if alarm}
-        state = {"state": "away" if self.index.is_away else "up", "alarms": told}
+        # Short prompts ask the index nothing, so that look-ups alone would not tell that Redis is away.
+        is_away = self.index.is_away or self.fleet.is_blind
+        state = {"state": "away" if is_away else "up", "alarms": told}
         return {"refused": self.fleet.refused(), "index": state}

@@ -71,6 +71,7 @@ class Fleet:
         self.discovery_failures = 0
         self.broken_dials = 0  # that ended in an error which nobody foresaw
         self.is_current = False  # Redis said just now which pods there are
+        self.is_blind = False  # Redis was asked and did not say
 
     async def run(self) -> None:
         """Discover pods and keep their links until cancelled."""
@@ -79,14 +80,21 @@ class Fleet:
                 self._news.clear()
                 try:
                     self._update(await self._discovery.pods(), tasks)
-                    self.is_current = True
+                    self._sees(True, "")
                 except OSError as error:
-                    self.is_current = False
                     self.discovery_failures += 1
-                    log.warning("pods are not discovered now, the known ones stay: %s", error)
+                    self._sees(False, str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._discovery_s):
                         await self._news.wait()
+
+    def _sees(self, is_current: bool, why_not: str) -> None:
+        """Take note of whether Redis answers; an outage is logged when it begins and when it is over."""
+        if is_current and self.is_blind:
+            log.info("pods are discovered again")
+        elif not is_current and not self.is_blind:
+            log.warning("pods are not discovered now, the known ones stay: %s", why_not)
+        self.is_current, self.is_blind = is_current, not is_current
 
     def index_ids(self) -> set[int]:
         """Return what all known pods go by in the index, linked or not, and those that no model wants."""

@@ -108,10 +108,10 @@ class CallFinder:
 
     def finished(self, finished: Finished) -> Finished:
         """Return the last event with endings that know of calls."""
-        readers = (self._readers.get(index) for index in range(len(finished.endings)))
-        endings = zip(finished.endings, readers, strict=True)
-        told = tuple(each if reader is None else _told(each, reader) for each, reader in endings)
-        return replace(finished, endings=told)
+        readers = [self._readers.get(index) for index in range(len(finished.endings))]
+        pairs = zip(finished.endings, readers, strict=True)
+        endings = tuple(ending if reader is None else _told(ending, reader) for ending, reader in pairs)
+        return replace(finished, endings=endings)
 
     def _id(self, index: int, place: int) -> str:
         number = int.from_bytes(blake2b(f"{index}.{place}".encode(), key=self._key, digest_size=8).digest())

@@ -65,6 +65,26 @@ async def test_a_slow_redis_is_done_without_and_asked_less_until_it_answers(valk
             assert (await index_state(router)) == {"state": "up", "alarms": {}}
 
 
+async def test_an_outage_is_told_where_no_prompt_asks_the_index(valkey: ValkeyServer, model: Path) -> None:
+    async with (
+        slow_proxy(valkey.port) as proxy,
+        running_router(f"redis://127.0.0.1:{proxy.port}", model, FakePod("d0")) as router,
+    ):
+
+        async def is_up() -> bool:
+            return bool((await index_state(router))["state"] == "up")
+
+        async def is_away() -> bool:
+            return not await is_up()
+
+        await eventually(is_up)
+        proxy.delay_s = None
+        await eventually(is_away)
+        assert await router.metric("pagewire_router_index_lookup_failures") == 0
+        proxy.delay_s = 0.0
+        await eventually(is_up)
+
+
 async def test_a_redis_that_takes_everything_and_says_nothing_stops_nobody(valkey: ValkeyServer, model: Path) -> None:
     async with (
         slow_proxy(valkey.port) as proxy,
