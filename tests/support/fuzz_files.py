@@ -98,7 +98,7 @@ def _config(path: Path) -> None:
 
 def _sized(path: Path) -> None:
     made = kv_size.sizing(path.parent, memory_bytes=1 << 30, block_size=16, dtype="float32", tensor_parallel=2)
-    kv_size.figures(made, concurrency=4, context=100)
+    kv_size.figures(made, kv_size.Service(max_positions=None), concurrency=4, context=100)
 
 
 def _weights(path: Path) -> None:

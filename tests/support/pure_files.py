@@ -24,6 +24,7 @@ PURE_FILES = (
     "core/timeline.py",
     "core/trace_context.py",
     "core/token_record.py",
+    "core/unicode_text.py",
     "core/units.py",
     "client/attempts.py",
     "client/cluster.py",
