@@ -139,6 +139,36 @@ def test_tokens_and_scores_are_those_of_transformers(tiny: TinyModel, model: Any
         assert len(said) > 8, "the parameters make a difference"
 
 
+def followed(model: Any, prompt: list[int], sampling: SamplingParams) -> list[int]:
+    """Return the tokens that are likeliest each time by log probabilities, of which those said before are penalised."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + sampling.max_tokens and tokens[-1] not in (ENDS if tokens != prompt else ()):
+        with torch.inference_mode():
+            logits = model(torch.tensor([tokens])).logits[0, -1]
+        logprobs = logits.clone().log_softmax(-1)
+        logprobs[list(set(tokens))] *= sampling.repetition_penalty
+        tokens.append(int(logprobs.argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_one_beam_is_greedy_but_for_what_a_repetition_penalty_is_applied_to(tiny: TinyModel, model: Any) -> None:
+    """transformers has no beams at `num_beams=1`: it penalises logits there, and log probabilities of two and more."""
+    built = engine(tiny("llama"))
+    plain, penalised = beams(1), beams(1, repetition_penalty=1.3)
+    for number, prompt in enumerate(prompts()):
+        built.loop.add(Add(spec=asked(f"plain {number}", prompt, plain)))
+        built.loop.add(Add(spec=asked(f"penalised {number}", prompt, penalised)))
+    ours = {name: list(record.tokens) for name, (record,) in hear(built).items()}
+    for number, prompt in enumerate(prompts()):
+        tokens = torch.tensor([prompt])
+        with torch.inference_mode():
+            greedy = model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), num_beams=1, max_new_tokens=12, eos_token_id=list(ENDS)
+            )
+        assert ours[f"plain {number}"] == greedy[0, len(prompt) :].tolist()
+        assert ours[f"penalised {number}"] == followed(model, prompt, penalised)
+
+
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma2"])
 def test_other_families_search_as_well(tiny: TinyModel, name: str) -> None:
     model, built = load(tiny(name)), engine(tiny(name))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 from pagewire.kernels import rope
 from pagewire.kernels.backend import Backend
@@ -47,7 +47,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("threads", [1, 2])
 @settings(max_examples=40, deadline=None)
@@ -187,7 +187,7 @@ def test_attention_never_looks_up_blocks_that_no_window_reaches(backend: Backend
         close(out[start : start + length], definition.attention(rows, kv[0], kv[1], kv_len - length, window, 0.25))
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 50])
 @pytest.mark.parametrize("head_dim", [16, 48, 64, 96, 128])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 from pagewire.kernels import sampling
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -20,7 +20,7 @@ def greedy(count: int) -> SamplingRows:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
@@ -40,7 +40,7 @@ def test_the_first_of_the_largest(
     assert sampling.sample(logits, greedy(num_rows)) == expected
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("place", [0, 17, 63])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_batches import NOWHERE, PagedBatch, paged_batch
-from tiled import BUILDS, native_backend
+from tiled import ALL_BUILDS, BUILDS, native_backend
 
 DTYPES = (torch.float32, torch.bfloat16)
 TILE_KEYS = 256  # of native/paged_kv.h
@@ -47,7 +47,7 @@ def test_attention_of_any_shape(build: str, dtype: torch.dtype, data: st.DataObj
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [1, 3, 40])
 def test_a_tile_of_nothing_but_nan_is_not_lost(build: str, dtype: torch.dtype, num_rows: int) -> None:

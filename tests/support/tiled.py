@@ -1,4 +1,6 @@
-"""The CPU backend as built for this processor, and as for one with tiles (AMX), which are emulated where need be."""
+"""The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, and as
+for any x86-64: without AVX, by the code that all other processors run too.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,29 @@ from pagewire.kernels import cpu_backend
 from pagewire.kernels.cpu_backend import CpuBackend
 
 SOURCE = Path(cpu_backend.__file__).parent / "native" / "cpu_ops.cpp"
-BUILDS = ("own", "tiled") if platform.machine() == "x86_64" else ("own",)
+IS_X86 = platform.machine() == "x86_64"
+BUILDS = ("own", "tiled") if IS_X86 else ("own",)
+ALL_BUILDS = (*BUILDS, "portable") if IS_X86 else BUILDS
 
 
 def native_backend(build: str) -> CpuBackend:
-    """Return the backend of one of `BUILDS`."""
+    """Return the backend of one of `ALL_BUILDS`."""
     if build == "tiled":
         return _tiled()
+    if build == "portable":
+        return _portable()
     native = CpuBackend.load()
     assert native is not None
     return native
+
+
+@functools.cache
+def _portable() -> CpuBackend:
+    # Of two flags the last one counts. What -O3 adds is half a minute of compiling, and no other code of ours.
+    library = native_library.load(SOURCE, "-march=x86-64", "-O1")
+    assert library is not None
+    library.use_tiles()
+    return CpuBackend(library)
 
 
 @functools.cache
