@@ -156,7 +156,7 @@ def test_the_second_question_behind_a_prefix_finds_it_cached(cluster: LiveCluste
 BAD = [
     ({"model": "gpt-9"}, 404, "model", "gpt-9"),
     ({"max_tokens": -1}, 400, "max_tokens", "1"),
-    ({"prompt": [1] * 9000}, 400, "prompt", "8191"),
+    ({"prompt": [1] * 9000}, 400, "prompt", "8192"),
     ({"prompt": [49152]}, 400, "prompt", "49151"),
     ({"prompt": []}, 400, "prompt", ""),
     ({"temperature": -0.5}, 400, "temperature", "0"),

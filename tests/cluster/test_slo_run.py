@@ -79,6 +79,6 @@ def test_what_a_server_refuses_is_told(cluster: LiveCluster, tmp_path: Path) -> 
     assert told["attainment"]["good"] == 0
     assert told["failures"] == {"http_400": 12}
     assert "0 of 12" in shown
-    assert any("http_400" in warning and "the prompt has 500 tokens" in warning for warning in told["warnings"]), told[
-        "warnings"
-    ]
+    assert any(
+        "http_400" in warning and "maximum context length is 256 tokens" in warning for warning in told["warnings"]
+    ), told["warnings"]
