@@ -18,6 +18,7 @@ class SlowProxy:
     def __init__(self, target: int) -> None:
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.delay_s: float | None = 0.0
         self.slice_bytes = 0
         self.bytes_per_s = 0.0
@@ -27,12 +28,16 @@ class SlowProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        self._writers.add(writer)
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
             writer.transport.abort()  # as nobody listens there
             return
-        self._writers |= {writer, to_writer}
+        self._writers.add(to_writer)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._carry(reader, to_writer, late=False))
@@ -80,6 +85,14 @@ class SlowProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    async def end(self) -> None:
+        """Break all connections, those that are just being made among them, and wait until they are closed."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        self.cut()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+
 
 @contextlib.asynccontextmanager
 async def slow_proxy(target: int) -> AsyncIterator[SlowProxy]:
@@ -91,5 +104,5 @@ async def slow_proxy(target: int) -> AsyncIterator[SlowProxy]:
         yield proxy
     finally:
         server.close()
-        proxy.cut()
+        await proxy.end()
         await server.wait_closed()
