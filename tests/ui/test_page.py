@@ -91,7 +91,7 @@ async def test_a_refusal_is_told(cluster: LiveCluster, open_page: OpenPage) -> N
     await page.fill("#most", "5000")
     await page.focus("#prompt")
     await page.keyboard.press("Control+Enter")
-    await said(page, "#ask-state", "^Failed: max_tokens 5000 .* 512 tokens")
+    await said(page, "#ask-state", "^Failed: .* 512 tokens: max_tokens 5000")
 
 
 async def test_blocks_and_links_are_what_pods_count(cluster: LiveCluster, open_page: OpenPage) -> None:
