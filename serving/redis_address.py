@@ -9,15 +9,17 @@ Redis 7 and later, Valkey 7.2 and later. Knows no keys.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError
@@ -127,19 +129,23 @@ class _Renewing(SSLConnection):
 
 
 class _Cluster(RedisCluster):
-    """redis-py's client, which replaces nodes that it was told of or parses by, and leaves their connections open."""
+    """redis-py's client, which forgets open connections: a replaced node's, and all where its closing was cut short."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._told = tuple(self.nodes_manager.startup_nodes.values())
-        if options.get("ssl_certfile"):
-            self.connection_kwargs["connection_class"] = _Renewing  # of the nodes that it will be told of
-            for node in self._told:
-                node.connection_class = _Renewing
+        self._connections: WeakSet[Connection] = WeakSet()
+        kind = _Renewing if options.get("ssl_certfile") else self.connection_kwargs["connection_class"]
+
+        def connection(**options: Any) -> Connection:
+            made: Connection = kind(**options)
+            self._connections.add(made)
+            return made
+
+        self.connection_kwargs["connection_class"] = connection  # of the nodes that it will be told of
+        for node in self.nodes_manager.startup_nodes.values():
+            node.connection_class = cast("type[Connection]", connection)  # it is called, and no more
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections, those that it forgot among them."""
         await super().aclose()
-        parsed_by = getattr(self.commands_parser, "node", None)  # set once it is connected
-        for node in (*self._told, *([parsed_by] if parsed_by is not None else [])):
-            await node.disconnect()
+        await asyncio.gather(*(each.disconnect() for each in tuple(self._connections)), return_exceptions=True)

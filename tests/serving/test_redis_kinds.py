@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 import redis
 import redis_rig
 from index_rig import answers, block, eventually, held, name, names, pod, publishing
+from redis.asyncio.connection import Connection
 from redis.crc import key_slot
 
 from pagewire.core.index_member import member
@@ -117,6 +119,26 @@ async def test_over_mutual_tls(kind: str, tmp_path: Path) -> None:
 
             await eventually(is_let_in)
             assert await registry.pods() == []
+
+
+async def test_a_clusters_client_leaves_no_connection_open_whose_closing_was_cut_short(tmp_path: Path) -> None:
+    def still_open() -> int:
+        return sum(isinstance(each, Connection) and each.is_connected for each in gc.get_objects())
+
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        address = RedisAddress.parse(nodes[0].url.replace("redis:", "redis+cluster:"))
+        for steps in range(6):
+            client = address.client()
+            for key in range(8):
+                await client.set(f"{key}", "")
+            assert still_open() >= len(nodes)
+            closing = asyncio.create_task(client.aclose())  # as redis-py does itself before it connects anew
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await client.aclose()
+            assert still_open() == 0
 
 
 def documented(what: str) -> list[str]:
