@@ -3,6 +3,9 @@
 The three take turns; least of the repeats, since nothing but other work makes one slower. Logits are normal, of three
 deviations, in the dtype of a step. "plain" sorts in the logits' fp32 and draws by `torch.multinomial`, as engines
 without kernels of their own do.
+
+Penalties are those of sequences that are so many tokens long, half of them prompt, and have one more than when they
+were last asked about. Here "plain" makes tensors of all of a sequence's tokens each time, and counts in them densely.
 """
 
 from __future__ import annotations
@@ -23,9 +26,12 @@ from machine import command, machine, versions
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.draw_rows import rows_of
+from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.step import Draw
-from pagewire.kernels import sampling
+from pagewire.kernels import logit_edits, sampling
 from pagewire.kernels.cpu_backend import CpuBackend
+
+Edit = Callable[[torch.Tensor, logit_edits.LogitEdits], torch.Tensor]
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -33,6 +39,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top_p": {"temperature": 0.8, "top_p": 0.9},
     "top_k, top_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
     "min_p": {"temperature": 0.8, "min_p": 0.05},
+}
+
+
+PENALTIES: dict[str, dict[str, Any]] = {
+    "repetition": {"repetition_penalty": 1.1},
+    "frequency, presence": {"frequency_penalty": 0.5, "presence_penalty": 0.5},
 }
 
 
@@ -52,6 +64,46 @@ def plain(logits: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
     return torch.multinomial(likely, 1)
 
 
+class Going:
+    """Sequences that get a token more each time that their logits `[n, V]` are penalised as they ask."""
+
+    def __init__(self, logits: torch.Tensor, length: int, asked: dict[str, Any], edit: Edit | None) -> None:
+        self._logits, self._edit = logits, edit
+        num_rows, size = logits.shape
+        tokens = torch.randint(0, size, (num_rows, length), generator=torch.Generator().manual_seed(1)).tolist()
+        self._prompts = [tuple(each[: length // 2]) for each in tokens]
+        self._outputs = [tuple(each[length // 2 :]) for each in tokens]
+        self._asked = [SamplingParams(max_tokens=length, **asked) for _ in range(num_rows)]
+        self._builder = EditBuilder(frozenset(), logits.device)
+
+    def penalised(self) -> torch.Tensor:
+        """Add a token to each sequence, and return what that makes of the logits."""
+        self._outputs = [(*output, len(output)) for output in self._outputs]
+        if self._edit is None:
+            return self._plain()
+        draws = {
+            str(row): Draw(sampling=sampling, index=0, position=len(output), prompt=prompt, output=output)
+            for row, (sampling, prompt, output) in enumerate(
+                zip(self._asked, self._prompts, self._outputs, strict=True)
+            )
+        }
+        edits = self._builder.build(draws, self._logits.shape[1])
+        if edits is None:
+            raise AssertionError("nothing was asked")
+        return self._edit(self._logits, edits)
+
+    def _plain(self) -> torch.Tensor:
+        counts = [torch.zeros(self._logits.shape) for _ in range(2)]  # [n, V], of prompts and of outputs
+        for count, lists in zip(counts, (self._prompts, self._outputs), strict=True):
+            tokens = torch.tensor(lists)
+            count.scatter_add_(1, tokens, torch.ones(()).expand_as(tokens))
+        asked = self._asked[0]
+        logits = self._logits.float()
+        there = torch.where(counts[0] + counts[1] > 0, asked.repetition_penalty, 1.0)
+        logits = torch.where(logits < 0, logits * there, logits / there)
+        return logits - asked.frequency_penalty * counts[1] - asked.presence_penalty * (counts[1] > 0)
+
+
 def least_ms(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Return the least milliseconds of each way, taking turns."""
     least = dict.fromkeys(ways, float("inf"))
@@ -69,6 +121,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[49152, 151936])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=2000, help="of a sequence that is penalised")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -92,12 +145,25 @@ def main() -> None:
             }
             figures[f"{size} {name}"] = told = least_ms(ways, options.repeats)
             print(f"{size} {name}: " + ", ".join(f"{way} {ms:.1f} ms" for way, ms in told.items()), flush=True)
+        for name, asked in PENALTIES.items():
+            edits: dict[str, Edit | None] = {
+                "native": backend.edit_logits, "definition": logit_edits.edit, "plain": None,
+            }  # fmt: skip
+            going = {way: Going(logits, options.tokens, asked, edit) for way, edit in edits.items()}
+            natively, *others = (each.penalised() for each in going.values())
+            if not all(torch.allclose(natively, other) for other in others):
+                raise AssertionError(f"{name}: other logits than the definition's")
+            figures[f"{size} {name}"] = told = least_ms(
+                {way: each.penalised for way, each in going.items()}, options.repeats
+            )
+            print(f"{size} {name}: " + ", ".join(f"{way} {ms:.1f} ms" for way, ms in told.items()), flush=True)
     if options.json is not None:
         about = {
             "command": command(sys.argv),
             "machine": machine(),
             "versions": versions("torch"),
             "rows": options.rows,
+            "tokens": options.tokens,
         }
         options.json.write_text(json.dumps({**about, "threads": options.threads, "ms": figures}, indent=1) + "\n")
 

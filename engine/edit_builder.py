@@ -1,7 +1,8 @@
 """From what sequences ask to the edits of a batch's logits: a fold over each one's prompt and output, as tensors.
 
-Stateless but for memory of what a request's parameters and prompt are as tensors. Knows no logits; what an edit does is
-in `kernels/logit_edits.py`. Invariant: a row's edits depend on its own sequence alone, so any pod makes the same.
+Stateless but for memory of what parameters, prompts and outputs are as arrays, so that a step handles new tokens only.
+All is put together on the host and brought to the device whole. Knows no logits; what an edit does is in
+`kernels/logit_edits.py`. Invariant: a row's edits depend on its own sequence alone, so any pod makes the same.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
-from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
+from numpy.typing import NDArray
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.grammars import Grammars, Guided
 from pagewire.engine.step import Draw
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
 
-MEMORY = 256  # requests whose tensors are kept
+MEMORY = 256  # requests whose arrays are kept
 _ANY, _NONE = -1, -2  # in place of a token: matches every token, matches none
+
+Ids = NDArray[np.int64]
+Asking = Sequence[tuple[int, str, Draw]]
+"""Rows that ask for something, their sequences' names and their draws."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,16 +50,36 @@ class _Memory(Generic[K, V]):
         return known[1]
 
 
+class _Outputs:
+    """Outputs as arrays, by the sequence's name; of one that went on, only what is new is written."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[tuple[int, ...], Ids]] = OrderedDict()
+
+    def get(self, name: str, output: tuple[int, ...]) -> Ids:
+        """Return an output `[n]`; it stands until the next call with this name."""
+        known, array = self._known.pop(name, ((), _ids(())))
+        # A beam goes on as another did, and a name may be used again.
+        start = len(known) if output[: len(known)] == known else 0
+        if len(output) > len(array):
+            array = np.concatenate((array[:start], np.empty(2 * len(output) - start, dtype=np.int64)))
+        array[start : len(output)] = output[start:]
+        self._known[name] = (output, array)
+        if len(self._known) > MEMORY:
+            self._known.popitem(last=False)
+        return array[: len(output)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lists:
     """The token lists of one request's parameters."""
 
-    bias_ids: torch.Tensor  # [b] int64
-    biases: torch.Tensor  # [b] fp32
-    allowed: torch.Tensor  # [a] int64
-    prefixes: torch.Tensor  # [w, P] int64, bad words without their last token, padded in front with _ANY
-    lasts: torch.Tensor  # [w] int64
-    ends: torch.Tensor  # [e] int64, the tokens that would end the sequence
+    bias_ids: Ids  # [b]
+    biases: NDArray[np.float32]  # [b]
+    allowed: Ids  # [a]
+    prefixes: Ids  # [w, P], bad words without their last token, padded in front with _ANY
+    lasts: Ids  # [w]
+    ends: Ids  # [e], the tokens that would end the sequence
 
 
 class EditBuilder:
@@ -65,112 +90,107 @@ class EditBuilder:
         self._grammars = grammars
         self._device = device
         self._lists: _Memory[SamplingParams, _Lists] = _Memory(self._make_lists)
-        self._prompts: _Memory[tuple[int, ...], torch.Tensor] = _Memory(self._tensor)
+        self._prompts: _Memory[tuple[int, ...], Ids] = _Memory(_ids)
+        self._outputs = _Outputs()
 
     def build(self, draws: dict[str, Draw], vocab_size: int) -> LogitEdits | None:
         """Return the edits of the draws' logits, row by row; None when nobody asks for any."""
-        asking = [(row, draw) for row, draw in enumerate(draws.values()) if draw.sampling.edits_logits]
+        asking = [(row, name, draw) for row, (name, draw) in enumerate(draws.items()) if draw.sampling.edits_logits]
         if not asking:
             return None
-        masked, ended = self._masked(draws)
+
+        def those(ask: Callable[[SamplingParams], object]) -> Asking:
+            return [each for each in asking if ask(each[2].sampling)]
+
+        masked, ended = self._masked(those(lambda sampling: sampling.grammar is not None))
+        early = [each for each in asking if each[2].position < each[2].sampling.min_tokens and each[0] not in ended]
         return LogitEdits(
-            bias=self._bias([(row, draw) for row, draw in asking if draw.sampling.logit_bias]),
-            repetition=self._repetition(
-                [(row, draw) for row, draw in asking if draw.sampling.repetition_penalty != 1.0], vocab_size
+            bias=self._bias(those(lambda sampling: sampling.logit_bias)),
+            repetition=self._repetition(those(lambda sampling: sampling.repetition_penalty != 1.0), vocab_size),
+            counted=self._counted(
+                those(lambda sampling: sampling.presence_penalty or sampling.frequency_penalty), vocab_size
             ),
-            counted=self._counted([(row, draw) for row, draw in asking if _counts(draw.sampling)], vocab_size),
-            banned=(
-                *self._bad_words([(row, draw) for row, draw in asking if draw.sampling.bad_words]),
-                *self._ends(
-                    [
-                        (row, draw)
-                        for row, draw in asking
-                        if draw.position < draw.sampling.min_tokens and row not in ended
-                    ],
-                    vocab_size,
-                ),
-            ),
-            allowed=self._allowed([(row, draw) for row, draw in asking if draw.sampling.allowed_token_ids]),
+            banned=(*self._bad_words(those(lambda sampling: sampling.bad_words)), *self._ends(early, vocab_size)),
+            allowed=self._allowed(those(lambda sampling: sampling.allowed_token_ids)),
             masked=masked,
         )
 
-    def _bias(self, asking: Sequence[tuple[int, Draw]]) -> Bias | None:
+    def _bias(self, asking: Asking) -> Bias | None:
         if not asking:
             return None
-        lists = [self._lists.get(draw.sampling) for _, draw in asking]
+        lists = [self._lists.get(draw.sampling) for _, _, draw in asking]
         return Bias(
-            rows=self._spread([row for row, _ in asking], [each.bias_ids for each in lists]),
-            ids=torch.cat([each.bias_ids for each in lists]),
-            values=torch.cat([each.biases for each in lists]),
+            rows=self._there(_spread(_rows(asking), [each.bias_ids for each in lists])),
+            ids=self._there(np.concatenate([each.bias_ids for each in lists])),
+            values=self._there(np.concatenate([each.biases for each in lists])),
         )
 
-    def _repetition(self, asking: Sequence[tuple[int, Draw]], vocab_size: int) -> Repetition | None:
+    def _repetition(self, asking: Asking, vocab_size: int) -> Repetition | None:
         if not asking:
             return None
-        tokens = [torch.cat((self._prompts.get(draw.prompt), self._tensor(draw.output))) for _, draw in asking]
+        tokens = [(self._prompts.get(draw.prompt), self._outputs.get(name, draw.output)) for _, name, draw in asking]
         return Repetition(
-            rows=self._tensor([row for row, _ in asking]),
-            penalty=self._floats([draw.sampling.repetition_penalty for _, draw in asking]),
-            tokens=pad_sequence(tokens, batch_first=True, padding_value=vocab_size),
+            rows=self._there(_rows(asking)),
+            penalty=self._there(_floats([draw.sampling.repetition_penalty for _, _, draw in asking])),
+            tokens=self._there(_padded(tokens, vocab_size)),
         )
 
-    def _counted(self, asking: Sequence[tuple[int, Draw]], vocab_size: int) -> Counted | None:
+    def _counted(self, asking: Asking, vocab_size: int) -> Counted | None:
         if not asking:
             return None
-        tokens = [self._tensor(draw.output) for _, draw in asking]
+        tokens = [(self._outputs.get(name, draw.output),) for _, name, draw in asking]
         return Counted(
-            rows=self._tensor([row for row, _ in asking]),
-            presence=self._floats([draw.sampling.presence_penalty for _, draw in asking]),
-            frequency=self._floats([draw.sampling.frequency_penalty for _, draw in asking]),
-            tokens=pad_sequence(tokens, batch_first=True, padding_value=vocab_size),
+            rows=self._there(_rows(asking)),
+            presence=self._there(_floats([draw.sampling.presence_penalty for _, _, draw in asking])),
+            frequency=self._there(_floats([draw.sampling.frequency_penalty for _, _, draw in asking])),
+            tokens=self._there(_padded(tokens, vocab_size)),
         )
 
-    def _bad_words(self, asking: Sequence[tuple[int, Draw]]) -> tuple[Banned, ...]:
+    def _bad_words(self, asking: Asking) -> tuple[Banned, ...]:
         """Ban the last token of each word whose other tokens were the last ones."""
         if not asking:
             return ()
-        lists = [self._lists.get(draw.sampling) for _, draw in asking]
+        lists = [self._lists.get(draw.sampling) for _, _, draw in asking]
         width = max(each.prefixes.shape[1] for each in lists)
-        prefixes = torch.cat([_widen(each.prefixes, width) for each in lists])  # [W, P]
-        tails = self._tensor([_tail(draw, width) for _, draw in asking]).view(len(asking), width)  # [a, P]
-        places = self._spread(range(len(asking)), [each.lasts for each in lists])  # [W]
-        complete = ((prefixes == tails[places]) | (prefixes == _ANY)).all(dim=-1)
-        rows = self._tensor([row for row, _ in asking])[places]
-        return (Banned(rows=rows[complete], ids=torch.cat([each.lasts for each in lists])[complete]),)
+        prefixes = np.concatenate([_widened(each.prefixes, width) for each in lists])  # [W, P]
+        tails = _ids([_tail(draw, width) for _, _, draw in asking]).reshape(len(asking), width)  # [a, P]
+        places = _spread(np.arange(len(asking)), [each.lasts for each in lists])  # [W]
+        complete = ((prefixes == tails[places]) | (prefixes == _ANY)).all(axis=1)
+        lasts = np.concatenate([each.lasts for each in lists])
+        return (Banned(rows=self._there(_rows(asking)[places][complete]), ids=self._there(lasts[complete])),)
 
-    def _ends(self, asking: Sequence[tuple[int, Draw]], vocab_size: int) -> tuple[Banned, ...]:
+    def _ends(self, asking: Asking, vocab_size: int) -> tuple[Banned, ...]:
         if not asking:
             return ()
-        lists = [self._lists.get(draw.sampling) for _, draw in asking]
-        ids = torch.cat([each.ends for each in lists])
-        rows = self._spread([row for row, _ in asking], [each.ends for each in lists])
+        lists = [self._lists.get(draw.sampling).ends for _, _, draw in asking]
+        ids, rows = np.concatenate(lists), _spread(_rows(asking), lists)
         known = ids < vocab_size
-        return (Banned(rows=rows[known], ids=ids[known]),)
+        return (Banned(rows=self._there(rows[known]), ids=self._there(ids[known])),)
 
-    def _allowed(self, asking: Sequence[tuple[int, Draw]]) -> Allowed | None:
+    def _allowed(self, asking: Asking) -> Allowed | None:
         if not asking:
             return None
-        lists = [self._lists.get(draw.sampling).allowed for _, draw in asking]
+        lists = [self._lists.get(draw.sampling).allowed for _, _, draw in asking]
         return Allowed(
-            rows=self._tensor([row for row, _ in asking]),
-            places=self._spread(range(len(asking)), lists),
-            ids=torch.cat(lists),
+            rows=self._there(_rows(asking)),
+            places=self._there(_spread(np.arange(len(asking)), lists)),
+            ids=self._there(np.concatenate(lists)),
         )
 
-    def _masked(self, draws: dict[str, Draw]) -> tuple[Masked | None, Set[int]]:
+    def _masked(self, asking: Asking) -> tuple[Masked | None, Set[int]]:
         """Return the grammars' masks, and the rows whose grammar lets nothing but an end come."""
-        asking = [
-            (row, Guided(request_id=request_id, grammar=draw.sampling.grammar, output=draw.output))
-            for row, (request_id, draw) in enumerate(draws.items())
-            if draw.sampling.grammar is not None
-        ]
         if not asking:
             return None, frozenset()
         assert self._grammars is not None, "an engine without grammars has refused this request"
-        bits, are_complete = self._grammars.masks([guided for _, guided in asking])
-        rows = [row for row, _ in asking]
-        ended = {row for row, is_complete in zip(rows, are_complete, strict=True) if is_complete}
-        return Masked(rows=self._tensor(rows), bits=bits.to(self._device)), ended
+        bits, are_complete = self._grammars.masks(
+            [
+                Guided(request_id=name, grammar=draw.sampling.grammar, output=draw.output)
+                for _, name, draw in asking
+                if draw.sampling.grammar is not None
+            ]
+        )
+        ended = {row for (row, _, _), is_complete in zip(asking, are_complete, strict=True) if is_complete}
+        return Masked(rows=self._there(_rows(asking)), bits=bits.to(self._device)), ended
 
     def _make_lists(self, sampling: SamplingParams) -> _Lists:
         words = [word.tokens for word in sampling.bad_words]
@@ -178,31 +198,48 @@ class EditBuilder:
         prefixes = [(_ANY,) * (width + 1 - len(word)) + word[:-1] for word in words]
         ends = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else sorted(self._eos_token_ids))]
         return _Lists(
-            bias_ids=self._tensor([each.token for each in sampling.logit_bias]),
-            biases=self._floats([each.bias for each in sampling.logit_bias]),
-            allowed=self._tensor(sampling.allowed_token_ids),
-            prefixes=self._tensor(prefixes).view(len(words), width),
-            lasts=self._tensor([word[-1] for word in words]),
-            ends=self._tensor(ends),
+            bias_ids=_ids([each.token for each in sampling.logit_bias]),
+            biases=_floats([each.bias for each in sampling.logit_bias]),
+            allowed=_ids(sampling.allowed_token_ids),
+            prefixes=_ids(prefixes).reshape(len(words), width),
+            lasts=_ids([word[-1] for word in words]),
+            ends=_ids(ends),
         )
 
-    def _spread(self, rows: Sequence[int], lists: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return each row as often as its list is long."""
-        return self._tensor(rows).repeat_interleave(self._tensor([len(each) for each in lists]))
-
-    def _tensor(self, values: Sequence[object]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
-
-    def _floats(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)
+    def _there(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
-def _counts(sampling: SamplingParams) -> bool:
-    return sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+def _ids(values: Sequence[object]) -> Ids:
+    return np.array(values, dtype=np.int64)
 
 
-def _widen(prefixes: torch.Tensor, width: int) -> torch.Tensor:
-    return functional.pad(prefixes, (width - prefixes.shape[1], 0), value=_ANY)
+def _floats(values: Sequence[float]) -> NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
+def _rows(asking: Asking) -> Ids:
+    return _ids([row for row, _, _ in asking])
+
+
+def _spread(rows: Ids, lists: Sequence[Ids]) -> Ids:
+    """Return each row as often as its list is long."""
+    return np.repeat(rows, [len(each) for each in lists])
+
+
+def _padded(lists: Sequence[Sequence[Ids]], value: int) -> Ids:
+    """Return lists, each in parts, as rows of one array `[n, P]`, with `value` behind them."""
+    padded = np.full((len(lists), max(sum(map(len, parts)) for parts in lists)), value, dtype=np.int64)
+    for row, parts in zip(padded, lists, strict=True):
+        at = 0
+        for part in parts:
+            row[at : at + len(part)] = part
+            at += len(part)
+    return padded
+
+
+def _widened(prefixes: Ids, width: int) -> Ids:
+    return np.pad(prefixes, ((0, 0), (width - prefixes.shape[1], 0)), constant_values=_ANY)
 
 
 def _tail(draw: Draw, length: int) -> tuple[int, ...]:

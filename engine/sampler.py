@@ -54,12 +54,13 @@ class Sampler:
     def _drawn(self, logits: torch.Tensor, draws: dict[str, Draw], drawn: Drawn | None = None) -> dict[str, Computed]:
         if not draws:
             return {}
-        edited = self._edited(logits, draws)
-        if edited is not logits:
+        edits = self._edits.build(draws, logits.shape[1])
+        edited = logits if edits is None else self._backend.edit_logits(logits, edits)
+        if edits is not None and edits.may_bar:
             barred = (edited.amax(dim=-1) == -torch.inf) & (logits.amax(dim=-1) > -torch.inf)  # [n]
             if bool(barred.any()):
                 raise InvalidRequest(NO_TOKEN, field="sampling")
-        if drawn is not None and edited is logits and all(draw.sampling.typical_p == 1.0 for draw in draws.values()):
+        if drawn is not None and edits is None and all(draw.sampling.typical_p == 1.0 for draw in draws.values()):
             tokens = drawn()
         else:
             tokens = self._backend.sample(edited, rows_of(list(draws.values())))
@@ -71,7 +72,9 @@ class Sampler:
 
     def _followed(self, logits: torch.Tensor, beams: dict[str, Draw]) -> dict[str, Computed]:
         """Return what may follow each beam."""
-        every = self._edited(log_softmax(logits), beams)  # [n, V]
+        every = log_softmax(logits)  # [n, V]
+        if (edits := self._edits.build(beams, logits.shape[1])) is not None:
+            every = self._backend.edit_logits(every, edits)
         if bool(every.isnan().any()):
             raise ValueError("a row of logits has no distribution")
         ids, values = likeliest(every, max(draw.num_candidates for draw in beams.values()))  # [n, K]
@@ -80,10 +83,6 @@ class Sampler:
             name: Computed(candidates=Candidates(tokens=tuple(tokens[:count]), logprobs=tuple(logprobs[:count])))
             for name, tokens, logprobs, count in zip(beams, ids.tolist(), values.tolist(), counts, strict=True)
         }
-
-    def _edited(self, logits: torch.Tensor, draws: dict[str, Draw]) -> torch.Tensor:
-        edits = self._edits.build(draws, logits.shape[1])
-        return logits if edits is None else self._backend.edit_logits(logits.float(), edits)
 
 
 def _places(logits: torch.Tensor, batch: Batch, chosen: Container[str]) -> torch.Tensor:

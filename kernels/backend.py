@@ -117,7 +117,7 @@ class Backend(Protocol):
         ...
 
     def edit_logits(self, logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
-        """Return logits `[n, V]` fp32 with what their rows ask for done to them; the given ones stay as they are."""
+        """Return logits `[n, V]` in fp32 with what their rows ask for done to them; the given ones stay as they are."""
         ...
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:

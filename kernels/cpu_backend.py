@@ -16,12 +16,13 @@ import torch
 
 from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
-from pagewire.kernels import kv_elements, sampling
+from pagewire.kernels import kv_elements, logit_edits, sampling
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
+from pagewire.kernels.logit_edits import Counted, LogitEdits, Repetition
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -61,6 +62,16 @@ class _Draws(ctypes.Structure):
         ("logits", _POINTER),
         *((name, _INT) for name in ("size", "count")),
         *((name, _POINTER) for name in ("rows", "temperature", "top_p", "log_min_p", "top_k", "keys", "tokens")),
+    )
+
+
+class _Penalties(ctypes.Structure):
+    """`Penalties` of native/penalties.h."""
+
+    _fields_ = (
+        ("logits", _POINTER),
+        *((name, _INT) for name in ("size", "count", "width")),
+        *((name, _POINTER) for name in ("rows", "tokens", "repetition", "presence", "frequency")),
     )
 
 
@@ -205,6 +216,21 @@ class CpuBackend(TorchBackend):
         )  # fmt: skip
         self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
         return out
+
+    def edit_logits(self, logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
+        """Return edited logits `[n, V]`."""
+        return logit_edits.edit(logits, edits, self._penalise)
+
+    def _penalise(self, logits: torch.Tensor, asked: Repetition | Counted) -> None:
+        tokens = asked.tokens.contiguous()
+        amounts = (
+            (asked.penalty, None, None) if isinstance(asked, Repetition) else (None, asked.presence, asked.frequency)
+        )
+        penalties = _Penalties(
+            logits.data_ptr(), logits.shape[1], *tokens.shape, asked.rows.data_ptr(), tokens.data_ptr(),
+            *(None if each is None else each.data_ptr() for each in amounts),
+        )  # fmt: skip
+        self._function("penalise", logits.dtype, (_POINTER,))(ctypes.byref(penalties))
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""

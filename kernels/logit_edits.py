@@ -8,6 +8,7 @@ no edit names is left as it is, and an edit that no row asks for costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -78,16 +79,26 @@ class LogitEdits:
     allowed: Allowed | None = None
     masked: Masked | None = None
 
+    @property
+    def may_bar(self) -> bool:
+        """True where a row may be left without a token to choose."""
+        return bool(self.banned or self.allowed or self.masked)
 
-def edit(logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
-    """Return edited logits `[n, V]`; the given ones stay as they are."""
-    logits = logits.clone()
+
+Penalise = Callable[[torch.Tensor, Repetition | Counted], None]
+
+
+def edit(logits: torch.Tensor, edits: LogitEdits, penalise: Penalise | None = None) -> torch.Tensor:
+    """Return edited logits `[n, V]` in fp32; the given ones, of any dtype, stay as they are.
+
+    `penalise` does to fp32 logits in place what a `Repetition` or a `Counted` asks.
+    """
+    logits = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if (bias := edits.bias) is not None:
         logits[bias.rows, bias.ids] += bias.values
-    if (repetition := edits.repetition) is not None:
-        logits[repetition.rows] = _repeated(logits[repetition.rows], repetition)
-    if (counted := edits.counted) is not None:
-        logits[counted.rows] = _counted(logits[counted.rows], counted)
+    for asked in (edits.repetition, edits.counted):
+        if asked is not None:
+            (penalise or _penalise)(logits, asked)
     for banned in edits.banned:
         logits[banned.rows, banned.ids] = -torch.inf
     if (allowed := edits.allowed) is not None:
@@ -98,6 +109,12 @@ def edit(logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
         stays = _unpacked(masked.bits, logits.shape[1])
         logits[masked.rows] = logits[masked.rows].masked_fill(~stays, -torch.inf)
     return logits
+
+
+def _penalise(logits: torch.Tensor, asked: Repetition | Counted) -> None:
+    """Do to logits `[n, V]` what is asked, in place."""
+    of_rows = logits[asked.rows]
+    logits[asked.rows] = _repeated(of_rows, asked) if isinstance(asked, Repetition) else _counted(of_rows, asked)
 
 
 def _repeated(logits: torch.Tensor, repetition: Repetition) -> torch.Tensor:

@@ -87,8 +87,8 @@ def _mask(logits, rows, bits, words, vocab_size, stride, TILE: tl.constexpr):
 
 
 def edit(logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
-    """Return edited logits `[n, V]` fp32; the given ones stay as they are."""
-    logits = logits.clone(memory_format=torch.contiguous_format)
+    """Return edited logits `[n, V]` in fp32; the given ones, of any dtype, stay as they are."""
+    logits = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     stride = logits.stride(0)
     if (bias := edits.bias) is not None and len(bias.ids):
         _add[_over(bias.ids)](

@@ -4,6 +4,7 @@
 #include "largest.h"
 #include "layer.h"
 #include "linear.h"
+#include "penalties.h"
 #include "rows.h"
 #include "tiles.h"
 
@@ -51,6 +52,9 @@ void draw_bf16(const Draws *draws) {
 }
 void draw_fp32(const Draws *draws) {
     together(draws->count > 1, [&](const Team &team) { draw<Fp32>(*draws, team); });
+}
+void penalise_fp32(const Penalties *asked) {
+    together(asked->count > 1, [&](const Team &team) { penalise(*asked, team); });
 }
 void rms_norm_bf16(const void *x, const void *residual, const void *weight, void *normed, void *total, int64_t outer, int64_t inner, int64_t size, int64_t stride, float eps) {
     together(outer > 64, [&](const Team &team) { rms_norm<Bf16>(x, residual, weight, normed, total, outer, inner, size, stride, inner * size, eps, team); });

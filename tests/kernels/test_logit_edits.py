@@ -155,3 +155,31 @@ def test_lists_are_remembered_by_request_and_never_mixed_up() -> None:
             edits = builder.build({"a": Draw(sampling=sampling, index=0, position=0)}, 1000)
             assert edits is not None
             assert int(edit(logits, edits).argmax()) == token
+
+
+def test_outputs_are_remembered_by_name_and_never_mixed_up() -> None:
+    """Sequences that go on, are taken back, go on as another did, and whose names are used again; and too many."""
+    chance, builder = random.Random(0), EditBuilder(frozenset(), torch.device("cpu"))
+    outputs: dict[str, tuple[int, ...]] = {str(each): () for each in range(300)}
+    for step in range(60):
+        for name, output in outputs.items():
+            way = chance.random()
+            if way < 0.8:
+                outputs[name] = (*output, *chance.choices(range(V), k=chance.randrange(1, 4)))
+            elif way < 0.9:
+                outputs[name] = chance.choice(list(outputs.values()))
+            else:
+                outputs[name] = output[: chance.randrange(len(output) + 1)]
+        names = list(outputs) if step == 30 else chance.sample(list(outputs), 20)
+        draws = {
+            name: Draw(
+                sampling=SamplingParams(max_tokens=1000, frequency_penalty=0.5, repetition_penalty=1.5),
+                index=0, position=len(outputs[name]), prompt=(1, 2), output=outputs[name],
+            )
+            for name in names
+        }  # fmt: skip
+        found, alone = (each.build(draws, V) for each in (builder, EditBuilder(frozenset(), torch.device("cpu"))))
+        assert found is not None
+        assert alone is not None
+        logits = torch.randn(len(draws), V)
+        assert torch.equal(edit(logits, found), edit(logits, alone))
