@@ -22,7 +22,7 @@ from pagewire.core.unicode_text import require_unicode
 from pagewire.core.units import parse_bytes
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job
-from pagewire.text.tokenizer import Tokenizer
+from pagewire.text.tokenizer import Tokenizer, word_texts
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -104,7 +104,8 @@ class LLM:
             if not isinstance(word, str) or not word:
                 raise InvalidRequest(f"a bad word is a text, not {word!r:.100}", field="bad_words")
             require_unicode(word, "a bad word", "bad_words")
-        found = dict.fromkeys(ids for word in words for ids in self._tokenizer.word_ids(word))
+        every = [text for word in words for text in word_texts(word)]
+        found = dict.fromkeys(tuple(self._tokenizer.encode_now(text, add_special_tokens=False)) for text in every)
         return tuple(TokenSequence(tokens=ids) for ids in found)
 
     def load(self) -> Load:

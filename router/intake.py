@@ -17,7 +17,7 @@ from pagewire.router.delivery import Delivery
 from pagewire.router.request import Request
 from pagewire.router.tool_desk import AUTO, ToolDesk
 from pagewire.router.validation import Limits, check, finish, prompt_field, too_long, truncated
-from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer
+from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer, word_texts
 
 SEED_BITS = 63
 NONE: Mapping[str, Any] = {}
@@ -108,7 +108,7 @@ class Intake:
             if not isinstance(word, str):
                 found[word] = None
                 continue
-            for text in (word.lstrip(), " " + word.lstrip()) if word.strip() else (word,):
+            for text in word_texts(word):
                 found[tuple(await self._tokenizer.encode(text, add_special_tokens=False))] = None
         return list(found)
 

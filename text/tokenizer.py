@@ -88,11 +88,6 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def word_ids(self, word: str) -> list[tuple[int, ...]]:
-        """Return what `word` may be in a text, each as ids: at the beginning of a word, and within one."""
-        texts = (word.lstrip(), " " + word.lstrip()) if word.strip() else (word,)
-        return list(dict.fromkeys(tuple(self.encode_now(text, add_special_tokens=False)) for text in texts))
-
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """Return the prompt text of a chat, up to the assistant's turn; `options` are those of `ChatTemplate.render`.
 
@@ -216,3 +211,8 @@ def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
     return sources | {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.exists()}
+
+
+def word_texts(word: str) -> tuple[str, ...]:
+    """Return what `word` is in a text: at its beginning or within a word, and behind a space."""
+    return (word.lstrip(), " " + word.lstrip()) if word.strip() else (word,)
