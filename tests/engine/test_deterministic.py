@@ -23,7 +23,8 @@ from pagewire.engine.assembly import Engine
 
 TinyModel = Callable[[str], Path]
 
-NUM_RUNS, NUM_REQUESTS = 5, 50  # for each dtype
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "llama")  # a run of each, for each dtype
+NUM_REQUESTS = 50
 
 
 def requests(draw: random.Random, run: int) -> list[SequenceSpec]:
@@ -67,10 +68,10 @@ def ship(one: SequenceSpec, source: Engine, target: Engine, heard: Heard) -> boo
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_no_token_depends_on_batch_chunk_placement_preemption_or_continuation(tiny: TinyModel, dtype: str) -> None:
-    model, draw = tiny("llama"), random.Random(dtype)
+    draw = random.Random(dtype)
     num_preemptions = num_swaps = num_continued = num_shipped = 0
-    for run in range(NUM_RUNS):
-        asked = requests(draw, run)
+    for run, family in enumerate(FAMILIES):
+        model, asked = tiny(family), requests(draw, run)
         alone = engine(model, dtype=dtype, deterministic=True)
         expected: dict[str, list[int]] = {}
         for one in asked:
