@@ -220,3 +220,5 @@ def test_what_is_kept_is_bounded_whatever_the_source_does() -> None:
     stream.inbox.accept(message(B, 0, 40))
     stream.inbox.clear()
     stream.inbox.accept(message(B, 0, 40))
+    with pytest.raises(ContractBroken, match="410 bytes"):
+        stream.inbox.accept(message(B, 0, 1))
