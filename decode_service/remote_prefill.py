@@ -134,8 +134,11 @@ class RemotePrefill:
         return any(delivery.outcome is Outcome.LOST for delivery in self.runs)
 
     def _is_sooner_on(self, candidate: Candidate, num_blocks: int) -> bool:
-        """Whether another prefill pod, fetching what landed, is predicted to be done before this pod is."""
-        if self.first_token is not None:
+        """Whether another prefill pod, fetching what landed, is predicted to be done before this pod is.
+
+        It is not even asked where there is a first token, or nothing left to ship: one block at most is computed then.
+        """
+        if self.first_token is not None or num_blocks > max_hit_blocks(self._num_tokens, self._block_size):
             return False
         costs, sources = self._around.costs, self._known_sources(num_blocks)
         remote_s = costs.remote_s(self._num_tokens, candidate, sources)

@@ -1,9 +1,10 @@
 """Where a taker's messages go: to the sink of their key, kept for later, or dropped; and what credit that frees.
 
 A message is worked on in its turn: `claims` asks the sink block by block, `settle` tells it what came of each that it
-claimed. A message's bytes are credited once, when the last of its blocks is disposed of, so what is kept is bounded by
-the source's window. Knows nothing of streams, clocks and memory. Invariants: a sink is asked only about a key that is
-registered now; every claim is settled exactly once; every accepted byte is credited once, or forgotten with the stream.
+claimed. A message's bytes are credited once, when the last of its blocks is disposed of. What is kept is bounded by the
+window whatever the source does; by two, since a message that came twice is none of its faults. Knows nothing of
+streams, clocks and memory. Invariants: a sink is asked only about a key that is registered now; every claim is settled
+exactly once; every accepted byte is credited once, or forgotten with the stream.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pagewire.core.errors import ContractBroken
 from pagewire.kvtransfer.effects import Verdict
 from pagewire.kvtransfer.transport import ShipmentKey, Sink, TransferCounters
 from pagewire.kvtransfer.wire import Credit, Ready, Sums
@@ -51,11 +53,14 @@ class Inbox:
     def __init__(
         self,
         block_bytes: int,
+        window_bytes: int,
         counters: TransferCounters,
         on_credit: Callable[[Credit], None],
         on_disposed: Callable[[Ready], None] = lambda ready: None,
     ) -> None:
         self._block_bytes = block_bytes
+        self._window_bytes = window_bytes
+        self._kept_bytes = 0  # accepted and not credited
         self._counters = counters
         self._on_credit = on_credit
         self._on_disposed = on_disposed
@@ -91,10 +96,17 @@ class Inbox:
         self._work.extendleft(reversed(self._waiting.pop(key, ())))
 
     def accept(self, ready: Ready) -> None:
-        """A message came: its turn comes behind the others."""
+        """A message came: its turn comes behind the others. Raises ContractBroken on one beyond two windows.
+
+        One that is larger by itself has to come alone.
+        """
+        num_bytes = len(ready) * self._block_bytes
+        if self._kept_bytes and self._kept_bytes + num_bytes > 2 * self._window_bytes:
+            raise ContractBroken(f"{self._kept_bytes + num_bytes} bytes in flight in a window of {self._window_bytes}")
+        self._kept_bytes += num_bytes
         self._counters.messages += 1
         self._counters.blocks += len(ready)
-        self._counters.bytes += len(ready) * self._block_bytes
+        self._counters.bytes += num_bytes
         parcel = Parcel(ready, len(ready), None if ready.sums_follow else ready.checksums)
         if parcel.checksums is None:
             self._unsummed.append(parcel)
@@ -139,6 +151,7 @@ class Inbox:
         self._work.clear()
         self._unsummed.clear()
         self._waiting.clear()
+        self._kept_bytes = 0
         return keys
 
     def _claim(self, parcel: Parcel, position: int) -> Claimed | None:
@@ -174,5 +187,7 @@ class Inbox:
     def _dispose(self, parcel: Parcel, num_blocks: int) -> None:
         parcel.num_open -= num_blocks
         if not parcel.num_open:
+            num_bytes = len(parcel.ready) * self._block_bytes
+            self._kept_bytes -= num_bytes
             self._on_disposed(parcel.ready)
-            self._on_credit(Credit(parcel.ready.key, len(parcel.ready) * self._block_bytes))
+            self._on_credit(Credit(parcel.ready.key, num_bytes))

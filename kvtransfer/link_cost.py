@@ -2,8 +2,9 @@
 
     seconds = rtt_s + bytes x s_per_byte
 
-Pure: moments come as parameters. Both figures are exponential averages; the first ones replace the priors, which stand
-for a link that nobody has measured. Invariant: costs are positive and finite.
+Pure: durations come as parameters. Both figures are exponential averages; the first ones replace the priors, which
+stand for a link that nobody has measured. Where nothing comes for long, what is above the priors fades: a link that was
+slow once would be thought too dear ever after, and never be measured again. Invariant: costs are positive and finite.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 WEIGHT = 0.2  # of the newest observation
 MIN_BYTES = 1 << 16  # less says more about the exchange than about the rate
+REST_S = 60.0  # without anything that came, before what was measured begins to fade
+HALF_LIFE_S = 300.0  # of what it is above the prior, from then on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class LinkMeter:
     def __init__(self) -> None:
         self._rtt_s: float | None = None
         self._s_per_byte: float | None = None
+        self._rest_s = 0.0
 
     @property
     def is_measured(self) -> bool:
@@ -50,11 +54,28 @@ class LinkMeter:
     def answered(self, seconds: float) -> None:
         """A question was answered after `seconds`."""
         if seconds > 0:
+            self._rest_s = 0.0
             self._rtt_s = seconds if self._rtt_s is None else (1 - WEIGHT) * self._rtt_s + WEIGHT * seconds
 
     def landed(self, num_bytes: int, seconds: float) -> None:
         """`num_bytes` took `seconds` on their way; small shipments are not taken for a rate."""
         if num_bytes < MIN_BYTES or seconds <= 0:
             return
+        self._rest_s = 0.0
         rate = seconds / num_bytes
         self._s_per_byte = rate if self._s_per_byte is None else (1 - WEIGHT) * self._s_per_byte + WEIGHT * rate
+
+    def rested(self, seconds: float) -> None:
+        """So much time has passed; whatever came in it was told apart."""
+        self._rest_s += seconds
+        left = 0.5 ** (max(0.0, min(seconds, self._rest_s - REST_S)) / HALF_LIFE_S)
+        prior = LinkCost()
+        if self._rtt_s is not None:
+            self._rtt_s = _faded(self._rtt_s, prior.rtt_s, left)
+        if self._s_per_byte is not None:
+            self._s_per_byte = _faded(self._s_per_byte, prior.s_per_byte, left)
+
+
+def _faded(measured: float, prior: float, left: float) -> float:
+    """Return a figure of whose part above the prior only `left` of 1 is left."""
+    return measured - max(0.0, measured - prior) * (1 - left)

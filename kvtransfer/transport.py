@@ -8,7 +8,8 @@ Invariants that every transport keeps (the contract suite runs them all):
 
 1. A sink is asked only about keys that are registered, and never again after `unregister` or a loss. What it granted
    before is settled, exactly once.
-2. What is in flight, held back included, is bounded by the window; a taker that credits falsely floods itself alone.
+2. What is in flight, held back included, is bounded by the window; a taker that credits falsely floods itself alone,
+   and a source that minds no credit loses its stream.
 3. After `fence` returned nothing of that key is read from memory for it or sent.
 4. A loss ends every registration of that peer, and is told once. Nothing is carried over to the next stream.
 5. Bytes that are there other than they were sent are settled with `is_intact` False, or not at all.

@@ -220,8 +220,9 @@ class PrefillService:
         if chunk.is_last and records:
             prompt.watch.stamp(Phase.LAST_CHUNK_COMPUTED, now_s)
             is_finished = not prompt.run.ship or all(record.finish_reason is not None for record in records)
-            end = chunk.first_block + len(chunk.block_ids)
-            prompt.say_first_token(chunk, records, 0 if is_finished else end - prompt.run.first_block)
+            num_blocks = 0 if is_finished else chunk.first_block + len(chunk.block_ids) - prompt.run.first_block
+            prompt.say_first_token(chunk, records, num_blocks)
+            is_finished = not num_blocks  # also where the taker had them all: it will not say that they landed
         if not is_finished:
             exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
         if chunk.is_last:

@@ -52,6 +52,7 @@ class Peer:
         self.load: Load | None = None  # its own latest word
         self._lost = lost
         self.meter = LinkMeter()
+        self._ticked_s: float | None = None
         self._block_bytes = memory.block_bytes
         self._deliveries: dict[tuple[str, int], Delivery] = {}
         self._alone_since_s: float | None = None
@@ -113,7 +114,9 @@ class Peer:
             self.meter.landed(delivery.kept_blocks * self._block_bytes, delivery.shipment.transfer_s)
 
     def tick(self, now_s: float) -> None:
-        """Let every delivery look at the clock."""
+        """Let every delivery look at the clock, and what the link was measured to cost fade."""
+        self.meter.rested(now_s - (now_s if self._ticked_s is None else self._ticked_s))
+        self._ticked_s = now_s
         for delivery in list(self._deliveries.values()):
             delivery.tick()
         if self._is_its(self._dialer.link) or self._deliveries:

@@ -24,6 +24,7 @@ from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.communicator import SOURCE, TAKER, Rendezvous, host_store, join_store
 from pagewire.kvtransfer.transports.communicator_pair import CommunicatorPair
+from pagewire.kvtransfer.transports.rooms import Rooms
 from pagewire.kvtransfer.transports.staging import Staging, device_of, gather, scatter, scatter_summed
 from pagewire.kvtransfer.transports.worker import Worker
 from pagewire.kvtransfer.wire import Ready
@@ -38,7 +39,7 @@ _COUNT = _FRESH - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveOptions:
     """`host` is our own address, to listen on. Seconds: to build a communicator or pass one message; until an idle one
-    closes. `staged_bytes` bounds what a source can make us stage, and has to hold a window and a block."""
+    closes. `staged_bytes` bounds what a source can make us stage: two windows and more."""
 
     host: str
     timeout_s: float = 10.0
@@ -120,9 +121,7 @@ class CollectiveInlet:
         self._placing = Worker("collective-place") if self._device.type == "cuda" else None
         self._idle_s = 0.0
         self._count = 0
-        self._staged: dict[int, Staging] = {}  # by the identity of the message: a copy of one is another
-        self._free: list[Staging] = []
-        self._staged_bytes = 0
+        self._staged = Rooms(self._room, max(options.staged_bytes, memory.block_bytes))
 
     async def open(self, card: bytes) -> None:
         """Reach the source's store; see `Inlet`."""
@@ -141,8 +140,7 @@ class CollectiveInlet:
         self._count = (self._count + 1) & _COUNT
         self._pair.stay()
         num_bytes = len(ready) * self._memory.block_bytes
-        staging = self._stage(num_bytes)
-        self._staged[id(ready)] = staging
+        staging = self._staged.take(ready, num_bytes)
         if ready.tag & _FRESH:
             self._pair.hang_up()
             await self._pair.build()
@@ -151,7 +149,7 @@ class CollectiveInlet:
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy from staging into the pool; see `Inlet`."""
-        staging = self._staged.get(id(ready))
+        staging = self._staged.of(ready)
         if staging is None:
             raise TransferFailed("nothing came for this message")
         if self._placing is None:
@@ -161,8 +159,7 @@ class CollectiveInlet:
 
     def done(self, ready: Ready) -> None:
         """The staging of the message may be reused; see `Inlet`."""
-        if staging := self._staged.pop(id(ready), None):
-            self._free.append(staging)
+        self._staged.give_back(ready)
 
     def close(self) -> None:
         """Abort; see `Inlet`."""
@@ -170,12 +167,6 @@ class CollectiveInlet:
         if self._placing is not None:
             self._placing.close()
         self._staged.clear()
-        self._free.clear()
 
-    def _stage(self, num_bytes: int) -> Staging:
-        """Return room for a message: used before, where there is some."""
-        staging = self._free.pop() if self._free else Staging(self._device)
-        self._staged_bytes += max(0, num_bytes - staging.num_bytes)
-        if self._staged_bytes > max(self._options.staged_bytes, self._memory.block_bytes):
-            raise ContractBroken(f"more than {self._options.staged_bytes} bytes to be staged")
-        return staging.sized(num_bytes)
+    def _room(self, num_bytes: int) -> Staging:
+        return Staging(self._device).sized(num_bytes)

@@ -34,7 +34,8 @@ Call = grpc.aio.StreamStreamCall[bytes, bytes]
 class IncomingStream:
     """The stream of `call`, once it was greeted and its inlet is open. `memory` is our pool in the parts that travel.
 
-    The source may have `window_bytes` in flight. A message may take `place_s` seconds to arrive, and as long to place.
+    The source may have `window_bytes` in flight; with more than twice as much it is not read any further. A message may
+    take `place_s` seconds to arrive, and as long to place.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class IncomingStream:
         place_s: float,
     ) -> None:
         self.carrier = carrier
-        self.inbox = Inbox(memory.block_bytes, counters, self._credit, inlet.done)
+        self.inbox = Inbox(memory.block_bytes, window_bytes, counters, self._credit, inlet.done)
         self.placer = Placer(self.inbox, inlet, memory, place_s, translation)
         self.reason = ""
         self.carrier_failed = False

@@ -29,6 +29,7 @@ from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.line import SocketLine
+from pagewire.kvtransfer.transports.rooms import Rooms
 from pagewire.kvtransfer.transports.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES, TokenDoor
 from pagewire.kvtransfer.wire import Ready
 
@@ -43,8 +44,8 @@ _CARD = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sH")  # the taker's token, t
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpOptions:
     """`host` is our own address, to listen on, `port` which, 0 for a free one, and `dialled` the name or address under
-    which peers find us, `host` where it is empty. `staged_bytes` bounds what a source can make us stage: a window and
-    more."""
+    which peers find us, `host` where it is empty. `staged_bytes` bounds what a source can make us stage: two windows,
+    and more."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -129,10 +130,7 @@ class TcpInlet:
     def __init__(self, memory: BlockMemory, options: TcpOptions) -> None:
         self._socket_line = SocketLine(read_bytes=READ_BYTES)
         self._memory = memory
-        self._max_staged = max(options.staged_bytes, memory.block_bytes)
-        self._num_staged = 0  # bytes, in use or free
-        self._staged: dict[int, memoryview] = {}  # by the identity of the message: a copy of one is another
-        self._free: list[memoryview] = []
+        self._staged = Rooms(_room, max(options.staged_bytes, memory.block_bytes))
         self._count = 0
 
     @property
@@ -164,12 +162,11 @@ class TcpInlet:
             raise ContractBroken(f"{ahead} messages are missing")
         self._count = (self._count + 1) & _COUNT
         num_bytes = len(ready) * self._memory.block_bytes
-        self._staged[id(ready)] = staged = self._room(num_bytes)
-        await self._socket_line.read_payload(staged[:num_bytes])
+        await self._socket_line.read_payload(self._staged.take(ready, num_bytes)[:num_bytes])
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy from staging into the pool; see `Inlet`. Raises IndexError outside the pool."""
-        staged = self._staged.get(id(ready))
+        staged = self._staged.of(ready)
         if staged is None:
             raise TransferFailed("nothing came for this message")
         size = self._memory.block_bytes
@@ -180,24 +177,16 @@ class TcpInlet:
 
     def done(self, ready: Ready) -> None:
         """The staging of the message may be used again; see `Inlet`."""
-        if (staged := self._staged.pop(id(ready), None)) is not None:
-            self._free.append(staged)
+        self._staged.give_back(ready)
 
     def close(self) -> None:
         """Hang up; see `Inlet`."""
         self._socket_line.close()
         self._staged.clear()
-        self._free.clear()
 
-    def _room(self, num_bytes: int) -> memoryview:
-        """Return room for a message: the last that was used, where it suffices. Raises ContractBroken."""
-        room = self._free.pop() if self._free else memoryview(b"")
-        if room.nbytes >= num_bytes:
-            return room
-        self._num_staged += num_bytes - room.nbytes
-        if self._num_staged > self._max_staged:
-            raise ContractBroken(f"more than {self._max_staged} bytes to be staged")
-        return memoryview(bytearray(num_bytes))
+
+def _room(num_bytes: int) -> memoryview:
+    return memoryview(bytearray(num_bytes))
 
 
 async def _addresses(host: str, port: int, flags: int = 0) -> list[tuple[int, Any]]:

@@ -56,6 +56,20 @@ async def test_a_dear_copy_is_not_made(model: Path, colocated: Colocated) -> Non
         assert holder.counter("exports_fetches") == 0
 
 
+async def test_a_source_that_was_slow_once_is_not_thought_dear_for_ever(model: Path) -> None:
+    """Nothing would be fetched from it, so nothing would be measured."""
+    async with pods(model, 1, 2) as cluster:
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder)
+        await cluster.ask("b", LONG, on=asker, prefill="local", sources=[holder.source(100)])
+        peer = asker.service._exchange.peers.at(holder.pod_id, holder.address)
+        peer.meter.landed(1 << 20, 10.0)
+        asker.advance(0.0)
+        dear = peer.meter.cost.s_per_byte
+        asker.advance(3 * 3600.0)
+        assert 0 < peer.meter.cost.s_per_byte < dear / 1e3
+
+
 async def test_only_what_is_missing_is_fetched(model: Path, colocated: Colocated) -> None:
     async with pods(model, 0, 2) as cluster:
         holder, asker = cluster.decode

@@ -15,6 +15,7 @@ from pods import Colocated, Pod, Pods, pods, prompt, until
 from threaded_engine import ThreadedEngine
 
 from pagewire.core.engine_messages import StepDone
+from pagewire.decode_service.remote_prefill import RemotePrefill
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.step import Computed, Step
 
@@ -186,6 +187,28 @@ async def test_a_source_lost_between_two_groups_leaves_whole_blocks(deep: Path, 
             assert (await cluster.end(asked)).tokens == answers.answer(LONG)
         assert asked.report.placement == "resumed"
         assert (asked.report.blocks_shipped, asked.report.decode_computed_tokens) == (4, 100 - 4 * 16)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("num_tokens", [96, 100])
+async def test_a_source_lost_with_all_there_but_the_first_token_leaves_nothing_to_ship(
+    deep: Path, answers: Colocated, num_tokens: int, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is computed here, however soon another pod is said to be. One that is asked all the same holds nothing on."""
+    tokens = LONG[:num_tokens]
+    if asks:
+        monkeypatch.setattr(RemotePrefill, "_is_sooner_on", lambda *_: True)
+    async with pods(deep, 2, p=dict(SETTINGS)) as cluster:
+        first, second = cluster.prefill
+        await cluster.ask("warm-up", prompt(8, 5), 2, candidates=[first.candidate])
+        cluster.d.service._costs.local_s = lambda *_: 1e9  # type: ignore[method-assign, union-attr]
+        with halting(first.engine, group=2):
+            asked = await cluster.submit("a", tokens)
+            await until(lambda: parts_here(cluster) == -(-num_tokens // 16) * 3)
+            await first.die()
+            assert (await cluster.end(asked)).tokens == answers.answer(tokens)
+        assert asked.report.causes == ("prefill_lost",)
+        assert second.counter("prompts_accepted") == asks
 
 
 async def test_cancelled_between_two_groups(deep: Path, answers: Colocated) -> None:

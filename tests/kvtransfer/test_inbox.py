@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from pagewire.core.errors import ContractBroken
 from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.inbox import Claimed, Inbox
 from pagewire.kvtransfer.transport import ShipmentKey, TransferCounters
 from pagewire.kvtransfer.wire import Credit, Ready, Sums
 
 BYTES = 10
+WINDOW_BYTES = 200
 A, B = ShipmentKey(7, 1), ShipmentKey(7, 2)
 
 
@@ -37,7 +39,7 @@ class Stream:
         self.counters = TransferCounters()
         self.credits: list[Credit] = []
         self.disposed: list[Ready] = []
-        self.inbox = Inbox(BYTES, self.counters, self.credits.append, self.disposed.append)
+        self.inbox = Inbox(BYTES, WINDOW_BYTES, self.counters, self.credits.append, self.disposed.append)
         for name, sink in sinks.items():
             self.inbox.register({"a": A, "b": B}[name], sink)
 
@@ -198,3 +200,25 @@ def test_checksums_of_a_message_that_is_over_are_nothing() -> None:
     stream.inbox.summed(Sums(A, range(5, 6), (1,)))  # of none that came: looks through those that wait
     stream.inbox.summed(Sums(A, range(0, 1), (2,)))
     assert block.parcel.checksums is None, "nobody holds it any more"
+
+
+def test_what_is_kept_is_bounded_whatever_the_source_does() -> None:
+    """By two windows: one may have come twice. What is disposed of makes room, and so does what is given up."""
+    stream = Stream(a=Taker(**{f"i{index}": Verdict.WAIT for index in range(100)}))
+    stream.inbox.accept(message(A, 0, 100))  # larger than that by itself: alone
+    with pytest.raises(ContractBroken, match="1010 bytes in flight in a window of 200"):
+        stream.inbox.accept(message(B, 0, 1))
+    assert stream.counters.messages == 1
+    assert stream.inbox.claims(8) == []
+    stream.inbox.unregister(A)
+    for number in range(4):
+        stream.inbox.accept(message(A, 10 * number, 10))
+    with pytest.raises(ContractBroken, match="410 bytes"):
+        stream.inbox.accept(message(B, 0, 1))
+    stream.inbox.claims(8)  # nobody wants them
+    assert [credit.num_bytes for credit in stream.credits] == [1000, 100, 100, 100, 100]
+    stream.inbox.accept(message(B, 0, 40))
+    stream.inbox.clear()
+    stream.inbox.accept(message(B, 0, 40))
+    with pytest.raises(ContractBroken, match="410 bytes"):
+        stream.inbox.accept(message(B, 0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.kvtransfer.link_cost import MIN_BYTES, LinkCost, LinkMeter
+from pagewire.kvtransfer.link_cost import HALF_LIFE_S, MIN_BYTES, REST_S, LinkCost, LinkMeter
 
 
 def test_priors_stand_until_something_is_measured() -> None:
@@ -62,3 +62,57 @@ def test_a_few_kilobytes_say_nothing_of_the_rate() -> None:
 def test_a_link_that_nobody_measured_is_thought_worth_trying() -> None:
     assert LinkCost().seconds(0) < 0.01
     assert LinkCost().seconds(1 << 20) < 0.01
+
+
+def slow() -> LinkMeter:
+    """A link that was slow once: 0.402 s for an exchange, 9 ns a byte."""
+    meter, prior = LinkMeter(), LinkCost()
+    meter.answered(prior.rtt_s + 0.4)
+    meter.landed(MIN_BYTES, MIN_BYTES * (prior.s_per_byte + 8e-9))
+    return meter
+
+
+def test_what_was_slow_once_is_tried_again_after_a_rest() -> None:
+    meter, prior = slow(), LinkCost()
+    meter.rested(REST_S)
+    assert meter.cost.rtt_s - prior.rtt_s == pytest.approx(0.4)
+    meter.rested(HALF_LIFE_S)
+    assert meter.cost.rtt_s - prior.rtt_s == pytest.approx(0.2)
+    assert meter.cost.s_per_byte - prior.s_per_byte == pytest.approx(4e-9)
+    for _ in range(10):  # in small steps as in a large one
+        meter.rested(HALF_LIFE_S / 10)
+    assert meter.cost.rtt_s - prior.rtt_s == pytest.approx(0.1)
+    assert meter.cost.s_per_byte - prior.s_per_byte == pytest.approx(2e-9)
+    meter.rested(1e9)
+    assert meter.cost.rtt_s == pytest.approx(prior.rtt_s)
+    assert meter.is_measured
+
+
+def test_only_what_is_beyond_the_rest_fades() -> None:
+    meter, prior = slow(), LinkCost()
+    meter.rested(REST_S + HALF_LIFE_S)
+    assert meter.cost.rtt_s - prior.rtt_s == pytest.approx(0.2)
+
+
+def test_a_link_in_use_does_not_fade() -> None:
+    """By whatever comes: an answer, or blocks."""
+    meter, prior = slow(), LinkCost()
+    for _ in range(20):
+        meter.rested(REST_S)
+        meter.answered(prior.rtt_s + 0.4)
+    for _ in range(20):
+        meter.rested(REST_S)
+        meter.landed(MIN_BYTES, MIN_BYTES * (prior.s_per_byte + 8e-9))
+    assert meter.cost.rtt_s - prior.rtt_s == pytest.approx(0.4)
+    assert meter.cost.s_per_byte - prior.s_per_byte == pytest.approx(8e-9)
+
+
+def test_what_is_better_than_was_thought_stays_so_and_what_is_unknown_too() -> None:
+    meter = LinkMeter()
+    meter.rested(1e6)
+    assert meter.cost == LinkCost()
+    meter.answered(0.0001)
+    meter.landed(1 << 30, 0.1)
+    known = meter.cost
+    meter.rested(1e6)
+    assert meter.cost == known

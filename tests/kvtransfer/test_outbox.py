@@ -134,7 +134,8 @@ class StreamLife(RuleBasedStateMachine):
         super().__init__()
         self.outbox = Outbox(BYTES, FLOW)
         self.counters = TransferCounters()
-        self.inbox = Inbox(BYTES, self.counters, self.outbox.credit)
+        half = FLOW.window_bytes // 2  # two of which it takes: not more than a source may send
+        self.inbox = Inbox(BYTES, half, self.counters, self.outbox.credit)
         self.stream: list[Ready] = []
         self.open: list[Claimed] = []
         self.bound: set[ShipmentKey] = set()

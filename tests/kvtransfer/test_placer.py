@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from transport_rigs import BLOCK_BYTES, CARRIERS, Recorder, RecordingSink, pool
+from transport_rigs import BLOCK_BYTES, CARRIERS, NUM_BLOCKS, Recorder, RecordingSink, pool
 
 from pagewire.core.errors import TransferTimeout
 from pagewire.kvtransfer import wire
@@ -33,7 +33,7 @@ async def test_what_cannot_be_verified_is_given_up_with_its_stream() -> None:
     place = inlet.place
     inlet.place = lambda ready, moves: _without_sums(place(ready, moves))  # type: ignore[method-assign]
     sink = RecordingSink(Recorder())
-    inbox = Inbox(BLOCK_BYTES, TransferCounters(), lambda _: None)
+    inbox = Inbox(BLOCK_BYTES, NUM_BLOCKS * BLOCK_BYTES, TransferCounters(), lambda _: None)
     inbox.register(KEY, sink)
     blocks = [source.read(index) for index in (0, 1)]
     inbox.accept(Ready(KEY, 0, tuple(wire.checksums(KEY, range(2), blocks)), payloads=tuple(blocks)))
@@ -60,7 +60,7 @@ class Placing:
         self.inlet = carrier.inlet(self.target, "P")
         self.recorder = Recorder()
         self.sink = RecordingSink(self.recorder)
-        self.inbox = Inbox(BLOCK_BYTES, TransferCounters(), lambda _: None)
+        self.inbox = Inbox(BLOCK_BYTES, NUM_BLOCKS * BLOCK_BYTES, TransferCounters(), lambda _: None)
         self.inbox.register(KEY, self.sink)
         self.placer = Placer(self.inbox, self.inlet, self.target, place_s)
 

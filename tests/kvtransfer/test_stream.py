@@ -186,6 +186,20 @@ async def test_a_receiver_that_gives_no_credit_gets_a_window_and_no_more() -> No
         assert {key.shipment_id for _, key, _ in recorder.sent[4:]} <= set(range(2, 9)), "1 is fenced"
 
 
+async def test_a_source_that_minds_no_credit_is_read_no_further() -> None:
+    """What it sends would lie in our memory until its blocks have ids."""
+    recorder, sender = Recorder(), a_sender()
+    async with (
+        serving(sender) as address,
+        taking(int(address.rpartition(":")[2]), (GRPC,), recorder) as (receiver, _),
+    ):
+        sender._streams["D"].outbox._window_bytes = 1 << 40
+        receiver.register(1, 1, RecordingSink(recorder, is_bound=False))
+        sender.send("D", 1, 1, [(index, index) for index in range(NUM_BLOCKS)])
+        await recorder.until(lambda: recorder.lost == [("P", (ShipmentKey(1, 1),))])
+        assert receiver.counters.bytes <= 2 * SMALL.window_bytes
+
+
 async def test_a_second_stream_of_a_pod_replaces_the_first() -> None:
     at_p = Recorder()
     sender = a_sender(at_p)

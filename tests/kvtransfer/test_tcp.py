@@ -315,6 +315,22 @@ async def test_messages_are_numbered_and_what_is_staged_is_bounded_and_used_agai
                 await inlet.place(ready, [Move(0, 0)])
 
 
+async def test_large_and_small_messages_that_take_turns_never_meet_the_bound() -> None:
+    """Within half of the bound at a time; room that small ones had is not grown for large ones, one by one."""
+    async with a_source_of_ours(pool(filled=False)) as (inlet, far):
+        number = 0
+        for _ in range(3):
+            for sizes in ((1, 1, 1, 1), (4,)):
+                messages = []
+                for size in sizes:
+                    far.sendall(payload(bytes(size * BLOCK_BYTES)))
+                    messages.append(ready_of(number, *range(size)))
+                    await inlet.arrived(messages[-1])
+                    number += 1
+                for ready in messages:
+                    inlet.done(ready)
+
+
 async def test_a_late_block_is_received_and_never_written() -> None:
     """Its claim is gone when it comes: the bytes are let go, and what follows on the socket is read right."""
     async with make_rig("tcp") as rig:

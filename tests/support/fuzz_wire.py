@@ -191,7 +191,7 @@ def _ticket(data: bytes) -> None:
 
 def _blocks(data: bytes) -> None:
     """Take a message of blocks as a stream does that nobody waits at."""
-    inbox = BulkInbox(BLOCK_BYTES, TransferCounters(), lambda credit: None)
+    inbox = BulkInbox(BLOCK_BYTES, 1 << 20, TransferCounters(), lambda credit: None)
     if wire.is_sums(data):
         inbox.summed(wire.decode_sums(data, BLOCK_BYTES))
     else:

@@ -488,9 +488,13 @@ class Wire:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connecting = asyncio.current_task()
+        assert connecting is not None
+        self._tasks.add(connecting)
+        connecting.add_done_callback(self._tasks.discard)
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
-        except OSError:  # the pod is gone
+        except (OSError, asyncio.CancelledError):  # the pod is gone, or the wire is
             writer.transport.abort()
             return
         self._connections.append((writer, far_writer))
