@@ -8,14 +8,12 @@ connection, so that a certificate can be renewed while the process runs.
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-TAKEN_S = 0.02  # in which connections that began with a certificate have taken hold of it, before it goes
 ChannelOptions = Sequence[tuple[str, int | str]]
 
 
@@ -87,7 +85,6 @@ class Tls:
                 # To be told the same anew, gRPC frees what another connection is about to take: whoever connects
                 # often enough at once would end the process (grpc/grpc#36693).
                 return None
-            time.sleep(TAKEN_S)  # nobody else begins meanwhile
             shown = files
             return _configuration(*files)
 
