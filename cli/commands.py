@@ -43,6 +43,7 @@ TlsCert = Annotated[
     Path | None, typer.Option("--tls-cert", help="PEM file of the certificate to show to a router", metavar="FILE")
 ]
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="PEM file of that certificate's key", metavar="FILE")]
+Model = Annotated[str, typer.Option("--model", help="which of the router's models; its first one when unset")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="output tokens at most")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="0 takes the most likely token always")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
@@ -193,6 +194,7 @@ def chat(
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    model: Model = "",
     system: Annotated[str, typer.Option("--system", help="system prompt")] = "",
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -201,7 +203,7 @@ def chat(
     from pagewire.cli import talk
 
     client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-    talk.chat(client, system=system, options=talk.options(max_tokens, temperature))
+    talk.chat(client, system=system, options=talk.options(model, max_tokens, temperature))
 
 
 def complete(
@@ -211,6 +213,7 @@ def complete(
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    model: Model = "",
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     as_json: Json = False,
@@ -220,7 +223,7 @@ def complete(
 
     text = sys.stdin.read() if prompt == "-" else prompt
     client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-    talk.complete(client, text, as_json=as_json, options=talk.options(max_tokens, temperature))
+    talk.complete(client, text, as_json=as_json, options=talk.options(model, max_tokens, temperature))
 
 
 def demo(model: Annotated[str, typer.Option("--model", help="local model or folder")] = models.DEFAULT_MODEL) -> None:

@@ -16,9 +16,9 @@ from pagewire.client import Client, Message, Options, Prompt, Tls
 from pagewire.core.errors import Cancelled, PagewireError
 
 
-def options(max_tokens: int | None, temperature: float | None) -> Options:
+def options(model: str, max_tokens: int | None, temperature: float | None) -> Options:
     """Return what was asked for; what was not stays with the server."""
-    return Options(max_tokens=max_tokens, temperature=temperature)
+    return Options(model=model, max_tokens=max_tokens, temperature=temperature)
 
 
 def client_of(
@@ -36,7 +36,7 @@ def chat(connected: Client, *, system: str, options: Options) -> None:
     """Answer one line after the other, each with all that was said before it; end of input leaves."""
     messages = [Message(role="system", content=system)] if system else []
     with connected as client:
-        model = client.model_info().model
+        model = client.model_info(options.get("model") or "").model
         if sys.stdin.isatty():
             # Lines can be edited and come back with the arrow keys.
             import readline  # noqa: F401

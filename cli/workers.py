@@ -51,8 +51,10 @@ class Workers:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         config = self._config
         with contextlib.ExitStack() as ports:
-            http, grpc = (ports.enter_context(_taken(config.host, port)) for port in (config.port, config.grpc_port))
             firsts = [config.worker_port + index if config.worker_port else 0 for index in range(config.workers)]
+            for port in () if config.reuse_port else (config.port, config.grpc_port, *firsts):
+                _check_free(config.host, port)
+            http, grpc = (ports.enter_context(_taken(config.host, port)) for port in (config.port, config.grpc_port))
             own = [ports.enter_context(_taken(config.host, port)) for port in firsts]
             flags = [
                 ["--workers=1", "--reuse-port", f"--port={http}", f"--grpc-port={grpc}", f"--worker-port={port}"]
@@ -120,9 +122,22 @@ def _summary(children: Sequence[Child], said: Sequence[Mapping[str, Any]]) -> di
 @contextlib.contextmanager
 def _taken(host: str, port: int) -> Iterator[int]:
     """Hold `port`, or a free one for 0, for processes that share it: bound and not listening, it gets no connection."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, port))
+    with _bound(host, port, shares=True) as holder:
         yield holder.getsockname()[1]
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise OSError where another listens: to share a port is asked of all who share it, and of this router nobody."""
+    _bound(host, port, shares=False).close()
+
+
+def _bound(host: str, port: int, *, shares: bool) -> socket.socket:
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shares))
+        holder.bind((host, port))
+    except OSError as error:
+        holder.close()
+        raise OSError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
+    return holder

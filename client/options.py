@@ -33,7 +33,7 @@ class Options(Rendering, total=False):
 
     Those of `Rendering`, and
 
-    model            name of the model; the only one when left out
+    model            name of the model; the router's first one when left out
     n                how many answers, each with an index of its own
     use_beam_search  have the likeliest answers searched rather than drawn, best first; each comes whole, at the end
     beam_width       beams that search, n when left out

@@ -21,6 +21,8 @@ from pagewire.router.unread import num_taken, num_waiting
 MAX_HEAD_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = MAX_DISCARDED_BYTES + (1 << 20)  # with its head, its chunks' sizes and what trails it
 
+FAREWELL_S = 0.5  # for the other end to take leave of TLS, as one that is idle does not
+
 _TOO_LARGE = {True: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, False: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 
 
@@ -39,6 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._taken = 0
         self._took_s = 0.0  # when something was last taken, or nothing waited
         self._waited = False  # something did, at the last look
+        self._farewell: asyncio.TimerHandle | None = None
 
     @classmethod
     def bounded(cls, upload_s: float, stall_s: float) -> type[BoundedProtocol]:
@@ -55,8 +58,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._wait_no_more()
-        if self._next_look is not None:
-            self._next_look.cancel()
+        for timer in (self._next_look, self._farewell):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -67,6 +71,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._end(_TOO_LARGE[self._is_head])
         elif self._is_head and self._patience is None and self._num_bytes:
             self._wait()  # empty lines, say, which are no request's beginning and end the wait for the next one
+
+    def shutdown(self) -> None:
+        """Close the connection, once what is answered is out."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._farewell = self.loop.call_later(FAREWELL_S, self._leave)
+
+    def _leave(self) -> None:
+        if not num_waiting(self.transport):
+            self.transport.abort()
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request."""

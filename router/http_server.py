@@ -64,9 +64,9 @@ def listen(host: str, port: int, *, shares: bool = False) -> socket.socket:
         listener.bind((host, port))
         listener.listen(BACKLOG)
         listener.setblocking(False)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise OSError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
     return listener
 
 

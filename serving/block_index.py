@@ -25,14 +25,12 @@ from pagewire.core.index_member import member
 from pagewire.serving.breaker import Breaker
 from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
 from pagewire.serving.redis_pipe import RedisPipe, encoded
-from pagewire.serving.redis_servers import RedisServers
+from pagewire.serving.redis_servers import PASSING, RedisServers
 
 log = logging.getLogger(__name__)
 
 INDEX_TTL_S = 3600
 MAX_MEMBERS = 1024  # of a key that are read: more pods than that hold only what all prompts begin with
-# A server that says so is on its way up or down, or no longer the key's: ask again later.
-PASSING = ("MOVED", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY")
 
 Members = Sequence[bytes]
 
@@ -82,14 +80,16 @@ class BlockIndex:
 
     async def write(
         self, index_id: int, tiers: Mapping[BlockHash, int | None], *, used: Collection[int] = (0,)
-    ) -> None:
+    ) -> Collection[BlockHash]:
         """Say in which tier a pod holds each block, None for not at all; `used` are the tiers that it ever named.
 
-        Raises OSError or TimeoutError where Redis did not take all of it; what it took then is harmless to repeat.
+        Returns the blocks that a node of a Redis Cluster did not take while others took theirs; raises OSError or
+        TimeoutError where nothing was taken. To repeat what was is harmless.
         """
-        keys = [self._prefix + block_hash for block_hash in tiers]
+        blocks = list(tiers)
+        keys = [self._prefix + block_hash for block_hash in blocks]
         commands = [_commands(key, index_id, tier, used) for key, tier in zip(keys, tiers.values(), strict=True)]
-        await self._send(keys, commands)
+        return [blocks[at] for at in await self._send(keys, commands)]
 
     async def sweep(self, entries: Iterable[tuple[BlockHash, bytes]]) -> None:
         """Take entries of the dead out of the index; an outage leaves them to the next reader, or to their expiry."""
@@ -143,12 +143,19 @@ class BlockIndex:
             raise ConnectionError(f"Redis refuses lookups: {errors[0]}")
         return found
 
-    async def _send(self, keys: Sequence[bytes], commands: Sequence[Sequence[bytes]]) -> None:
+    async def _send(self, keys: Sequence[bytes], commands: Sequence[Sequence[bytes]]) -> list[int]:
+        """Return the positions of the keys whose server took nothing; raises where none took anything."""
         if not keys:
-            return
+            return []
         parts = await self._servers.split(keys, TIMEOUT_S)
-        sent = (self._send_to(pipe, [each for at in where for each in commands[at]]) for pipe, where in parts)
-        await asyncio.gather(*sent)
+        asked = (self._send_to(pipe, [each for at in where for each in commands[at]]) for pipe, where in parts)
+        sent = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [(error, where) for error, (_, where) in zip(sent, parts, strict=True) if error is not None]
+        if unforeseen := [error for error, _ in failed if not isinstance(error, (OSError, TimeoutError))]:
+            raise unforeseen[0]
+        if len(failed) == len(parts):
+            raise failed[0][0]
+        return [at for _, where in failed for at in where]
 
     async def _send_to(self, pipe: RedisPipe, commands: Sequence[bytes]) -> None:
         try:

@@ -65,7 +65,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers(tuple(handlers))
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._host = host
+        self._host = f"[{host}]" if ":" in host else host
         self._credentials = credentials
         self.port = port
 

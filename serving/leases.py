@@ -9,30 +9,28 @@ forgets. A hint all the same, as everything in Redis: what must never happen twi
 
 from __future__ import annotations
 
-from typing import Any
-
 from pagewire.core.clock import Clock, MonotonicClock
 from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
-from pagewire.serving.redis_outage import raises_os_error
+from pagewire.serving.redis_servers import RedisServers
 
 
 class Leases:
     """One process's way to them. Every wait is bounded by a second."""
 
     def __init__(self, address: RedisAddress, cluster: str, *, clock: Clock | None = None) -> None:
-        self._redis: Any = address.client()
+        self._servers = RedisServers(address)
         self._prefix = f"pw:{cluster}:lease"
         self._clock = clock or MonotonicClock()
         self._until_s: dict[tuple[str, str], float] = {}  # of those that are held here, by name and holder
 
-    @raises_os_error
     async def claim(self, name: str, holder: str, ttl_s: int) -> bool:
         """Take a name for `ttl_s` seconds, or keep it so long; False while somebody else has it. Raises OSError."""
         key, asked_s = self._key(name), self._clock.now()
-        is_ours = bool(await self._redis.set(key, holder, nx=True, ex=ttl_s))
+        ttl = str(ttl_s).encode()
+        is_ours = bool(await self._servers.ask(b"SET", key, holder.encode(), b"NX", b"EX", ttl))
         if not is_ours and await self._holds(key, holder):
             # It may have expired since, and be somebody else's: theirs is prolonged then, and not taken for ours.
-            await self._redis.expire(key, ttl_s)
+            await self._servers.ask(b"EXPIRE", key, ttl)
             is_ours = await self._holds(key, holder)
         if is_ours:
             self._until_s[name, holder] = asked_s + ttl_s
@@ -40,21 +38,20 @@ class Leases:
             self._until_s.pop((name, holder), None)
         return is_ours
 
-    @raises_os_error
     async def give_up(self, name: str, holder: str) -> None:
         """Let go of a name, which ends by itself where it is about to; no-op for somebody else's. Raises OSError."""
         until_s = self._until_s.pop((name, holder), 0.0)
         key = self._key(name)
         # Between the two commands it must not become another's: each takes a second at most.
         if self._clock.now() + 2 * TIMEOUT_S < until_s and await self._holds(key, holder):
-            await self._redis.delete(key)
+            await self._servers.ask(b"DEL", key)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._redis.aclose()
+        self._servers.close()
 
-    async def _holds(self, key: str, holder: str) -> bool:
-        return bool(await self._redis.get(key) == holder.encode())
+    async def _holds(self, key: bytes, holder: str) -> bool:
+        return await self._servers.ask(b"GET", key) == holder.encode()
 
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}:{name}"
+    def _key(self, name: str) -> bytes:
+        return f"{self._prefix}:{name}".encode()

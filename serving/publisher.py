@@ -12,9 +12,9 @@ import contextlib
 import dataclasses
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from pagewire.core.block_hash import is_indexed
+from pagewire.core.block_hash import BlockHash, is_indexed
 from pagewire.core.clock import Clock, MonotonicClock
 from pagewire.core.engine_messages import CachedBlock
 from pagewire.core.index_member import MAX_INDEX_ID
@@ -45,6 +45,7 @@ class Publisher:
         self._clock = clock or MonotonicClock()
         self._ledger = Ledger(draw_index_id, self._clock.now())
         self._registered_id = 0
+        self._was_away = False  # Redis, when it was last told of the pod
         self._filled = asyncio.Event()
         self.outages = 0
 
@@ -85,15 +86,16 @@ class Publisher:
             try:
                 await self._register()
             except (OSError, TimeoutError) as error:
-                self._lost()
+                self._away()
                 log.warning("Redis is away: %s", error)
             await asyncio.sleep(REGISTRATION_TTL_S / 5)
 
     async def _register(self) -> None:
         registration = self.registration
         was_known = await self._registry.register(registration)
-        if not was_known and self._registered_id:
+        if self._registered_id and (self._was_away or not was_known):
             self._ledger.announce()
+        self._was_away = False
         self._registered_id = registration.index_id
         self._filled.set()
 
@@ -103,7 +105,7 @@ class Publisher:
             try:
                 await self._write_due()
             except (OSError, TimeoutError):
-                self._lost()
+                self._away()
                 await asyncio.sleep(REGISTRATION_TTL_S / 10)
 
     async def _write_due(self) -> None:
@@ -113,8 +115,14 @@ class Publisher:
             batch = self._ledger.next_batch(BATCH, self._clock.now())
             if batch is None:
                 return
-            await self._index.write(batch.index_id, batch.tiers, used=batch.used)
-            self._ledger.written(batch)
+            missed: Collection[BlockHash] = batch.tiers
+            with contextlib.suppress(OSError, TimeoutError):
+                missed = await self._index.write(batch.index_id, batch.tiers, used=batch.used)
+            if missed:
+                self.outages += 1
+                self._ledger.missed(batch, missed, self._clock.now())
+            else:
+                self._ledger.written(batch)
 
     async def _until_due(self) -> None:
         self._filled.clear()
@@ -124,6 +132,6 @@ class Publisher:
                 async with asyncio.timeout(due_s):
                     await self._filled.wait()
 
-    def _lost(self) -> None:
+    def _away(self) -> None:
         self.outages += 1
-        self._ledger.announce()
+        self._was_away = True

@@ -9,20 +9,12 @@ Redis 7 and later, Valkey 7.2 and later. Knows no keys.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
-from redis.asyncio import Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import Connection, SSLConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError
+from redis.asyncio.connection import parse_url
 
 from pagewire.serving.tls import show
 
@@ -34,7 +26,6 @@ TIMEOUT_S = 1.0
 class RedisAddress:
     """A parsed URL. `username` may be empty where a password alone authenticates."""
 
-    url: str = field(repr=False)  # as redis-py takes it
     host: str
     port: int
     path: str  # of a Unix socket, in place of host and port
@@ -71,7 +62,6 @@ class RedisAddress:
         if is_cluster and (parsed.get("path") or parsed.get("db")):
             raise ValueError("a Redis Cluster has neither a socket's path nor a database number")
         address = cls(
-            url=url,
             host=parsed.get("host", "localhost"),
             port=parsed.get("port", 6379),
             path=parsed.get("path", ""),
@@ -95,57 +85,3 @@ class RedisAddress:
         if self._tls is not None and self.cert:
             show(self._tls, self.cert, self.key)
         return self._tls
-
-    def client(self) -> Redis | RedisCluster:
-        """Return redis-py's client: every wait is bounded by a second.
-
-        What meets a broken connection, as after a restart of the server, is tried once more; what timed out is not.
-        """
-        options: dict[str, Any] = {
-            "socket_timeout": TIMEOUT_S,
-            "socket_connect_timeout": TIMEOUT_S,
-            "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
-        }
-        if self.ca:
-            options["ssl_ca_certs"] = self.ca
-        if self.cert:
-            options |= {"ssl_certfile": self.cert, "ssl_keyfile": self.key}
-        if self.is_cluster:
-            return _Cluster.from_url(self.url, **options)
-        client = Redis.from_url(self.url, **options)
-        if self.cert:
-            client.connection_pool.connection_class = _Renewing
-        return client
-
-
-class _Renewing(SSLConnection):
-    """redis-py's connection, which reads its certificate when it is first made and never again; this one does."""
-
-    def _connection_arguments(self) -> Mapping[str, Any]:
-        self.ssl_context.context = None
-        self.ssl_context.password = ""  # or OpenSSL asks whoever sits at the terminal for the passphrase of a key
-        arguments: Mapping[str, Any] = super()._connection_arguments()
-        return arguments
-
-
-class _Cluster(RedisCluster):
-    """redis-py's client, which forgets open connections: a replaced node's, and all where its closing was cut short."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._connections: WeakSet[Connection] = WeakSet()
-        kind = _Renewing if options.get("ssl_certfile") else self.connection_kwargs["connection_class"]
-
-        def connection(**options: Any) -> Connection:
-            made: Connection = kind(**options)
-            self._connections.add(made)
-            return made
-
-        self.connection_kwargs["connection_class"] = connection  # of the nodes that it will be told of
-        for node in self.nodes_manager.startup_nodes.values():
-            node.connection_class = cast("type[Connection]", connection)  # it is called, and no more
-
-    async def aclose(self) -> None:
-        """Close all connections, those that it forgot among them."""
-        await super().aclose()
-        await asyncio.gather(*(each.disconnect() for each in tuple(self._connections)), return_exceptions=True)

@@ -115,6 +115,11 @@ class RedisPipe:
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[_Wire] | None = None
 
+    @property
+    def where(self) -> str:
+        """The server's address, for people."""
+        return self._address.path or f"{self._host}:{self._port}"
+
     async def ask(self, payload: bytes, count: int, timeout_s: float) -> Sequence[object]:
         """Send `count` commands and return their answers, errors among them as values.
 

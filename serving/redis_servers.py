@@ -1,7 +1,8 @@
 """Which server of a Redis has a key: the only one there is, or the node of a Redis Cluster that has the key's slot.
 
-Knows no commands but the one that reads the slots. Invariant: a map of slots that turned out wrong is read again, at
-most once in REFRESH_S, by whoever asks next; nobody waits for it longer than they wanted to wait for their answer.
+Knows no commands but the one that reads the slots, and where others have their keys. Invariants: a map of slots that
+turned out wrong is read again, at most once in REFRESH_S, by whoever asks next; nobody waits for it longer than they
+wanted to wait for their answer; a node that is away costs what lies there and nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
+import hiredis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from pagewire.serving.redis_address import TIMEOUT_S, RedisAddress
@@ -19,6 +21,8 @@ from pagewire.serving.redis_pipe import RedisPipe, encoded
 log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
+# A server that says so is on its way up or down, or no longer the key's: ask again later.
+PASSING = ("MOVED", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY")
 Node = tuple[str, int]
 
 
@@ -48,6 +52,29 @@ class RedisServers:
             positions[self._slots[key_slot(key)]].append(position)
         return [(self._pipes[node], at) for node, at in positions.items()]
 
+    async def ask(self, name: bytes, key: bytes, *words: bytes) -> object:
+        """Send a command to the server that has its key, and return the answer; a key that has moved is followed once.
+
+        Raises OSError where it does not answer within a second, or refuses.
+        """
+        for is_last in (False, True):
+            pipe = self.any()
+            try:
+                if is_last:
+                    await self._refresh(TIMEOUT_S, waits=True)
+                ((pipe, _),) = await self.split([key], TIMEOUT_S)
+                (answer,) = await pipe.ask(encoded(name, key, *words), 1, TIMEOUT_S)
+            except OSError as error:
+                self.moved()
+                raise ConnectionError(f"Redis at {pipe.where}: {error or 'no answer in time'}") from error
+            if not isinstance(answer, hiredis.ReplyError):
+                return answer
+            if str(answer).startswith(PASSING):
+                self.moved()
+            if is_last or not str(answer).startswith("MOVED"):
+                raise ConnectionError(f"Redis refuses {name.decode()}: {answer}")
+        raise AssertionError("the last try returns or raises")
+
     def any(self) -> RedisPipe:
         """Return the connection to one of the servers."""
         return self._pipes[self._seed]
@@ -63,12 +90,12 @@ class RedisServers:
         for pipe in self._pipes.values():
             pipe.close()
 
-    async def _refresh(self, timeout_s: float) -> None:
+    async def _refresh(self, timeout_s: float, *, waits: bool = False) -> None:
         now_s = asyncio.get_running_loop().time()
         if self._reading is None or (self._reading.done() and now_s - self._read_s >= REFRESH_S):
             self._read_s = now_s
             self._reading = asyncio.create_task(self._read())
-        if self._slots:
+        if self._slots and not waits:
             return  # the old map serves until the new one is here
         async with asyncio.timeout(timeout_s):
             await asyncio.shield(self._reading)

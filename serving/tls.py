@@ -74,21 +74,40 @@ class Tls:
         return context
 
     def server(self) -> grpc.ServerCredentials:
-        """Return what a gRPC server answers with; it asks for a certificate where there is a `ca`."""
+        """Return what one gRPC server answers with, at one port; it asks for a certificate where there is a `ca`."""
+        shown = self._files()
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """Return what to show from now on, None for what is shown already."""
+            nonlocal shown
+            files = self._files()
+            if files == shown:
+                # To be told the same anew, gRPC frees what another connection is about to take: whoever connects
+                # often enough at once would end the process (grpc/grpc#36693).
+                return None
+            shown = files
+            return _configuration(*files)
+
         return grpc.dynamic_ssl_server_credentials(
-            self._shown(), self._shown, require_client_authentication=self.ca is not None
+            _configuration(*shown),
+            renewed,  # type: ignore[arg-type]  # None for no change, which its stub does not know
+            require_client_authentication=self.ca is not None,
         )
 
-    def _shown(self) -> grpc.ServerCertificateConfiguration:
+    def _files(self) -> tuple[bytes, bytes, bytes | None]:
         ca = self.ca.read_bytes() if self.ca is not None else None
-        return grpc.ssl_server_certificate_configuration([(self.key.read_bytes(), self.cert.read_bytes())], ca)
+        return self.key.read_bytes(), self.cert.read_bytes(), ca
 
     def channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
         """Return a channel to `address`, which has to show a certificate of `ca`. Raises OSError without the files."""
-        ca = self.ca.read_bytes() if self.ca is not None else None
-        credentials = grpc.ssl_channel_credentials(ca, self.key.read_bytes(), self.cert.read_bytes())
+        key, cert, ca = self._files()
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
         named = [("grpc.ssl_target_name_override", self.name)] if self.name else []
         return grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+
+
+def _configuration(key: bytes, cert: bytes, ca: bytes | None) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
 
 class Wire:

@@ -3,8 +3,8 @@
     [project.entry-points."pagewire.policies"]
     mine = "my_package.my_module:make"
 
-`make(config)` is called once, with the router's settings, and returns a `Policy`. A built-in name cannot be taken.
-Loads code that the operator installed and named; nothing that came over a wire has a part in it.
+`make(config)` is called once for each model, with the router's settings, and returns a `Policy`. A built-in name cannot
+be taken. Loads code that the operator installed and named; nothing that came over a wire has a part in it.
 """
 
 from __future__ import annotations

@@ -90,3 +90,15 @@ def test_a_conversation_goes_on_after_an_answer_was_cut_off(
     said = [(message.role, message.content) for message in scripted.requests[-1].chat.messages]
     assert said == [("user", "hello"), ("assistant", "first"), ("user", "go on")]
     assert len(scripted.requests) == 2
+
+
+@pytest.mark.parametrize("command", [["complete", "hello"], ["chat"]])
+def test_a_router_of_several_models_is_told_which(server: tuple[ScriptedServer, str], command: list[str]) -> None:
+    scripted, url = server
+    for flags, model in (([], ""), (["--model", "code"], "code")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pagewire.cli.main", *command, "--url", url, *flags],
+            input="hello\n", capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert scripted.requests[-1].model == model

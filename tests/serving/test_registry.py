@@ -110,13 +110,13 @@ async def test_a_pod_leaves_under_whatever_name_the_index_knew_it_last(registry:
     assert await registry.pods() == []
 
 
-async def test_an_outage_is_an_os_error(tmp_path: Path) -> None:
+async def test_an_outage_is_an_os_error_that_names_the_server(tmp_path: Path) -> None:
     with redis_rig.server(redis_rig.VALKEY, tmp_path) as server:
         registry = Registry(RedisAddress.parse(server.url), "test")
         await registry.register(pod())
         server.stop()
         for call in (registry.pods(), registry.register(pod()), registry.unregister(pod())):
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match=f"Redis at 127.0.0.1:{server.port}: "):
                 await call
         await registry.aclose()
 

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import os
 import pty
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +206,47 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(certificates: Ce
         async with asyncio.timeout(10):
             while dialer.link is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from pagewire.serving.grpc_server import GrpcServer
+from pagewire.serving.tls import Tls
+
+async def serve():
+    cert, key, ca = map(Path, sys.argv[1:])
+    server = GrpcServer("127.0.0.1", 0, credentials=Tls(cert=cert, key=key, ca=ca).server())
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+
+
+def test_many_who_connect_at_once_do_not_end_the_process(certificates: Certificates) -> None:
+    files = [str(certificates.path(name)) for name in ("pod.pem", "pod.key", "ca.pem")]
+    context = ssl.create_default_context(cafile=files[2])  # a stranger's: it has no certificate to show
+    context.set_alpn_protocols(["h2"])
+    command = [sys.executable, "-P", "-c", SERVER, *files]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+
+            def shake_hands(_number: int) -> None:
+                with (
+                    socket.create_connection(("127.0.0.1", port), 10) as wire,
+                    context.wrap_socket(wire, server_hostname="127.0.0.1"),
+                ):
+                    pass
+
+            with ThreadPoolExecutor(24) as callers:
+                assert len([*callers.map(shake_hands, range(3000))]) == 3000
+            assert server.poll() is None
+        finally:
+            server.kill()
 
 
 def test_files_that_are_none_are_named(certificates: Certificates, tmp_path: Path) -> None:
