@@ -104,7 +104,7 @@ class BlockIndex:
 
     async def ping(self, timeout_s: float = TIMEOUT_S) -> None:
         """Return when Redis answered; raises OSError or TimeoutError."""
-        await self._servers.any().ask(encoded(b"PING"), 1, timeout_s)
+        await self._servers.ping(timeout_s)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -1,7 +1,7 @@
 """Where Redis is and how it is reached: one URL for pods and routers alike.
 
     redis://[user:password@]host[:port][/db]        rediss://...            TLS
-    redis+cluster://...                             rediss+cluster://...    Redis Cluster, by any of its nodes
+    redis+cluster://host[:port][,host[:port]]...    rediss+cluster://...    Redis Cluster, by some of its nodes
     unix:///path
 
 Redis 7 and later, Valkey 7.2 and later. Knows no keys.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio.connection import parse_url
 
@@ -26,9 +26,8 @@ TIMEOUT_S = 1.0
 class RedisAddress:
     """A parsed URL. `username` may be empty where a password alone authenticates."""
 
-    host: str
-    port: int
-    path: str  # of a Unix socket, in place of host and port
+    nodes: tuple[tuple[str, int], ...]  # hosts and ports: of the server, or of a Redis Cluster's nodes that were named
+    path: str  # of a Unix socket, in place of the server's host and port
     db: int
     username: str
     password: str = field(repr=False)
@@ -50,7 +49,11 @@ class RedisAddress:
         is_cluster = scheme.endswith(CLUSTER)
         if is_cluster:
             url = scheme.removesuffix(CLUSTER) + url[len(scheme) :]
-        parsed: dict[str, Any] = dict(parse_url(url))
+        urls = _of_each_node(url)
+        if len(urls) > 1 and not is_cluster:
+            raise ValueError("several servers were named, but the URL's scheme does not end with +cluster")
+        nodes: list[dict[str, Any]] = [dict(parse_url(each)) for each in urls]
+        parsed = nodes[0]
         is_tls = url.startswith("rediss:")
         if (ca or cert) and not is_tls:
             what = "a CA" if ca else "a certificate"
@@ -62,8 +65,7 @@ class RedisAddress:
         if is_cluster and (parsed.get("path") or parsed.get("db")):
             raise ValueError("a Redis Cluster has neither a socket's path nor a database number")
         address = cls(
-            host=parsed.get("host", "localhost"),
-            port=parsed.get("port", 6379),
+            nodes=tuple((each.get("host", "localhost"), each.get("port", 6379)) for each in nodes),
             path=parsed.get("path", ""),
             db=parsed.get("db", 0),
             username=parsed.get("username", ""),
@@ -85,3 +87,15 @@ class RedisAddress:
         if self._tls is not None and self.cert:
             show(self._tls, self.cert, self.key)
         return self._tls
+
+
+def _of_each_node(url: str) -> list[str]:
+    """Return a URL for each node that `url` names, separated by commas; the rest is the same. Raises ValueError."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    names = hosts.split(",")
+    if len(names) == 1:
+        return [url]
+    if not all(names):
+        raise ValueError("a comma in Redis' URL has no host beside it")
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{name}")) for name in names]

@@ -31,9 +31,10 @@ class RedisServers:
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._seed: Node = (address.host, address.port)
-        self._pipes: dict[Node, RedisPipe] = {self._seed: RedisPipe(address, *self._seed)}
-        self._slots: list[Node] = [] if address.is_cluster else [self._seed]
+        self._seeds: tuple[Node, ...] = address.nodes
+        self._pipes = {seed: RedisPipe(address, *seed) for seed in self._seeds}
+        self._answered = self._seeds[0]  # the last one that told the slots
+        self._slots: list[Node] = [] if address.is_cluster else [self._answered]
         self._reading: asyncio.Task[None] | None = None
         self._read_s = float("-inf")
         self._is_stale = address.is_cluster
@@ -44,7 +45,7 @@ class RedisServers:
         Raises OSError or TimeoutError where the slots are not known within `timeout_s` seconds.
         """
         if not self._address.is_cluster:
-            return [(self._pipes[self._seed], range(len(keys)))]
+            return [(self._any(), range(len(keys)))]
         if self._is_stale:
             await self._refresh(timeout_s)
         positions: defaultdict[Node, list[int]] = defaultdict(list)
@@ -58,7 +59,7 @@ class RedisServers:
         Raises OSError where it does not answer within a second, or refuses.
         """
         for is_last in (False, True):
-            pipe = self.any()
+            pipe = self._any()
             try:
                 if is_last:
                     await self._refresh(TIMEOUT_S, waits=True)
@@ -75,9 +76,19 @@ class RedisServers:
                 raise ConnectionError(f"Redis refuses {name.decode()}: {answer}")
         raise AssertionError("the last try returns or raises")
 
-    def any(self) -> RedisPipe:
-        """Return the connection to one of the servers."""
-        return self._pipes[self._seed]
+    async def ping(self, timeout_s: float) -> None:
+        """Return when a server answered, of a cluster any. Raises OSError or TimeoutError; another is next then."""
+        if self._is_stale:
+            await self._refresh(timeout_s)
+        try:
+            await self._any().ask(encoded(b"PING"), 1, timeout_s)
+        except OSError:
+            self.moved()
+            raise
+
+    def _any(self) -> RedisPipe:
+        """Return the connection to one of the servers: which told the slots, the last time."""
+        return self._pipes[self._answered]
 
     def moved(self) -> None:
         """A key was not where it should be, or its server is away: read the slots again."""
@@ -103,16 +114,16 @@ class RedisServers:
             raise ConnectionError("the slots of the Redis Cluster are not known")
 
     async def _read(self) -> None:
-        for node in [self._seed, *(node for node in self._pipes if node != self._seed)]:
+        for node in sorted(self._pipes, key=lambda each: each != self._answered):
             try:
                 (answer,) = await self._pipes[node].ask(encoded(b"CLUSTER", b"SLOTS"), 1, TIMEOUT_S)
                 self._slots = self._map(answer, node)
             except (OSError, TimeoutError, ValueError) as error:
                 log.debug("slots not read from %s:%d: %s", *node, error)
                 continue
-            self._is_stale = False
+            self._is_stale, self._answered = False, node
             known = set(self._slots)
-            for gone in self._pipes.keys() - known - {self._seed}:
+            for gone in self._pipes.keys() - known - {*self._seeds, node}:
                 self._pipes.pop(gone).close()
             for new in known - self._pipes.keys():
                 self._pipes[new] = RedisPipe(self._address, *new)

@@ -259,6 +259,26 @@ async def test_what_a_lost_node_does_not_take_keeps_nothing_from_the_others_and_
             assert pub.outages > 0
 
 
+async def test_a_cluster_is_found_by_whichever_of_the_named_nodes_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_servers, "REFRESH_S", 0.05)
+    with redis_rig.cluster(redis_rig.VALKEY, tmp_path) as nodes:
+        lost = next(i for i in range(3) if i not in (owner("pw:test:pods"), owner("pw:test:pod:d0")))
+        up = (lost + 1) % 3
+        nodes[lost].stop()
+        url = f"redis+cluster://127.0.0.1:{nodes[lost].port},127.0.0.1:{nodes[up].port}"
+        async with both(RedisAddress.parse(url)) as (registry, index), publishing(registry, index) as pub:
+
+            async def is_found() -> bool:
+                with contextlib.suppress(OSError):  # until the cluster itself has noticed
+                    return await registry.pods() == [pub.registration]
+                return False
+
+            await eventually(is_found)
+            await index.ping(1.0)  # by the one that answers
+
+
 def owner_of(number: int) -> int:
     """Return which of three nodes has a block's key."""
     return next(i for i in range(3) if key_slot(b"pw:test:h:" + name(number)) < 16384 * (i + 1) // 3)

@@ -130,6 +130,9 @@ async def test_an_outage_is_an_os_error_that_names_the_server(tmp_path: Path) ->
         ("rediss://localhost", {"cert": "c"}, "go together"),
         ("rediss://localhost", {"key": "k"}, "go together"),
         ("redis+cluster://localhost/3", {}, "database"),
+        ("redis://one,two", {}, "several servers"),
+        ("redis+cluster://one,,two", {}, "no host"),
+        ("redis+cluster://one,two:x", {}, "integer"),
     ],
 )
 def test_an_address_that_cannot_be_meant_is_refused(url: str, files: dict[str, str], match: str) -> None:
@@ -141,6 +144,12 @@ def test_files_that_are_no_certificates_are_an_error_at_once() -> None:
     for files in ({"ca": "/etc/hosts"}, {"cert": "/etc/hosts", "key": "/etc/hosts"}, {"ca": "/nowhere"}):
         with pytest.raises(OSError):
             RedisAddress.parse("rediss://localhost", **files)
+
+
+def test_a_cluster_may_be_named_by_several_of_its_nodes() -> None:
+    address = RedisAddress.parse("redis+cluster://user:a%2Cb@one:1,two,[::1]:3")
+    assert address.nodes == (("one", 1), ("two", 6379), ("::1", 3))
+    assert (address.username, address.password, address.is_cluster) == ("user", "a,b", True)
 
 
 def test_passwords_are_not_shown() -> None:

@@ -366,7 +366,7 @@ class _Pipe:
 async def _looked_up(data: bytes) -> None:
     """Read a prefix's holders out of whatever a server answered."""
     index = BlockIndex(RedisAddress.parse("redis://127.0.0.1:1"), "c")
-    index._servers._pipes[index._servers._seed] = typing.cast(Any, _Pipe(await _replies(data, len(ASKED))))
+    index._servers._pipes[index._servers._answered] = typing.cast(Any, _Pipe(await _replies(data, len(ASKED))))
     found = await index.lookup(typing.cast(Any, [probe.block_hash for probe in ASKED]))
     assert found is not None or index.failures
     holders = held(ASKED, found or [()] * len(ASKED), LIVE, 24 * 16, 16)
