@@ -238,7 +238,7 @@ class CpuBackend(TorchBackend):
 
     def _largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         num_rows, size = logits.shape
-        if logits.dtype not in STEP or size % LANES or not logits.is_contiguous():
+        if logits.dtype not in STEP or not logits.is_contiguous():
             return sampling.largest(logits)
         values, places = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
         arguments = (_POINTER, _INT, _INT, _POINTER, _POINTER)
@@ -249,7 +249,7 @@ class CpuBackend(TorchBackend):
 
     def _draw(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
         size = logits.shape[1]
-        if logits.dtype not in STEP or size % LANES or not logits.is_contiguous() or min(rows.typical_p, default=1) < 1:
+        if logits.dtype not in STEP or not logits.is_contiguous() or min(rows.typical_p, default=1) < 1:
             return sampling.draw_by_tiles(logits, places, rows)
         ints = torch.tensor([places, rows.top_k], dtype=torch.int64)  # [2, r]
         floats = torch.tensor([rows.temperature, rows.top_p, rows.min_p], dtype=torch.float64)  # [3, r]

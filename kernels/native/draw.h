@@ -42,13 +42,15 @@ struct Left {
     float best = 0;
 
     template <typename Kind> void read(const typename Kind::Element *x, int64_t size) {
-        values.resize(size + 8), ids.resize(size + 8), weights.resize(size + 8), buckets.resize(size + 8);
+        values.resize(size + LANES), ids.resize(size + LANES), weights.resize(size + LANES), buckets.resize(size + LANES);
         F16 most = splat(-std::numeric_limits<float>::infinity());
-        for (int64_t at = 0; at < size; at += LANES) {
-            const F16 value = Kind::read(x + at);
+        const auto take = [&](int64_t at, F16 value) {
             most = larger(most, value);
             store(values.data() + at, value);
-        }
+        };
+        const int64_t whole = size - size % LANES;
+        for (int64_t at = 0; at < whole; at += LANES) take(at, Kind::read(x + at));
+        if (whole < size) take(whole, read_to_the_end<Kind>(x + whole, size - whole));
         best = max_of(most);
         for (int64_t id = 0; id < size; id++) ids[id] = int32_t(id);
         count = size;

@@ -73,4 +73,13 @@ struct Fp32 {
     static inline Element write_one(float value) { return value; }
 };
 
+// Reads 16 of a row, of which `left` are left: -inf stands for what would be behind its end.
+template <typename Kind> inline F16 read_to_the_end(const typename Kind::Element *at, int64_t left) {
+    if (left >= LANES) return Kind::read(at);
+    typename Kind::Element last[LANES];
+    std::fill(last, last + LANES, Kind::write_one(-std::numeric_limits<float>::infinity()));
+    std::copy(at, at + left, last);
+    return Kind::read(last);
+}
+
 } // namespace

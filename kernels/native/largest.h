@@ -14,7 +14,7 @@ template <typename Kind> void largest(const void *x_, int64_t num_rows, int64_t 
         F16 most = splat(-std::numeric_limits<float>::infinity());
         I16 place = ramp, are_nan{}; // of each lane
         for (int64_t at = 0; at < size; at += LANES) {
-            const F16 value = Kind::read(x + at);
+            const F16 value = read_to_the_end<Kind>(x + at, size - at);
             const I16 is_more = value > most;
             are_nan |= value != value;
             most = is_more ? value : most;

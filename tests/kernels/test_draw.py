@@ -39,7 +39,7 @@ def made_logits(kind: str, num_rows: int, size: int, dtype: torch.dtype) -> torc
 @given(
     each=st.lists(COLUMNS, min_size=1, max_size=5),
     kind=st.sampled_from(["flat", "usual", "peaked", "ties"]),
-    size=st.sampled_from([16, 50, 160, 2048, 2064, 8192]),
+    size=st.sampled_from([1, 7, 16, 50, 160, 2048, 2049, 2064, 8191]),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
     barred=st.sampled_from([0.0, 0.3, 0.99]),
     torch_seed=st.integers(0, 1 << 16),

@@ -26,7 +26,7 @@ def greedy(count: int) -> SamplingRows:
     data=st.data(),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
     num_rows=st.integers(1, 9),
-    size=st.sampled_from([16, 48, 50, 160, 1000, 1024]),
+    size=st.sampled_from([1, 15, 16, 17, 48, 50, 160, 1001, 1024]),
 )
 def test_the_first_of_the_largest(
     build: str, data: st.DataObject, dtype: torch.dtype, num_rows: int, size: int
