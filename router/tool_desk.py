@@ -41,7 +41,7 @@ class ToolDesk:
         """Return `ask` as its tools want it: marks shown, a call forced; raises UnsupportedField or InvalidRequest."""
         if ask.tools is None:
             return ask
-        tool_format = self._known()
+        tool_format = self._known(ask.tools)
         if ask.grammar is not None:
             raise InvalidRequest(
                 f"{ask.grammar.field} does not go with tools that may be called", field=ask.grammar.field
@@ -56,7 +56,7 @@ class ToolDesk:
             {piece: token_id for piece, token_id in ids.items() if token_id is not None},
             is_single=ask.tools.is_single,
         )
-        forced = Grammar(kind=GrammarKind.LARK, text=text, field="tool_choice")
+        forced = Grammar(kind=GrammarKind.LARK, text=text, field=ask.tools.words.choice)
         return replace(ask, text_rules=self._rules(ask, tool_format), grammar=forced)
 
     def finder(self, ask: Ask, request: Request) -> CallFinder | None:
@@ -64,11 +64,12 @@ class ToolDesk:
 
         `request` is what it was accepted as.
         """
-        return None if ask.tools is None else CallFinder(ask.tools, self._known(), request)
+        return None if ask.tools is None else CallFinder(ask.tools, self._known(ask.tools), request)
 
-    def _known(self) -> ToolFormat:
+    def _known(self, tools: Tools) -> ToolFormat:
         if self._format is None:
-            raise UnsupportedField("how this model calls tools is not known: leave tools out", field="tools")
+            word = tools.words.tools
+            raise UnsupportedField(f"how this model calls tools is not known: leave {word} out", field=word)
         return self._format
 
     def _rules(self, ask: Ask, tool_format: ToolFormat) -> TextRules:

@@ -20,35 +20,36 @@ MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,64}")
 
 
+@dataclass(frozen=True, slots=True)
+class ToolWords:
+    """What the fields of one generation of the API are called, and the words that say of a choice."""
+
+    tools: str
+    choice: str
+    choices: tuple[str, ...]
+
+
+_NOW = ToolWords("tools", "tool_choice", ("none", "auto", "required"))
+_BEFORE = ToolWords("functions", "function_call", ("none", "auto"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """The tools of a request, as templates take them. The model has to call one if `is_forced`, at most one if
-    `is_single`; `callable` are those that it may be forced to call.
+    `is_single`; `callable` are those that it may be forced to call. The caller asked for them in `words`.
     """
 
     definitions: tuple[Mapping[str, Any], ...]
     callable: tuple[tuple[str, Schema], ...]
     is_forced: bool = False
     is_single: bool = False
+    words: ToolWords = _NOW
 
     @property
     def schemas(self) -> Mapping[str, Schema]:
         """What the tools are called, and of what form their arguments are."""
         functions = (each["function"] for each in self.definitions)
         return {each["name"]: each.get("parameters") or ANY_OBJECT for each in functions}
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """What the fields of one generation of the API are called."""
-
-    tools: str
-    choice: str
-    words: tuple[str, ...]
-
-
-_NOW = _Fields("tools", "tool_choice", ("none", "auto", "required"))
-_BEFORE = _Fields("functions", "function_call", ("none", "auto"))
 
 
 def tools(body: Mapping[str, Any]) -> Tools | None:
@@ -59,33 +60,32 @@ def tools(body: Mapping[str, Any]) -> Tools | None:
     is_parallel = body.get("parallel_tool_calls")
     if is_parallel is not None and not isinstance(is_parallel, bool):
         raise InvalidRequest("parallel_tool_calls is true or false", field="parallel_tool_calls")
-    fields = _NOW
+    words = _NOW
     if is_of_functions(body):
-        fields, is_parallel = _BEFORE, False
+        words, is_parallel = _BEFORE, False
         if body.get(_NOW.tools) or body.get(_NOW.choice) is not None:
             raise InvalidRequest("functions and tools do not go together", field="functions")
-    functions = _functions(fields, body.get(fields.tools))
-    choice = body.get(fields.choice)
-    named = _named(fields, choice)
+    functions = _functions(words, body.get(words.tools))
+    choice = body.get(words.choice)
+    named = _named(words, choice)
     if not functions:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequest(
-                f"{fields.choice} asks for a call, and there are no {fields.tools}", field=fields.choice
-            )
+            raise InvalidRequest(f"{words.choice} asks for a call, and there are no {words.tools}", field=words.choice)
         return None
     if choice == "none":
         return None
     allowed = [each for each in functions if named is None or each["name"] == named]
     if not allowed:
         raise InvalidRequest(
-            f"{fields.choice} names {str(named)[:64]!r}, which is not in {fields.tools}", field=fields.choice
+            f"{words.choice} names {str(named)[:64]!r}, which is not in {words.tools}", field=words.choice
         )
-    given = body[fields.tools]
+    given = body[words.tools]
     return Tools(
-        definitions=tuple(given if fields is _NOW else ({"type": "function", "function": each} for each in given)),
+        definitions=tuple(given if words is _NOW else ({"type": "function", "function": each} for each in given)),
         callable=tuple((each["name"], each.get("parameters") or ANY_OBJECT) for each in allowed),
         is_forced=named is not None or choice == "required",
         is_single=named is not None or is_parallel is False,
+        words=words,
     )
 
 
@@ -134,16 +134,16 @@ def _arguments(where: str, value: object) -> dict[str, Any]:
     return value
 
 
-def _functions(fields: _Fields, value: object) -> list[Mapping[str, Any]]:
+def _functions(words: ToolWords, value: object) -> list[Mapping[str, Any]]:
     """Return the functions that are defined."""
-    field = fields.tools
+    field = words.tools
     if value is None:
         return []
     if not isinstance(value, list):
         raise InvalidRequest(f"{field} is a list", field=field)
     if len(value) > MAX_TOOLS:
         raise InvalidRequest(f"{field} takes at most {MAX_TOOLS}, got {len(value)}", field=field)
-    if fields is _BEFORE:
+    if words is _BEFORE:
         return [_function(field, f"{field}.{i}", each) for i, each in enumerate(value)]
     return [_function(field, f"{field}.{i}.function", _of_tool(f"{field}.{i}", each)) for i, each in enumerate(value)]
 
@@ -173,15 +173,15 @@ def _function(field: str, where: str, function: object) -> Mapping[str, Any]:
     return function
 
 
-def _named(fields: _Fields, choice: object) -> str | None:
+def _named(words: ToolWords, choice: object) -> str | None:
     """Return the tool that a choice names, None for a word."""
-    if choice is None or choice in fields.words:
+    if choice is None or choice in words.choices:
         return None
     function = choice if isinstance(choice, dict) else None
-    if function is not None and fields is _NOW:
+    if function is not None and words is _NOW:
         function = function.get("function") if function.get("type") == "function" else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidRequest(
-            f"{fields.choice} is {', '.join(fields.words)}, or an object that names a function", field=fields.choice
+            f"{words.choice} is {', '.join(words.choices)}, or an object that names a function", field=words.choice
         )
     return str(function["name"])

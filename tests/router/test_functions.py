@@ -93,6 +93,7 @@ async def test_templates_and_grammars_are_those_of_tools(valkey: ValkeyServer, t
         assert first.sampling.grammar is not None
         assert second.sampling.grammar is not None
         assert first.sampling.grammar.text == second.sampling.grammar.text
+        assert (first.sampling.grammar.field, second.sampling.grammar.field) == ("tool_choice", "function_call")
         told = await router.http.post("/tokenize", json={"messages": old, "functions": FUNCTIONS})
         assert tuple(told.json()["tokens"]) == first.tokens
 
@@ -119,3 +120,15 @@ async def test_what_is_wrong_is_named_by_the_word_that_was_used(
         body = {"messages": [{"role": "user", "content": "a"}], **fields}
         refused = await router.http.post("/v1/chat/completions", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize(("field", "given"), [("functions", FUNCTIONS), ("tools", TOOLS)])
+async def test_a_model_whose_format_of_calls_is_not_known_says_so_by_the_word_that_was_used(
+    valkey: ValkeyServer, tmp_path: Path, field: str, given: list[dict[str, Any]]
+) -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ tools | tojson }}"
+    folder = byte_tokenizer.save(tmp_path, chat_template=template)
+    async with running_router(valkey.connection_url, folder, FakePod("c0")) as router:
+        body = {"messages": [{"role": "user", "content": "a"}], field: given}
+        refused = await router.http.post("/v1/chat/completions", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
