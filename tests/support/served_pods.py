@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,7 +81,12 @@ class ServedPod(Pod):
             self._is_closed = True
             await super().aclose()
 
-    def preempt_all(self) -> None:
+    async def hand_over(self) -> None:
+        """Give up whatever runs to another pod; returns once that is done."""
+        self.service.hand_over()
+        await until(lambda: not self.service._requests)
+
+    async def preempt_all(self) -> None:
         """Preempt whatever runs, between two steps, as the scheduler does when blocks are short."""
         scheduler = self.engine.engine.scheduler
         with self.engine.loop._changed:
@@ -105,7 +110,7 @@ class Served:
         """POST a body, to be answered with what the pods counted."""
         return await self._router.http.post(path, json={**body, "pagewire": {"timeline": True}})
 
-    async def ask_and(self, come_between: Callable[[ServedPod], None], path: str, body: dict[str, Any]) -> Any:
+    async def ask_and(self, come_between: Callable[[ServedPod], Awaitable[None]], path: str, body: dict[str, Any]) -> Any:
         """The same; once the decode pod has done a few steps for it and stands, do that to the pod, and go on."""
         before = {pod: pod.engine.num_steps for pod in self.decoding}
         for pod in self.decoding:
@@ -118,7 +123,7 @@ class Served:
         try:
             await until(lambda: bool(standing()) or asking.done())
             for pod in standing():
-                come_between(pod)
+                await come_between(pod)
         finally:
             for pod in self.decoding:
                 pod.engine.let_go()

@@ -97,7 +97,7 @@ def _placement(answer: httpx.Response) -> str:
 
 async def _continued(pods: Served, feature: Feature) -> _Seen:
     before = {pod: len(pod.submits) for pod in pods.decoding}
-    answer = await pods.ask_and(lambda pod: pod.service.hand_over(), feature.path, _body(feature, "continued"))
+    answer = await pods.ask_and(ServedPod.hand_over, feature.path, _body(feature, "continued"))
     specs = [submit.spec for pod in pods.decoding for submit in pod.submits[before[pod] :]]
     goes_on = any(spec.output or any(branch.output for branch in spec.branches) for spec in specs)
     return _Seen(feature, answer, "" if goes_on else ", begun anew", "" if len(specs) > 1 else "nobody went on with it")
