@@ -18,6 +18,7 @@ from pods import FREE, Pod, until
 from router_rig import RunningRouter, running_router
 
 from pagewire.core.messages import LinkMessage, Role, Submit
+from pagewire.decode_service.service import DecodeService
 from pagewire.engine import pinning
 from pagewire.engine.pin import NamedPrefix, plan
 from pagewire.serving.link import Link
@@ -83,8 +84,11 @@ class ServedPod(Pod):
 
     async def hand_over(self) -> None:
         """Give up whatever runs to another pod; returns once that is done."""
-        self.service.hand_over()
-        await until(lambda: not self.service._requests)
+        service = self.service
+        assert isinstance(service, DecodeService)
+        running = set(service._requests)
+        service.hand_over()
+        await until(lambda: running.isdisjoint(service._requests))  # others may have been handed to this one
 
     async def preempt_all(self) -> None:
         """Preempt whatever runs, between two steps, as the scheduler does when blocks are short."""
@@ -110,7 +114,9 @@ class Served:
         """POST a body, to be answered with what the pods counted."""
         return await self._router.http.post(path, json={**body, "pagewire": {"timeline": True}})
 
-    async def ask_and(self, come_between: Callable[[ServedPod], Awaitable[None]], path: str, body: dict[str, Any]) -> Any:
+    async def ask_and(
+        self, come_between: Callable[[ServedPod], Awaitable[None]], path: str, body: dict[str, Any]
+    ) -> Any:
         """The same; once the decode pod has done a few steps for it and stands, do that to the pod, and go on."""
         before = {pod: pod.engine.num_steps for pod in self.decoding}
         for pod in self.decoding:
