@@ -7,15 +7,17 @@ another drained, in the middle.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import tiny_model
 from live_cluster import LiveCluster
@@ -126,6 +128,30 @@ async def stream(
     return choices
 
 
+@contextlib.asynccontextmanager
+async def in_moments(processes: Sequence[psutil.Process], condition: Callable[[], bool]) -> AsyncIterator[None]:
+    """Let processes run for moments only while `condition()` holds, so that whoever hears of them keeps up."""
+
+    async def alternate() -> None:
+        while condition():
+            for process in processes:
+                process.suspend()
+            await asyncio.sleep(0.05)
+            for process in processes if condition() else ():
+                process.resume()
+            await asyncio.sleep(0.01)
+
+    alternating = asyncio.create_task(alternate())
+    try:
+        yield
+    finally:
+        alternating.cancel()
+        await asyncio.gather(alternating, return_exceptions=True)
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
 def counted(cluster: LiveCluster, name: str) -> float:
     return sum(cluster.metrics(pod)[name] for pod in cluster.alive())
 
@@ -220,7 +246,11 @@ def test_a_decode_pod_that_goes_away_loses_and_repeats_nothing(
         for engine in engines:
             engine.resume()
 
-    choices = asyncio.run(stream(cluster, prompt, LONG, strike, stop=[stop]))
+    async def strike_within() -> Choices:
+        async with in_moments(engines, lambda: not struck):
+            return await stream(cluster, prompt, LONG, strike, stop=[stop])
+
+    choices = asyncio.run(strike_within())
     choices.assert_is(right)
     assert choices.own["attempts"] == 2, "it was over before"
     assert cluster.exit_code(struck[0]) == (0 if end is signal.SIGTERM else -signal.SIGKILL)
