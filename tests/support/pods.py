@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -451,6 +451,7 @@ class Wire:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._connections: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+        self._accepted: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -477,33 +478,40 @@ class Wire:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def aclose(self) -> None:
         """Stop."""
         self.cut()
+        for _ in range(2):
+            await asyncio.sleep(0)  # what the kernel has handed over becomes a transport, and that one is made known
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._accepted:
+            writer.transport.abort()  # also where its task had not begun
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted.append(writer)
+        self._go_on(self._connect(reader, writer))
+
+    def _go_on(self, what: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connecting = asyncio.current_task()
-        assert connecting is not None
-        self._tasks.add(connecting)
-        connecting.add_done_callback(self._tasks.discard)
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target.port)
-        except (OSError, asyncio.CancelledError):  # the pod is gone, or the wire is
+        except OSError:  # the pod is gone
             writer.transport.abort()
             return
         self._connections.append((writer, far_writer))
         if self._server is None or not self._server.is_serving():  # it was cut meanwhile
             self.drop()
         for source, target in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._copy(source, target))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._go_on(self._copy(source, target))
 
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         try:

@@ -26,12 +26,12 @@ class SlowProxy:
         self._carries = asyncio.Event()
         self._carries.set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection from now on."""
         self._writers.add(writer)
+        self._serving.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
@@ -87,6 +87,8 @@ class SlowProxy:
 
     async def end(self) -> None:
         """Break all connections, those that are just being made among them, and wait until they are closed."""
+        for _ in range(2):
+            await asyncio.sleep(0)  # what the kernel has handed over becomes a transport, and that one is made known
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -98,7 +100,7 @@ class SlowProxy:
 async def slow_proxy(target: int) -> AsyncIterator[SlowProxy]:
     """Run a proxy before `target`."""
     proxy = SlowProxy(target)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy
