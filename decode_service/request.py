@@ -251,6 +251,8 @@ class Request:
                     return HandedOver(f"{self._around.pod_id} is going away", retry_after_s=0.0)
                 case reason:
                     return Cancelled(f"cancelled: {reason or 'the pod stops'}")
+        if isinstance(failure, EngineFailed):  # asked when it was gone already: another pod may go on with the request
+            return PodLost(f"{self._around.pod_id}: {failure.message}")
         if failure is None or isinstance(failure, PagewireError):
             return failure
         log.error("%s failed", self.request_id, exc_info=failure, extra={"request_id": self.request_id})
