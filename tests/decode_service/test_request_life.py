@@ -10,6 +10,7 @@ import pytest
 from engine_runs import greedy, spec
 from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until
 
+from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Cancel, Submit
 from pagewire.decode_service.service import DecodeService
 
@@ -362,3 +363,14 @@ async def test_a_dead_engine_ends_every_request_by_name(model: Path, phase: str)
         assert (await cluster.ask("late", LONG)).cause == "draining"
         cluster.p.engine.let_go()
         await dying
+
+
+async def test_an_engine_that_is_gone_before_it_is_told_has_another_pod_go_on(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> None:
+        raise EngineFailed("the engine process is gone")
+
+    async with pods(model) as cluster:
+        monkeypatch.setattr(cluster.d.engine, "join", gone)
+        assert (await cluster.ask("a", LONG)).cause == "pod_lost"
