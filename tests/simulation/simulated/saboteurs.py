@@ -85,13 +85,13 @@ def blocks_of_a_taker_that_died_are_held_for_ever() -> Any:
     return _blocks_wait_for_a_taker_for_ever()
 
 
-@saboteur("vllm#32255, vllm PR#56104", within=200)
+@saboteur("vllm#32255, vllm PR#56104", within=500)
 def blocks_are_reused_while_they_are_written() -> Any:
     """A shipment hands its blocks over while a copy into them is still going on."""
     return mock.patch.object(arrivals_file.Arrivals, "has_claims", property(lambda self: False))
 
 
-@saboteur("vllm#52234, aws-do-eks PR#84", within=200)
+@saboteur("vllm#52234, aws-do-eks PR#84", within=500)
 def blocks_are_released_while_they_are_sent() -> Any:
     """A prefill pod gives blocks back without asking the transport whether it still reads them."""
 
@@ -162,7 +162,7 @@ def a_queue_forgets_to_wake() -> Any:
     return mock.patch.object(admission_file.Admission, "room", return_value=None)
 
 
-@saboteur("kthena#1589", within=200)
+@saboteur("kthena#1589", within=1000)
 def drains_admit() -> Any:
     """A pod that drains takes new requests all the same."""
     check = service_file.DecodeService._check
