@@ -1,4 +1,4 @@
-"""Files for parsers that read files: a folder of one process, gone with it, and what is in it at the beginning."""
+"""Files for parsers that read files: a folder of each process, in one that is gone with the process that has forked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def reading(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], None]:
 
 
 @functools.cache
-def _scratch(_pid: int) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def _scratch(pid: int) -> Path:
+    folder = _ROOT / str(pid)
+    folder.mkdir(exist_ok=True)
     return folder
+
+
+# Of the process that imports this: its forks end without a word, and nothing of theirs would be taken away.
+_ROOT = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+atexit.register(shutil.rmtree, _ROOT, ignore_errors=True)

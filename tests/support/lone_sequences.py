@@ -8,9 +8,11 @@ from typing import Any
 from engine_runs import ROOT, greedy, spec
 
 from pagewire.core.block_hash import chain
+from pagewire.core.engine_messages import Join
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
-from pagewire.engine import progress
+from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.engine import progress, reservation
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
 from pagewire.engine.limits import Limits
@@ -108,3 +110,29 @@ def stepped(scheduler: Scheduler, num_steps: int = 1) -> list[list[tuple[str, in
         steps.append([(grant.request_id, grant.start, len(grant.tokens)) for grant in grants])
         commit(scheduler, grants)
     return steps
+
+
+def asked(name: str, length: int, max_tokens: int = 20, **changes: Any) -> SequenceSpec:
+    """Return a request whose tokens nobody else's begin with."""
+    return spec(name, [ord(name[0]) - 96, *[1] * (length - 1)], greedy(max_tokens), **changes)
+
+
+def add(scheduler: Scheduler, name: str, length: int, now_s: float = 0.0, **changes: Any) -> Sequence:
+    """Have a request wait; return its first sequence."""
+    scheduler.add(asked(name, length, **changes), now_s=now_s)
+    return scheduler.sequences[name]
+
+
+def joined(scheduler: Scheduler, name: str, length: int, landed: int, now_s: float = 0.0, **changes: Any) -> Sequence:
+    """Let a request join with its first token, of whose prompt `landed` tokens came from elsewhere."""
+    reservation.reserve(scheduler, asked(name, length, **changes), now_s=now_s)
+    reservation.bind(scheduler, name, scheduler.limits.num_blocks(length))
+    message = Join(request_id=name, num_computed=landed, output=(50,))
+    sequence = reservation.join(scheduler, message)
+    assert sequence is not None
+    return sequence
+
+
+def names(sequences: Iterable[Sequence]) -> list[str]:
+    """Return the sequences' names."""
+    return [each.name for each in sequences]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shutil
 import sys
 import time
 
@@ -30,7 +31,6 @@ def main() -> int:
     again = commands.add_parser("replay", help="play one seed, tell what happened, and make it small where it fails")
     again.add_argument("seed", type=int)
     options = parser.parse_args()
-    tokenizer()  # one for all processes
     if options.command == "replay":
         return replay(options.seed)
     return play_many(range(options.first, options.first + options.seeds), options.processes)
@@ -99,5 +99,6 @@ if __name__ == "__main__":
             sys.executable, [sys.executable, "-m", "simulated", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
         )
     code = main()
+    shutil.rmtree(tokenizer()[0])
     sys.stdout.flush()
     os._exit(code)  # what was killed in a world is not cleaned up

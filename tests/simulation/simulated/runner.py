@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.pool import Pool
 from typing import TypeVar
 
 from simulated.checker import Violation, violations
 from simulated.faults import FAULTS
 from simulated.history import History
 from simulated.plan import Plan, draw_plan
-from simulated.world import World
+from simulated.world import World, tokenizer
 
 Result = TypeVar("Result")
 
@@ -85,19 +86,24 @@ def kinds() -> Sequence[str]:
     return sorted(FAULTS)
 
 
+def _pool(processes: int, prepare: Callable[[], None] | None, **bounds: int) -> Pool:
+    tokenizer()  # or each process would write one of its own, and leave it behind
+    fork = multiprocessing.get_context("fork")
+    return fork.Pool(processes, initializer=_begin, initargs=(prepare,), **bounds)
+
+
 def outcomes(seeds: Iterable[int], *, processes: int, prepare: Callable[[], None] | None = None) -> Iterator[Outcome]:
     """Play seeds, in any order; `prepare` is called in each process before its first one."""
     listed = list(seeds)
     batches = [listed[start : start + BATCH] for start in range(0, len(listed), BATCH)]
-    fork = multiprocessing.get_context("fork")
-    with fork.Pool(processes, initializer=_begin, initargs=(prepare,), maxtasksperchild=BATCHES) as pool:
+    with _pool(processes, prepare, maxtasksperchild=BATCHES) as pool:
         for batch in pool.imap_unordered(_play_batch, batches):
             yield from batch
 
 
 def apart(function: Callable[[Plan], Result], plan: Plan) -> Result:
     """Return what a function returns of a plan that it plays, in a process of its own."""
-    with multiprocessing.get_context("fork").Pool(1, initializer=_begin, initargs=(None,)) as pool:
+    with _pool(1, None) as pool:
         return pool.apply(function, (plan,))
 
 

@@ -8,8 +8,10 @@ Knows pods, routers and Redis; what is right is the checker's to say. Invariant:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import logging
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -207,6 +209,7 @@ class World:
 
 @functools.cache
 def tokenizer() -> tuple[Path, str]:
-    """Return the folder of the tokenizer that all worlds have, and its digest."""
+    """Return the folder of the tokenizer that all worlds have, and its digest; it is gone with this process."""
     folder = byte_tokenizer.save(Path(tempfile.mkdtemp(prefix="pagewire-simulation-")))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder, Tokenizer(folder).digest

@@ -1,0 +1,132 @@
+"""Beams in a scheduler's steps: those that wait for others give way first.
+
+Blocks hold 4 tokens; a step has 12, a chunk 6, a batch 4 sequences. Each draw is of token 50.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_runs import spec
+from lone_sequences import add, asked, commit, granted, names, occupy, small_scheduler
+
+from pagewire.core.engine_messages import Join
+from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import branches
+from pagewire.engine import hold, reservation
+from pagewire.engine.beam_search import Candidates
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import State
+from pagewire.engine.step import Computed
+
+
+def beam(*tokens: int) -> Computed:
+    return Computed(candidates=Candidates(tokens=tokens, logprobs=tuple(-1.0 - place for place in range(len(tokens)))))
+
+
+def search(scheduler: Scheduler, width: int = 2, **changes: Any) -> None:
+    sampling = SamplingParams(use_beam_search=True, beam_width=width, temperature=0.0, max_tokens=8)
+    scheduler.add(spec("s", [1] * 5, sampling, branches=branches(width), **changes), now_s=5.0)
+
+
+def beam_steps(scheduler: Scheduler, count: int) -> list[list[str]]:
+    """Take steps in which the first beam becomes all, and each goes on by itself then; return who computed."""
+    seen = []
+    for _ in range(count):
+        grants = granted(scheduler)
+        seen.append([each.request_id for each in grants])
+        for grant in grants:
+            told = Computed(token=50) if grant.draw is not None else Computed()
+            if grant.draw is not None and grant.draw.num_candidates:
+                told = beam(5) if grant.draw.position else beam(5, 6, 7, 8)
+            commit(scheduler, [grant], dict.fromkeys(grant.draws(), told))
+    return seen
+
+
+def beams_wait(scheduler: Scheduler, num_free: int = 3, width: int = 2) -> None:
+    """Let beams run in `num_free` blocks until some give theirs to the others, which then wait for them."""
+    search(scheduler, width)
+    occupy(scheduler, scheduler.pool.num_available - num_free)
+    while not scheduler.num_preemptions:
+        beam_steps(scheduler, 1)
+
+
+def test_beams_that_wait_for_others_give_way_to_who_goes_first() -> None:
+    scheduler = small_scheduler(12)
+    beams_wait(scheduler)
+    assert beam_steps(scheduler, 1) == [[]]
+    add(scheduler, "p", 3, now_s=1.0)
+    late = add(scheduler, "q", 2, now_s=9.0)
+    assert beam_steps(scheduler, 1) == [["p"]]
+    assert (names(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions) == (["p"], 3, 2)
+    assert late.state is State.WAITING, "nobody starts where somebody was just preempted"
+
+
+def test_who_lacks_blocks_after_that_too_waits() -> None:
+    scheduler = small_scheduler(12)
+    beams_wait(scheduler)
+    large = add(scheduler, "p", 13, now_s=1.0)
+    assert beam_steps(scheduler, 1) == [[]]
+    assert (large.state, large.block_table, scheduler.running) == (State.WAITING, [], [])
+
+
+@pytest.mark.parametrize(("n", "starts"), [(2, True), (3, True), (4, False)])
+def test_beams_that_wait_give_up_their_places_too(n: int, starts: bool) -> None:
+    """One decodes, and two of three beams have a place: one more is left. Without the beams there are three."""
+    scheduler = small_scheduler(24)
+    reservation.reserve(scheduler, asked("o", 2), now_s=1.0)
+    reservation.bind(scheduler, "o", 1)
+    beams_wait(scheduler, num_free=6, width=3)
+    reservation.join(scheduler, Join(request_id="o", num_computed=2, output=(50,)))
+    assert beam_steps(scheduler, 1) == [["o"]]
+    assert [bool(each.group.search) for each in scheduler.running] == [False, True, True]
+    hold.release(scheduler, "hold 0")
+    first = add(scheduler, "p", 3, now_s=2.0, branches=branches(n))
+    assert beam_steps(scheduler, 1) == [["o", "p"] if starts else ["o"]]
+    assert (first.state is State.RUNNING) is starts
+    assert not any(each.group.search for each in scheduler.running)
+
+
+def test_what_was_granted_to_beams_that_give_way_is_taken_back() -> None:
+    """Of three beams the second computes its tokens anew, and the third waits, when somebody comes who goes first."""
+    scheduler = small_scheduler(20, chunk_size=3)
+    search(scheduler, 3)
+    occupy(scheduler, scheduler.pool.num_available - 7)
+    occupy(scheduler, 3)
+    while not scheduler.num_preemptions:
+        beam_steps(scheduler, 1)
+    assert (len(scheduler.running), len(scheduler.waiting)) == (1, 2)
+    occupy(scheduler, scheduler.pool.num_available)  # what the second had computed behind the prompt is gone
+    hold.release(scheduler, "hold 1")
+    (again,) = beam_steps(scheduler, 1)
+    assert [scheduler.sequences[name].num_left for name in again] == [2]
+    add(scheduler, "p", 3, now_s=1.0)
+    assert beam_steps(scheduler, 1) == [["p"]]
+
+
+def test_beams_that_wait_do_not_give_way_to_who_comes_later() -> None:
+    scheduler = small_scheduler(12)
+    beams_wait(scheduler)
+    before = scheduler.num_preemptions
+    add(scheduler, "p", 3, now_s=9.0)
+    assert beam_steps(scheduler, 2) == [[], []]
+    assert (len(scheduler.running), scheduler.num_preemptions) == (1, before)
+
+
+def test_a_beam_that_waits_takes_the_blocks_of_who_joined_behind_it() -> None:
+    for joins_s, has_blocks in ((9.0, True), (1.0, False)):
+        scheduler = small_scheduler(16, max_num_seqs=2)
+        search(scheduler)
+        occupy(scheduler, 10)
+        reservation.reserve(scheduler, asked("j", 8), now_s=joins_s)
+        reservation.bind(scheduler, "j", 3)
+        for _ in range(12):
+            beam_steps(scheduler, 1)
+            if scheduler.num_preemptions:
+                break
+        (waiting,) = scheduler.waiting
+        reservation.join(scheduler, Join(request_id="j", num_computed=8, output=(50,)))
+        granted(scheduler)
+        assert (waiting.state is State.RUNNING) is has_blocks
+        assert (scheduler.sequences["j"].state is State.RUNNING) is not has_blocks
