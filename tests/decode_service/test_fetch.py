@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from faulty_channel import corrupt
-from pods import BLOCK, DEAR, Colocated, pods, prompt, until, wire_to
+from pod_wire import wire_to
+from pods import BLOCK, DEAR, Colocated, pods, prompt, until
 
 from pagewire.core.messages import Role, Source
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import orphans
 import pytest
 from made_up_engine import Rig
-from pods import pods, prompt, until, wire_to
+from pod_wire import wire_to
+from pods import pods, prompt, until
 
 from pagewire.engine.exchange.exports import Exports
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from faulty_channel import corrupt, duplicate, swallow
-from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until, wire_to
+from pod_wire import wire_to
+from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Candidate

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pods import Asked, Colocated, Pods, pods, prompt, until, wire_to
+from pod_wire import wire_to
+from pods import Asked, Colocated, Pods, pods, prompt, until
 
 LONG = prompt(1, 100)
 

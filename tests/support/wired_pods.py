@@ -19,7 +19,8 @@ from typing import Any
 from engine_runs import spec
 from faulty_channel import FaultyChannel
 from patience import comes_true
-from pods import FREE, Asked, Pod, RouterEnd, Wire
+from pod_wire import Wire
+from pods import FREE, Asked, Pod, RouterEnd
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.errors import HandedOver, Overloaded, PagewireError, PodLost, Unavailable, status_of
@@ -58,7 +59,7 @@ class WiredPod(Pod):
         settings = {"kv_memory_bytes": POOL_BLOCKS * BLOCK_BYTES, "max_num_waiting": 16}
         super().__init__(pod_id, role, model, settings, offers)
         self.role = role
-        self.wire = Wire(self)
+        self.wire = Wire(self.server)
         self.late: list[bytes] = []  # what comes when something else does
         self.is_gone = False  # nobody is to be sent here any more
         self.was_killed = False
