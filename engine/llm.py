@@ -81,11 +81,15 @@ class LLM:
 
         A single list of messages is one conversation. Otherwise as `generate`.
         """
+        if not isinstance(conversations, Iterable):
+            said = f"conversations is a list of messages, or of such lists, not {conversations!r:.100}"
+            raise InvalidRequest(said, field="conversations")
         asked: list[Any] = list(conversations)
         if asked and isinstance(asked[0], Mapping):
             asked = [asked]
         for number, messages in enumerate(asked):
-            if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+            is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
+            if not is_list or not all(isinstance(message, Mapping) for message in messages):
                 raise InvalidRequest(f"conversations[{number}] is no list of messages", field="conversations")
         texts = [self._tokenizer.render_chat(messages) for messages in asked]
         for number, text in enumerate(texts):

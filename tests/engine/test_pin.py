@@ -258,8 +258,8 @@ async def test_a_pod_computes_its_prefixes_first_and_never_loses_them(
         assert (await ask("salted", prompt, "s")).cached_tokens == 64
         assert (await ask("stranger", prompt, "t")).cached_tokens == 0
         assert (await ask("longer", [*prompt, *range(40)])).cached_tokens == 144
-        async with asyncio.timeout(10):
-            while (shown := await metrics(said["metrics"]))["kv_blocks_held"]:  # until the release is told of
+        async with asyncio.timeout(10):  # until the release is told of
+            while (shown := await metrics(said["metrics"]))["kv_blocks_held"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert shown["kv_blocks_pinned"] == 13
         assert shown["prompt_tokens_pinned_total"] == 144 + 64 + 144
