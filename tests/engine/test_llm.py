@@ -237,9 +237,10 @@ def test_what_is_wrong_about_a_call_is_named_too(llm: LLM, options: dict[str, An
     assert refused.value.field == field
     with pytest.raises(InvalidRequest, match=r"conversations\[0\] is not valid Unicode"):
         llm.chat([{"role": "user", "content": "a\ud800"}])
+    wrong: Any
     for wrong in (5, None, [5], [None], ["a"], [""], [{}, {}, 5], [[{}], {}]):
         with pytest.raises(InvalidRequest, match=r"messages") as refused:
-            llm.chat(wrong)  # type: ignore[arg-type]
+            llm.chat(wrong)
         assert refused.value.field in ("conversations", "messages")
     assert llm.load().output_tokens == 0
     assert [len(answer.token_ids) for answer in llm.generate(["a", "b"], greedy(2), priority=[0, 0])] == [2, 2]

@@ -290,11 +290,11 @@ async def test_a_prefix_may_be_one_tenants(tiny: TinyModel, tmp_path: Path) -> N
     front, service = front_of(tiny("llama"), Role.COLOCATED, prefixes), Hearing()
     prompt = (*BEGINNING, 7, 8, 9)
     async with running(front, service):
-        for name, tenant, salt, cached in (
+        for name, whose, salt, cached in (
             ("acme", acme, "", 144), ("acme, salted", acme, "s", 0), ("other", other, "", 0),
             ("other, salted", other, "s", 64), ("third", third, "", 0), ("nobody's", "", "", 0),
         ):  # fmt: skip
-            root = root_of(front, salt, tenant)
+            root = root_of(front, salt, whose)
             front.engine.add(Add(spec=SequenceSpec(request_id=name, tokens=prompt, sampling=greedy(1), root=root)))
             assert (await service.end_of(name)).cached_tokens == cached, name
 
