@@ -11,6 +11,7 @@ another whenever a hash is, or the choice of blocks that the index has keys for.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import sys
 from array import array
 from collections.abc import Sequence
@@ -38,6 +39,11 @@ def root_hash(
         state.update(len(data).to_bytes(4, "little"))
         state.update(data)
     return BlockHash(state.digest())
+
+
+def tenant_salt(name: str, key: bytes) -> str:
+    """Return the salt of a tenant that was given none: the same in every process of the cluster, at any time."""
+    return hmac.new(key, f"tenant salt\0{name}".encode(), hashlib.sha256).hexdigest()
 
 
 def extend(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:

@@ -152,7 +152,7 @@ class EditBuilder:
             return ()
         lists = [self._lists.get(draw.sampling) for _, _, draw in asking]
         width = max(each.prefixes.shape[1] for each in lists)
-        prefixes = np.concatenate([_widened(each.prefixes, width) for each in lists])  # [W, P]
+        prefixes = _stacked([each.prefixes for each in lists], width)  # [W, P]
         tails = _ids([_tail(draw, width) for _, _, draw in asking]).reshape(len(asking), width)  # [a, P]
         places = _spread(np.arange(len(asking)), [each.lasts for each in lists])  # [W]
         complete = ((prefixes == tails[places]) | (prefixes == _ANY)).all(axis=1)
@@ -238,8 +238,14 @@ def _padded(lists: Sequence[Sequence[Ids]], value: int) -> Ids:
     return padded
 
 
-def _widened(prefixes: Ids, width: int) -> Ids:
-    return np.pad(prefixes, ((0, 0), (width - prefixes.shape[1], 0)), constant_values=_ANY)
+def _stacked(prefixes: Sequence[Ids], width: int) -> Ids:
+    """Return the prefixes of several requests below one another `[W, P]`, with _ANY in front of shorter ones."""
+    stacked = np.full((sum(map(len, prefixes)), width), _ANY, dtype=np.int64)
+    at = 0
+    for each in prefixes:
+        stacked[at : at + len(each), width - each.shape[1] :] = each
+        at += len(each)
+    return stacked
 
 
 def _tail(draw: Draw, length: int) -> tuple[int, ...]:

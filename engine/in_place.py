@@ -214,6 +214,10 @@ class InPlaceEngine:
         if sampling.grammar is not None:
             self.engine.grammars.compile(sampling.grammar)
 
+    def check_room(self, job: Job) -> None:
+        """Raise InvalidRequest where a job could not run to its end here, whatever else runs."""
+        self.engine.scheduler.check(self._spec("", job))
+
     def run(self, jobs: Iterable[Job]) -> Generator[tuple[int, Completion | PagewireError], None, None]:
         """Yield each job's number and how it ended, in the order in which they end."""
         if self._running:
@@ -233,11 +237,21 @@ class InPlaceEngine:
             with uninterrupted():
                 self._drop()
 
-    def _start(self, number: int, job: Job) -> None:
+    def _spec(self, request_id: str, job: Job) -> SequenceSpec:
         fingerprint = self.engine.ready.fingerprint
         root = root_hash(
             model_digest=fingerprint.model_digest, kv_fingerprint=fingerprint.kv_fingerprint, salt=job.cache_salt
         )
+        return SequenceSpec(
+            request_id=request_id,
+            tokens=job.prompt,
+            sampling=job.sampling,
+            root=root,
+            priority=job.priority,
+            branches=branches(job.sampling.num_sequences),
+        )
+
+    def _start(self, number: int, job: Job) -> None:
         request_id = str(self._started)
         self._started += 1
         sampling = job.sampling
@@ -249,15 +263,7 @@ class InPlaceEngine:
             for _ in range(sampling.n)
         ]
         self._running[request_id] = _Answer(number=number, job=job, streams=streams)
-        spec = SequenceSpec(
-            request_id=request_id,
-            tokens=job.prompt,
-            sampling=sampling,
-            root=root,
-            priority=job.priority,
-            branches=branches(sampling.num_sequences),
-        )
-        self.engine.loop.add(Add(spec=spec))
+        self.engine.loop.add(Add(spec=self._spec(request_id, job)))
 
     def _step(self) -> list[tuple[int, Completion | PagewireError]]:
         done = self.engine.loop.step()

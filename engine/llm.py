@@ -81,11 +81,15 @@ class LLM:
 
         A single list of messages is one conversation. Otherwise as `generate`.
         """
+        if not isinstance(conversations, Iterable):
+            said = f"conversations is a list of messages, or of such lists, not {conversations!r:.100}"
+            raise InvalidRequest(said, field="conversations")
         asked: list[Any] = list(conversations)
         if asked and isinstance(asked[0], Mapping):
             asked = [asked]
         for number, messages in enumerate(asked):
-            if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+            is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
+            if not is_list or not all(isinstance(message, Mapping) for message in messages):
                 raise InvalidRequest(f"conversations[{number}] is no list of messages", field="conversations")
         texts = [self._tokenizer.render_chat(messages) for messages in asked]
         for number, text in enumerate(texts):
@@ -160,12 +164,12 @@ class LLM:
             said = f"priority is a list with a number for each of {len(prompts)} prompts, not {priority!r:.100}"
             raise InvalidRequest(said, field="priority")
         ranks = priority or [0] * len(prompts)
-        for number, (prompt, one, rank) in enumerate(zip(prompts, params, ranks, strict=True)):
-            self._check(number, prompt, one, rank)
         jobs = [
             Job(prompt=prompt, sampling=one, cache_salt=cache_salt, priority=rank)
             for prompt, one, rank in zip(prompts, params, ranks, strict=True)
         ]
+        for number, job in enumerate(jobs):
+            self._check(number, job)
         completions: dict[int, Completion] = {}
         with tqdm(total=len(jobs), unit="prompt", disable=None if progress else True) as bar:
             for number, outcome in engine.run(jobs):
@@ -175,7 +179,8 @@ class LLM:
                 bar.update()
         return [completions[number] for number in range(len(jobs))]
 
-    def _check(self, number: int, prompt: tuple[int, ...], sampling: SamplingParams, priority: int) -> None:
+    def _check(self, number: int, job: Job) -> None:
+        prompt, sampling = job.prompt, job.sampling
         ready = self._loaded().engine.ready
         longest = ready.fingerprint.max_model_len - 1
         if not 1 <= len(prompt) <= longest:
@@ -186,7 +191,11 @@ class LLM:
             )
         if not isinstance(sampling, SamplingParams):
             raise InvalidRequest(f"sampling is SamplingParams, not {sampling!r:.100}", field="sampling")
-        self._loaded().check(sampling, priority)
+        self._loaded().check(sampling, job.priority)
+        try:
+            self._loaded().check_room(job)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"prompts[{number}]: {error.message}", field=error.field) from error
 
 
 def _bytes(name: str, value: object) -> int:

@@ -10,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagewire.core.block_hash import BlockHash, chain, root_hash
+from pagewire.core.block_hash import BlockHash, chain, root_hash, tenant_salt
 from pagewire.core.engine_messages import EngineReady
 from pagewire.core.kv_sizing import SPARE_BLOCKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPrefix:
-    """What many prompts begin with. `salt` is "" for requests without a cache_salt."""
+    """What many prompts begin with. `salt` is "" for requests without a cache_salt.
+
+    `tenant` is whose requests they are where callers have keys, "" where they have none; `tenant_salt` is the salt that
+    the key file gives it, "" where it gives none.
+    """
 
     name: str
     tokens: tuple[int, ...]
     salt: str = ""
+    tenant: str = ""
+    tenant_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ def plan(prefixes: Sequence[NamedPrefix], ready: EngineReady, *, key: bytes, sha
             model_digest=fingerprint.model_digest,
             kv_fingerprint=fingerprint.kv_fingerprint,
             salt=prefix.salt,
+            tenant=prefix.tenant_salt or (tenant_salt(prefix.tenant, key) if prefix.tenant else ""),
             key=key,
         )
         pin = Pin(name=prefix.name, tokens=tokens, root=root, hashes=tuple(chain(root, tokens, size)))

@@ -2,7 +2,8 @@
 
     [terms]
     text = "These are the terms of ..."
-    salt = "tenant-7"                                            # the cache_salt of the requests that begin so
+    salt = "terms"                                               # the cache_salt of the requests that begin so
+    tenant = "acme"                                              # whose they are, where callers have keys
 
     [support]
     messages = [{ role = "system", content = "You answer ..." }]  # written by the model's chat template
@@ -25,6 +26,7 @@ from pagewire.engine.pin import NamedPrefix
 from pagewire.text.tokenizer import Tokenizer
 
 FORMS = ("text", "messages", "token_ids")
+WHOSE = ("salt", "tenant", "tenant_salt")  # the last where the key file gives the tenant one
 
 
 def read(path: Path, model: Path) -> tuple[NamedPrefix, ...]:
@@ -43,14 +45,17 @@ def read(path: Path, model: Path) -> tuple[NamedPrefix, ...]:
 def _prefix(where: str, name: str, entry: Any, tokenizer: Tokenizer) -> NamedPrefix:
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where} is no table: write [{name}] and, below it, one of {', '.join(FORMS)}")
-    unknown = sorted(set(entry) - {*FORMS, "salt"})
+    unknown = sorted(set(entry) - {*FORMS, *WHOSE})
     forms = [form for form in FORMS if form in entry]
     if unknown or len(forms) != 1:
-        raise ValueError(f"{where} has {', '.join(entry) or 'nothing'}: one of {', '.join(FORMS)}, and salt, may be")
-    salt = entry.get("salt", "")
-    if not isinstance(salt, str):
-        raise ValueError(f"{where}: salt is not a text")
-    return NamedPrefix(name=name, tokens=_tokens(where, forms[0], entry[forms[0]], tokenizer), salt=salt)
+        raise ValueError(
+            f"{where} has {', '.join(entry) or 'nothing'}: one of {', '.join(FORMS)}, and {', '.join(WHOSE)}, may be"
+        )
+    whose = {field: entry.get(field, "") for field in WHOSE}
+    for field, value in whose.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{where}: {field} is not a text")
+    return NamedPrefix(name=name, tokens=_tokens(where, forms[0], entry[forms[0]], tokenizer), **whose)
 
 
 def _tokens(where: str, form: str, value: Any, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -82,8 +82,7 @@ class Scheduler:
         if spec.request_id in self.groups or spec.request_id in self.holds:
             raise InvalidRequest(f"request {spec.request_id} is here already", field="request_id")
         self.refused.discard(spec.request_id)
-        num_blocks, num_slots = self.pool.num_blocks - self.pool.num_pinned, self.pool.host.num_slots
-        spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
+        self.check(spec)
         sequence = Sequence(
             spec=spec,
             group=Group(request_id=spec.request_id, search=self._search(spec)),
@@ -99,6 +98,11 @@ class Scheduler:
         self.groups[spec.request_id] = sequence.group
         self._know(sequence)
         return sequence
+
+    def check(self, spec: SequenceSpec) -> None:
+        """Raise InvalidRequest where a request could not run to its end here, whatever else runs."""
+        num_blocks, num_slots = self.pool.num_blocks - self.pool.num_pinned, self.pool.host.num_slots
+        spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
 
     def _search(self, spec: SequenceSpec) -> BeamSearch | None:
         if not spec.sampling.use_beam_search:

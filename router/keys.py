@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.core.block_hash import tenant_salt
 from pagewire.core.documents import parse_toml
 from pagewire.router.tenants import Tenant
 
@@ -126,7 +127,7 @@ def _tenant(name: str, row: Any, secret: bytes) -> tuple[Tenant, tuple[str, ...]
     is_operator = row.get("operator", False)
     if not isinstance(is_operator, bool):
         raise ValueError(f"operator of tenant {name} is true or false")
-    salt = row.get("salt", salt_of(name, secret))
+    salt = row.get("salt", tenant_salt(name, secret))
     if not (isinstance(salt, str) and 1 <= len(salt) <= 1024):
         raise ValueError(f"salt of tenant {name} is a text of 1 to 1024 characters")
     tenant = Tenant(
@@ -139,11 +140,6 @@ def _tenant(name: str, row: Any, secret: bytes) -> tuple[Tenant, tuple[str, ...]
         is_operator=is_operator,
     )
     return tenant, tuple(lines)
-
-
-def salt_of(name: str, secret: bytes) -> str:
-    """Return the salt of a tenant that was given none: the same in every router of a cluster, at any time."""
-    return hmac.new(secret, f"tenant salt\0{name}".encode(), hashlib.sha256).hexdigest()
 
 
 def _id(key: str) -> str:

@@ -30,7 +30,7 @@ from pagewire.engine.step import Computed, Step
 TinyModel = Callable[[str], Path]
 NUM_TOKENS = 12
 TEXTS = ("the capital of France", "x", "naïve café, 東京 and 🦜", "the capital of Japan is a city of many rivers")
-SMALL: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 4 << 20, "max_model_len": 256}
+SMALL: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 40 * 16 * 768, "max_model_len": 256}
 
 
 @pytest.fixture
@@ -182,6 +182,16 @@ def test_what_was_computed_is_kept_for_its_own_salt(llm: LLM) -> None:
         (["fine", []], None, r"prompts\[1\] has 0 tokens; 1 to 255 may be"),
         (["fine", [1] * 256], None, r"prompts\[1\] has 256 tokens"),
         (["fine", [1, 259]], None, r"prompts\[1\] holds a token id that is not between 0 and 258"),
+        (
+            ["fine", [1] * 200],
+            [greedy(2), greedy(60, n=30)],
+            r"prompts\[1\]: 30 sequences behind the prompt need 42 blocks; the KV pool has 40",
+        ),
+        (
+            ["fine", "too wide"],
+            [greedy(2), SamplingParams(n=4, use_beam_search=True, max_tokens=200)],
+            r"prompts\[1\]: 4 beams of up to 200 tokens may need 56 blocks; the KV pool has 40",
+        ),
         (["fine", 7], None, r"prompts\[1\] is neither a text nor a list of token ids"),
         ([["fine"]], None, r"prompts\[0\] is neither a text nor a list"),
         (["fine"], [SamplingParams(), SamplingParams()], "2 sampling parameters for 1 prompts"),
@@ -227,6 +237,11 @@ def test_what_is_wrong_about_a_call_is_named_too(llm: LLM, options: dict[str, An
     assert refused.value.field == field
     with pytest.raises(InvalidRequest, match=r"conversations\[0\] is not valid Unicode"):
         llm.chat([{"role": "user", "content": "a\ud800"}])
+    wrong: Any
+    for wrong in (5, None, [5], [None], ["a"], [""], [{}, {}, 5], [[{}], {}]):
+        with pytest.raises(InvalidRequest, match=r"messages") as refused:
+            llm.chat(wrong)
+        assert refused.value.field in ("conversations", "messages")
     assert llm.load().output_tokens == 0
     assert [len(answer.token_ids) for answer in llm.generate(["a", "b"], greedy(2), priority=[0, 0])] == [2, 2]
 

@@ -6,6 +6,7 @@ Built as the engine builds them, from what sequences ask; so this is also the te
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -143,6 +144,34 @@ def test_who_asks_for_nothing_gets_no_edits() -> None:
         sampling=SamplingParams(temperature=0.7, top_p=0.9, logprobs=5, stop_token_ids=(1,)), index=0, position=9
     )
     assert builder.build({"a": plain, "b": plain}, V) is None
+
+
+def calls_of(asked: dict[str, Any], num_rows: int) -> int:
+    """Return how many Python functions a step of so many known sequences calls to build its edits."""
+    builder, calls = EditBuilder(frozenset(EOS), torch.device("cpu")), 0
+    every = [SamplingParams(max_tokens=100, **asked) for _ in range(num_rows)]
+    draws = {
+        str(row): Draw(sampling=each, index=0, position=1, prompt=(1, 2), output=(3,)) for row, each in enumerate(every)
+    }
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    builder.build(draws, V)
+    sys.setprofile(count)
+    try:
+        builder.build(draws, V)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked], ids=str)
+def test_a_sequence_more_takes_a_look_at_what_it_asks_and_no_array_of_its_own(asked: dict[str, Any]) -> None:
+    """All that is done to arrays is done to those of all rows: many functions of numpy are Python, and call others."""
+    kinds = len(asked.keys() - {"max_tokens", "ignore_eos", "stop_token_ids"})
+    assert calls_of(asked, 96) - calls_of(asked, 32) <= 64 * (8 + 6 * kinds)
 
 
 def test_lists_are_remembered_by_request_and_never_mixed_up() -> None:

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from router_rig import RunningRouter, StartRouter, eventually
 
 from pagewire.client.aio import AsyncClient
-from pagewire.core.block_hash import root_hash
+from pagewire.core.block_hash import root_hash, tenant_salt
 from pagewire.core.errors import Forbidden, Unauthenticated
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router.authenticator import Authenticator
-from pagewire.router.keys import KEY_BYTES, NewKey, read, salt_of
+from pagewire.router.keys import KEY_BYTES, NewKey, read
 
 SECRET = b"the cluster's"
 LINE = "0" * 8 + ":" + "0" * 64
@@ -79,7 +79,7 @@ def test_a_salt_is_stable_and_each_tenants_own() -> None:
         tenant = ring.tenant(a.key)
         assert tenant is not None
         salts.append(tenant.salt)
-    assert salts[0] == salts[1] == salt_of("a", SECRET) != salts[2]
+    assert salts[0] == salts[1] == tenant_salt("a", SECRET) != salts[2]
     other = first.tenant(b.key)
     assert other is not None
     assert other.salt != salts[0]
@@ -262,7 +262,7 @@ async def test_a_tenants_quota_goes_with_its_requests_under_no_name(
         assert first is not None
         assert (first == again, first.share, none) == (True, 0.25, None)
         assert b"acme" not in first.tag
-        assert first.tag not in salt_of("acme", SECRET).encode()
+        assert first.tag not in tenant_salt("acme", SECRET).encode()
 
 
 @pytest.mark.parametrize("way", ["tenant", "operator_key"])

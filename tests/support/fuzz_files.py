@@ -171,7 +171,8 @@ deterministic = true
 """
 PREFIXES = b"""[terms]
 text = "These are the terms"
-salt = "tenant-7"
+salt = "terms-2"
+tenant = "acme"
 [support]
 messages = [{ role = "system", content = "You answer" }]
 [raw]
