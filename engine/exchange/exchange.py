@@ -93,6 +93,7 @@ class Exchange:
             permits,
             clock,
             max_exports=front.config.max_num_waiting,
+            landing_s=front.config.transfer_timeout_s,
             on_end=self._on_export_end,
             trace_of=front.trace_of,
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from faulty_channel import corrupt, duplicate, swallow
 from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until, wire_to
 
+from pagewire.core.engine_messages import Bind, Bound
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Candidate
+from pagewire.engine.exchange.exports import LANDING_GRACE_S
 from pagewire.engine.exchange.peer import FORGET_S
 
 LONG = prompt(1, 100)
@@ -189,6 +192,35 @@ async def test_a_silent_pod_is_waited_for_until_the_transfer_timeout(model: Path
         assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
         assert_resumed(asked, landed=6)
         wire.cut()
+
+
+@pytest.mark.parametrize("is_fetch", [False, True])
+async def test_a_taker_that_lives_and_does_not_take_is_not_waited_for_until_the_deadline(
+    model: Path, colocated: Colocated, is_fetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signs of life renew its lease, and a deadline may be far; its own patience is without an end here."""
+    async with pods(model, 1, 2, d={"lease_s": 600.0, "transfer_timeout_s": 1e6}) as cluster:
+        taker, source = cluster.d, cluster.p
+        await cluster.ask("held", LONG, on=cluster.decode[1])
+        goes_on, bind = asyncio.Event(), taker.engine.bind
+
+        async def bind_late(asked: Bind) -> Bound:
+            await goes_on.wait()
+            return await bind(asked)
+
+        monkeypatch.setattr(taker.engine, "bind", bind_late)
+        exports = source.service._exchange.exports
+        how = {"prefill": "local", "sources": [source.source(100)]} if is_fetch else {}
+        asked = await cluster.submit("a", LONG, on=taker, deadline_s=1e5, **how)
+        await until(lambda: [each.shipment.is_computed for each in exports.all()] == [True])
+        source.advance(source.front.config.transfer_timeout_s)
+        assert len(exports) == 1
+        source.advance(LANDING_GRACE_S)
+        await until(lambda: len(exports) == 0)
+        await until(lambda: taker.counter("shipments_lost_transfer_timeout") == 1)
+        goes_on.set()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert asked.report.causes == (() if is_fetch else ("transfer_timeout",))
 
 
 async def test_a_lease_that_ends_while_the_link_stands_is_told(model: Path, colocated: Colocated) -> None:
