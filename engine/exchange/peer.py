@@ -90,6 +90,11 @@ class Peer:
         return link is not None and link.peer.peer_id == self._pod_id
 
     @property
+    def belief(self) -> float:
+        """What share of its own word is believed where that speaks against asking it, 0 to 1; see `Rest`."""
+        return self.meter.belief
+
+    @property
     def num_quarantined(self) -> int:
         """Blocks of shipments that are being fenced."""
         return sum(delivery.shipment.num_quarantined for delivery in list(self._deliveries.values()))
