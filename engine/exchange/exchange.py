@@ -158,6 +158,7 @@ class Exchange:
             "kv_bytes_sent": float(sent.bytes),
             **{f"exports_{name}": float(count) for name, count in self.exports.counters.items()},
             **{f"shipments_lost_{cause}": float(count) for cause, count in self.peers.lost.items()},
+            **{f"shipments_refused_{cause}": float(count) for cause, count in self.peers.refused.items()},
             **{f"pods_unreached_{cause}": float(count) for cause, count in self.peers.unreached.items()},
         }
 

@@ -77,8 +77,16 @@ async def test_a_link_to_whom_a_pod_replaced_costs_its_own_stream_nothing(model:
         assert peers.at(cluster.p.pod_id, cluster.p.candidate.address).receiver._stream is stream
 
 
-@pytest.mark.parametrize("why", ["draining", "full", "ticket"])
-async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("draining", "draining"),
+        ("full", "overloaded"),
+        ("ticket", "unauthenticated"),
+        ("engine", "prefill_lost"),
+    ],
+)
+async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why: str, cause: str) -> None:
     async with pods(model, 2, p={"max_num_waiting": 1}) as cluster:
         first, second = cluster.prefill
         if why == "draining":
@@ -87,6 +95,8 @@ async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why
             first.engine.allow(0)
             holder = await cluster.submit("holder", prompt(2, 50), candidates=[first.candidate])
             await until(lambda: first.counter("prompts_accepted") == 1)
+        if why == "engine":
+            first.engine.die()
         if why == "ticket":
             first.wall_s += 1000.0  # beyond any ticket's life
         asked = await cluster.ask("a", LONG)
@@ -96,6 +106,7 @@ async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why
         alone = await cluster.ask("b", prompt(3, 100), candidates=[first.candidate])
         assert alone.tokens == colocated.answer(prompt(3, 100))
         assert (alone.report.placement, alone.report.prefill_pod) == ("local", "")
+        assert cluster.d.counter(f"shipments_refused_{cause}") == 2
         if why == "full":
             first.engine.let_go()
             assert (await cluster.end(holder)).tokens == colocated.answer(prompt(2, 50))
