@@ -215,7 +215,7 @@ class Exports:
         for export in self.all():
             if export.deadline_s <= now_s:
                 self.fail(export, ErrorInfo.of(DeadlineExceeded("its time was over before it was taken")))
-            elif export.lands_by_s <= now_s:
+            elif export.lands_by_s <= now_s and export.shipment.state is OutgoingState.SHIPPING:
                 late = TransferTimeout(f"{export.link.peer.peer_id} did not take it within {self._landing_s:.3g} s")
                 log.warning("%s: %s", export.request_id, late.message, extra={"request_id": export.request_id})
                 self.fail(export, ErrorInfo.of(late))
