@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_INFLOWS = 32  # in one load: it goes out every second
 
 CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, TransferFailed)]
-UNREACHED = (Unavailable.cause, PeerMismatch.cause, TransferFailed.cause)
+UNREACHED = (Unavailable.cause, PeerMismatch.cause, Unauthenticated.cause, TransferFailed.cause)
 REFUSED = (Overloaded.cause, Draining.cause, Unauthenticated.cause, InvalidRequest.cause, PrefillLost.cause)
 
 BulkChannel = Callable[[str], grpc.aio.Channel]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated:
         await until(lambda: gone._alone_since_s is not None)
         cluster.d.advance(FORGET_S + 1)
         await until(lambda: peers.known(moved.pod_id, moved.address) is None)
+
+
+async def test_a_pod_of_another_secret_is_passed_over_by_name(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        peers = cluster.d.service._exchange.peers
+        assert cluster.d.counter("pods_unreached_unauthenticated") == 0
+        peers._identity = dataclasses.replace(peers._identity, secret=b"another")
+        asked = await cluster.ask("a", LONG)
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "local")
+        assert asked.report.causes == ("unauthenticated",)
+        assert cluster.d.counter("pods_unreached_unauthenticated") == 1
 
 
 async def test_a_link_to_whom_a_pod_replaced_costs_its_own_stream_nothing(model: Path, colocated: Colocated) -> None:
