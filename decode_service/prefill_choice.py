@@ -48,6 +48,11 @@ class Calibration:
         self.factor = 1.0
         self._rest = Rest()
 
+    @property
+    def belief(self) -> float:
+        """What share of what was learned is believed still, 0 to 1: the longer nothing was observed, the less."""
+        return self._rest.belief
+
     def observe(self, predicted_s: float, actual_s: float) -> None:
         """What was predicted, corrections included, as `predicted_s` took `actual_s`."""
         if predicted_s <= 0 or actual_s <= 0:

@@ -69,14 +69,16 @@ class PrefillCosts:
     def s_per_token(self) -> float:
         """Seconds per prompt token here: as measured, else the median of what peers measured, 0 while nobody has.
 
-        Pods of one cluster run the same model; one that has only ever decoded takes its peers' word for it. That of the
-        quickest alone would be too little, and would speak for computing here wherever the candidate is another.
+        Pods of one cluster run the same model; one that has only ever decoded takes their word for it. That of the
+        quickest alone would be too little, and would speak for computing here wherever the candidate is another. If one
+        was slow once and computes no prompt since then, what it measured fades to their word likewise.
         """
-        if own := self._load().prefill_s_per_token:
-            return own
+        own = self._load().prefill_s_per_token
         loads = [peer.load for peer in self._peers.all().values()]
         measured = [load.prefill_s_per_token for load in loads if load and load.prefill_s_per_token]
-        return median(measured) if measured else 0.0
+        if not measured:
+            return own
+        return faded(own, median(measured), self.here.belief) if own else median(measured)
 
     def tick(self, now_s: float) -> None:
         """Look at the clock: corrections that nothing comes to fade."""

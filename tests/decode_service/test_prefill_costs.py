@@ -89,3 +89,20 @@ def test_corrections_that_nothing_comes_to_fade() -> None:
     costs.tick(1000.0 + REST_S + HALF_LIFE_S)
     half = pytest.approx(1 + (BOUND - 1) / 2)
     assert (costs.here.factor, costs.there.factor) == (half, half)
+
+
+def test_a_pod_that_was_slow_once_itself_takes_its_peers_word_in_the_end() -> None:
+    """It would have all prompts built elsewhere, and never measure itself anew."""
+    costs = PrefillCosts(LAYOUT, lambda: Load(prefill_s_per_token=0.6), Peers(0.2, 0.1, 0.3))
+    costs.tick(0.0)
+    assert costs.s_per_token == 0.6
+    costs.tick(REST_S + HALF_LIFE_S)
+    assert costs.s_per_token == pytest.approx(0.4)
+    costs.here.observe(1.0, 1.0)  # it computed a prompt: that is what it measured
+    assert costs.s_per_token == 0.6
+    costs.tick(1e9)
+    assert costs.s_per_token == pytest.approx(0.2)
+    alone = PrefillCosts(LAYOUT, lambda: Load(prefill_s_per_token=0.6), Peers())
+    alone.tick(0.0)
+    alone.tick(1e9)
+    assert alone.s_per_token == 0.6
