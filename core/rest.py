@@ -6,6 +6,8 @@ would be thought so ever after. Pure: durations in seconds come as parameters. I
 
 from __future__ import annotations
 
+import math
+
 REST_S = 60.0  # without anything new, before belief begins to fade
 HALF_LIFE_S = 300.0  # of it, from then on
 
@@ -19,7 +21,7 @@ class Rest:
     @property
     def belief(self) -> float:
         """What share of what was measured is believed now, 0 to 1."""
-        return 0.5 ** (max(0.0, self._seconds - REST_S) / HALF_LIFE_S)
+        return math.exp2(-max(0.0, self._seconds - REST_S) / HALF_LIFE_S)
 
     def ends(self) -> None:
         """Something was measured."""
@@ -28,7 +30,7 @@ class Rest:
     def goes_on(self, seconds: float) -> float:
         """So much time has passed; return what share of the belief before it, 0 to 1, is left after it."""
         self._seconds += seconds
-        return 0.5 ** (max(0.0, min(seconds, self._seconds - REST_S)) / HALF_LIFE_S)
+        return math.exp2(-max(0.0, min(seconds, self._seconds - REST_S)) / HALF_LIFE_S)
 
 
 def faded(measured: float, prior: float, left: float) -> float:

@@ -85,10 +85,9 @@ def test_corrections_that_nothing_comes_to_fade() -> None:
         costs.here.observe(1.0, 100.0)
         costs.there.observe(1.0, 100.0)
     costs.tick(1000.0)
-    assert (costs.here.factor, costs.there.factor) == (pytest.approx(BOUND), pytest.approx(BOUND))
+    assert [costs.here.factor, costs.there.factor] == pytest.approx([BOUND, BOUND])
     costs.tick(1000.0 + REST_S + HALF_LIFE_S)
-    half = pytest.approx(1 + (BOUND - 1) / 2)
-    assert (costs.here.factor, costs.there.factor) == (half, half)
+    assert [costs.here.factor, costs.there.factor] == pytest.approx(2 * [1 + (BOUND - 1) / 2])
 
 
 def test_a_pod_that_was_slow_once_itself_takes_its_peers_word_in_the_end() -> None:

@@ -233,8 +233,8 @@ async def test_a_taker_that_lives_and_does_not_take_is_not_waited_for_until_the_
 
         monkeypatch.setattr(taker.engine, "bind", bind_late)
         exports = source.service._exchange.exports
-        how = {"prefill": "local", "sources": [source.source(100)]} if is_fetch else {}
-        asked = await cluster.submit("a", LONG, on=taker, deadline_s=1e5, **how)
+        prefill, sources = ("local", [source.source(100)]) if is_fetch else ("remote", [])
+        asked = await cluster.submit("a", LONG, on=taker, deadline_s=1e5, prefill=prefill, sources=sources)
         await until(lambda: [each.shipment.is_computed for each in exports.all()] == [True])
         source.advance(source.front.config.transfer_timeout_s)
         assert len(exports) == 1
