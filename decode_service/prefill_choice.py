@@ -4,7 +4,8 @@
     remote = max(queue, waiting x c) + exchange + prefix(there)  its transfer hides behind its chunks but for the last
 
 `prefix` is `plan_prefix`: what is cached, fetched, computed. c is measured by each pod's engine, the exchange by each
-link, and both predictions are corrected by how wrong the last ones were (`Calibration`).
+link, and both predictions are corrected by how wrong the last ones were (`Calibration`). What is said to take too long
+is not chosen, and so not corrected: a correction that nothing comes to fades.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Candidate
+from pagewire.core.rest import Rest, faded
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.kvtransfer.link_cost import LinkCost
 
@@ -44,10 +46,21 @@ class Calibration:
 
     def __init__(self) -> None:
         self.factor = 1.0
+        self._rest = Rest()
+
+    @property
+    def belief(self) -> float:
+        """What share of what was learned is believed still, 0 to 1: the longer nothing was observed, the less."""
+        return self._rest.belief
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
         """What was predicted, corrections included, as `predicted_s` took `actual_s`."""
         if predicted_s <= 0 or actual_s <= 0:
             return
+        self._rest.ends()
         raw = self.factor * min(BOUND, max(1 / BOUND, actual_s / predicted_s))
         self.factor = min(BOUND, max(1 / BOUND, (1 - WEIGHT) * self.factor + WEIGHT * raw))
+
+    def rested(self, seconds: float) -> None:
+        """So much time has passed; what was observed in it was told apart."""
+        self.factor = faded(self.factor, 1.0, self._rest.goes_on(seconds))

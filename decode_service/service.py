@@ -216,6 +216,7 @@ class DecodeService:
     def on_tick(self, now_s: float) -> None:
         """Time has passed."""
         self._handovers.tick(now_s)
+        self._costs.tick(now_s)
 
     def _on_submit(self, link: Link, submit: Submit) -> None:
         try:

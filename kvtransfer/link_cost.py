@@ -3,18 +3,18 @@
     seconds = rtt_s + bytes x s_per_byte
 
 Pure: durations come as parameters. Both figures are exponential averages; the first ones replace the priors, which
-stand for a link that nobody has measured. Where nothing comes for long, what is above the priors fades: a link that was
-slow once would be thought too dear ever after, and never be measured again. Invariant: costs are positive and finite.
+stand for a link that nobody has measured. Where nothing comes for long, what is above the priors fades (see `Rest`).
+Invariant: costs are positive and finite.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagewire.core.rest import Rest, faded
+
 WEIGHT = 0.2  # of the newest observation
 MIN_BYTES = 1 << 16  # less says more about the exchange than about the rate
-REST_S = 60.0  # without anything that came, before what was measured begins to fade
-HALF_LIFE_S = 300.0  # of what it is above the prior, from then on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class LinkMeter:
     def __init__(self) -> None:
         self._rtt_s: float | None = None
         self._s_per_byte: float | None = None
-        self._rest_s = 0.0
+        self._rest = Rest()
 
     @property
     def is_measured(self) -> bool:
@@ -51,31 +51,29 @@ class LinkMeter:
             s_per_byte=prior.s_per_byte if self._s_per_byte is None else self._s_per_byte,
         )
 
+    @property
+    def belief(self) -> float:
+        """What share of what was learned of the pod is believed still, 0 to 1: the longer nothing came, the less."""
+        return self._rest.belief
+
     def answered(self, seconds: float) -> None:
         """A question was answered after `seconds`."""
         if seconds > 0:
-            self._rest_s = 0.0
+            self._rest.ends()
             self._rtt_s = seconds if self._rtt_s is None else (1 - WEIGHT) * self._rtt_s + WEIGHT * seconds
 
     def landed(self, num_bytes: int, seconds: float) -> None:
         """`num_bytes` took `seconds` on their way; small shipments are not taken for a rate."""
         if num_bytes < MIN_BYTES or seconds <= 0:
             return
-        self._rest_s = 0.0
+        self._rest.ends()
         rate = seconds / num_bytes
         self._s_per_byte = rate if self._s_per_byte is None else (1 - WEIGHT) * self._s_per_byte + WEIGHT * rate
 
     def rested(self, seconds: float) -> None:
         """So much time has passed; whatever came in it was told apart."""
-        self._rest_s += seconds
-        left = 0.5 ** (max(0.0, min(seconds, self._rest_s - REST_S)) / HALF_LIFE_S)
-        prior = LinkCost()
+        left, prior = self._rest.goes_on(seconds), LinkCost()
         if self._rtt_s is not None:
-            self._rtt_s = _faded(self._rtt_s, prior.rtt_s, left)
+            self._rtt_s = faded(self._rtt_s, prior.rtt_s, left)
         if self._s_per_byte is not None:
-            self._s_per_byte = _faded(self._s_per_byte, prior.s_per_byte, left)
-
-
-def _faded(measured: float, prior: float, left: float) -> float:
-    """Return a figure of whose part above the prior only `left` of 1 is left."""
-    return measured - max(0.0, measured - prior) * (1 - left)
+            self._s_per_byte = faded(self._s_per_byte, prior.s_per_byte, left)

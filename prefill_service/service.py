@@ -226,7 +226,7 @@ class PrefillService:
         if not is_finished:
             exports.act(prompt, prompt.shipment.chunk_done(chunk.first_block, chunk.block_ids))
         if chunk.is_last:
-            exports.act(prompt, prompt.shipment.prompt_done(is_finished=is_finished))
+            exports.computed(prompt, is_finished=is_finished)
 
     def _fail(self, prompt: Prompt, error: ErrorInfo) -> None:
         self._counters["failed"] += 1

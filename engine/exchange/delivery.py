@@ -95,10 +95,17 @@ class Delivery:
 
         A pod whose engine broke is lost to us as one that is gone is; what broke it, its own log says.
         """
-        if self.outcome is not fx.Outcome.LOST:
-            return ""
-        lost = self.error or self.shipment.error
-        return lost.cause if lost is not None and type(lost) is not EngineFailed else PrefillLost.cause
+        return self._error_cause if self.outcome is fx.Outcome.LOST else ""
+
+    @property
+    def refusal(self) -> str:
+        """The same of a shipment that its source refused."""
+        return self._error_cause if self.outcome is fx.Outcome.REFUSED else ""
+
+    @property
+    def _error_cause(self) -> str:
+        error = self.error or self.shipment.error
+        return error.cause if error is not None and type(error) is not EngineFailed else PrefillLost.cause
 
     @property
     def why(self) -> str:

@@ -93,6 +93,7 @@ class Exchange:
             permits,
             clock,
             max_exports=front.config.max_num_waiting,
+            landing_s=front.config.transfer_timeout_s,
             on_end=self._on_export_end,
             trace_of=front.trace_of,
         )
@@ -157,6 +158,7 @@ class Exchange:
             "kv_bytes_sent": float(sent.bytes),
             **{f"exports_{name}": float(count) for name, count in self.exports.counters.items()},
             **{f"shipments_lost_{cause}": float(count) for cause, count in self.peers.lost.items()},
+            **{f"shipments_refused_{cause}": float(count) for cause, count in self.peers.refused.items()},
             **{f"pods_unreached_{cause}": float(count) for cause, count in self.peers.unreached.items()},
         }
 

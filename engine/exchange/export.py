@@ -6,6 +6,7 @@ Knows frames; knows no engine and no transport. Invariant: all that it says carr
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,8 @@ ExportKey = tuple[str, str, int]
 class Export:
     """Blocks on their way to `link`'s pod; here, cached ones that it fetches.
 
-    `engine_id` names what holds the blocks in our engine. `deadline_s` is absolute, on this pod's clock. `hashes` are
-    those that a fetch asked for.
+    `engine_id` names what holds the blocks in our engine. `deadline_s` is absolute, on this pod's clock, and so is
+    `lands_by_s`, when it is to be with its taker. `hashes` are those that a fetch asked for.
     """
 
     link: Link
@@ -38,6 +39,7 @@ class Export:
     engine_id: str
     shipment: OutgoingShipment
     deadline_s: float
+    lands_by_s: float = math.inf  # until all of it is computed
     hashes: tuple[BlockHash, ...] = ()
     opened_s: float = 0.0
     trace: TraceContext | None = None  # what its span is below, where the request is traced

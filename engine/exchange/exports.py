@@ -22,6 +22,7 @@ from pagewire.core.errors import (
     Overloaded,
     PagewireError,
     TransferFailed,
+    TransferTimeout,
 )
 from pagewire.core.messages import Fence, Fenced, Fetch, Landed, Resend, Run, ShipmentRefused
 from pagewire.core.sequence_spec import check_id
@@ -38,12 +39,14 @@ from pagewire.serving.link import Link
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
+LANDING_GRACE_S = 5.0  # longer than a taker waits by the same setting, its fence and its first tick included
 
 
 class Exports:
     """The outgoing shipments of one pod. `max_exports` bounds them; `on_end` hears of each that is over.
 
-    `trace_of` reads a traceparent, None where nothing is traced.
+    What is computed and has not landed `landing_s` later is not held any longer: a taker that is alive and does not
+    take would keep it until the request's deadline. `trace_of` reads a traceparent, None where nothing is traced.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Exports:
         clock: Clock,
         *,
         max_exports: int,
+        landing_s: float,
         on_end: Callable[[Export], None],
         trace_of: Callable[[str], TraceContext | None],
     ) -> None:
@@ -62,6 +66,7 @@ class Exports:
         self._permits = permits
         self._clock = clock
         self._max_exports = max_exports
+        self._landing_s = landing_s + LANDING_GRACE_S
         self._on_end = on_end
         self._trace_of = trace_of
         self._exports: dict[ExportKey, Export] = {}
@@ -155,10 +160,10 @@ class Exports:
         except PagewireError as error:  # it is gone, or cannot be asked for so many
             self.fail(export, ErrorInfo.of(error))
             return
-        shipment.prompt_done(is_finished=False)  # what is cached was computed long ago
+        self.computed(export, is_finished=False)  # what is cached was computed long ago
         if shipment.state is OutgoingState.SHIPPING and not held.block_ids:
             export.say_ready(fx.Announce(first_block=fetch.first_block, num_blocks=0))
-            self.act(export, shipment.prompt_done(is_finished=True))
+            self.computed(export, is_finished=True)
             return
         self.counters["fetched_blocks"] += len(held.block_ids)
         self.act(export, shipment.chunk_done(fetch.first_block, held.block_ids))
@@ -210,6 +215,15 @@ class Exports:
         for export in self.all():
             if export.deadline_s <= now_s:
                 self.fail(export, ErrorInfo.of(DeadlineExceeded("its time was over before it was taken")))
+            elif export.lands_by_s <= now_s and export.shipment.state is OutgoingState.SHIPPING:
+                late = TransferTimeout(f"{export.link.peer.peer_id} did not take it within {self._landing_s:.3g} s")
+                log.warning("%s: %s", export.request_id, late.message, extra={"request_id": export.request_id})
+                self.fail(export, ErrorInfo.of(late))
+
+    def computed(self, export: Export, *, is_finished: bool) -> None:
+        """All that it ships is there, or nothing of it is wanted: `is_finished`."""
+        export.lands_by_s = self._clock.now() + self._landing_s
+        self.act(export, export.shipment.prompt_done(is_finished=is_finished))
 
     def fail(self, export: Export, error: ErrorInfo) -> None:
         """Give a shipment up and tell its taker; no-op for one that is ending."""

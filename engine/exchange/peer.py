@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections.abc import Callable
 
 import grpc
 
@@ -44,13 +44,13 @@ class Peer:
         layout: KVLayout,
         offers: Offers,
         channel: grpc.aio.Channel,
-        lost: Counter[str],
+        on_settled: Callable[[Delivery], None],
         wire: Wire,
     ) -> None:
         self._pod_id = pod_id
         self._offers = offers
         self.load: Load | None = None  # its own latest word
-        self._lost = lost
+        self._on_settled = on_settled
         self.meter = LinkMeter()
         self._ticked_s: float | None = None
         self._block_bytes = memory.block_bytes
@@ -90,6 +90,11 @@ class Peer:
         return link is not None and link.peer.peer_id == self._pod_id
 
     @property
+    def belief(self) -> float:
+        """What share of its own word is believed where that speaks against asking it, 0 to 1; see `Rest`."""
+        return self.meter.belief
+
+    @property
     def num_quarantined(self) -> int:
         """Blocks of shipments that are being fenced."""
         return sum(delivery.shipment.num_quarantined for delivery in list(self._deliveries.values()))
@@ -106,8 +111,7 @@ class Peer:
 
     def _settled(self, delivery: Delivery) -> None:
         self._deliveries.pop(delivery.key, None)
-        if delivery.cause:
-            self._lost[delivery.cause] += 1
+        self._on_settled(delivery)
         if delivery.answered_s is not None:
             self.meter.answered(delivery.answered_s)
         if delivery.outcome is Outcome.LANDED:

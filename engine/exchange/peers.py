@@ -14,9 +14,20 @@ from collections.abc import Callable
 
 import grpc
 
-from pagewire.core.errors import BY_CAUSE, PeerMismatch, TransferFailed, Unavailable
+from pagewire.core.errors import (
+    BY_CAUSE,
+    Draining,
+    InvalidRequest,
+    Overloaded,
+    PeerMismatch,
+    PrefillLost,
+    TransferFailed,
+    Unauthenticated,
+    Unavailable,
+)
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Inflow
+from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peer import Peer
 from pagewire.kvtransfer.link_cost import LinkCost
 from pagewire.kvtransfer.offers import Offers
@@ -30,7 +41,8 @@ log = logging.getLogger(__name__)
 MAX_INFLOWS = 32  # in one load: it goes out every second
 
 CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, TransferFailed)]
-UNREACHED = (Unavailable.cause, PeerMismatch.cause, TransferFailed.cause)
+UNREACHED = (Unavailable.cause, PeerMismatch.cause, Unauthenticated.cause, TransferFailed.cause)
+REFUSED = (Overloaded.cause, Draining.cause, Unauthenticated.cause, InvalidRequest.cause, PrefillLost.cause)
 
 BulkChannel = Callable[[str], grpc.aio.Channel]
 
@@ -60,6 +72,7 @@ class Peers:
         self._wire = wire
         self._peers: dict[tuple[str, str], Peer] = {}
         self.lost = Counter(dict.fromkeys(CAUSES, 0))  # shipments to us, by the cause of their loss
+        self.refused = Counter(dict.fromkeys(REFUSED, 0))  # shipments to us that their source did not begin, likewise
         self.unreached = Counter(dict.fromkeys(UNREACHED, 0))  # pods that were to ship and could not be asked, likewise
         self._forgotten = TransferCounters()
         self._closing: set[asyncio.Task[None]] = set()
@@ -77,11 +90,17 @@ class Peers:
                 self._layout,
                 self._offers,
                 channel,
-                self.lost,
+                self._settled,
                 self._wire,
             )
             self._peers[pod_id, address] = peer
         return peer
+
+    def _settled(self, delivery: Delivery) -> None:
+        if delivery.cause:
+            self.lost[delivery.cause] += 1
+        if delivery.refusal:
+            self.refused[delivery.refusal] += 1
 
     def known(self, pod_id: str, address: str) -> Peer | None:
         """Return the pod if it was met; nothing is dialled."""

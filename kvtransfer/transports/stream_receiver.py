@@ -84,6 +84,7 @@ class StreamReceiver:
         self._stream: IncomingStream | None = None  # the one that is up
         self._up = asyncio.Event()
         self._reason = "not dialled yet"
+        self._sought_s = 0.0  # the loop's time at the latest offer or loss
         self.offer(carriers)
 
     @property
@@ -116,15 +117,21 @@ class StreamReceiver:
     def offer(self, carriers: Sequence[Carrier]) -> None:
         """Take these from the next attempt on, the first that opens; without any there is none."""
         self._carriers = tuple(carriers)
+        self._sought_s = asyncio.get_running_loop().time()
         if self._carriers:
             self._offered.set()
         else:
             self._offered.clear()
 
     async def connected(self, timeout_s: float) -> None:
-        """Wait for a stream; raises TransferFailed with the reason when there is none in time."""
+        """Wait for a stream, until `timeout_s` after it was offered or the last one lost.
+
+        Raises TransferFailed with the reason when there is none by then: at once to all who come later, for whom it is
+        dialled on and on.
+        """
+        left_s = self._sought_s + timeout_s - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(max(0.0, left_s)):
                 await self._up.wait()
         except TimeoutError:
             raise self._not_connected() from None
@@ -257,6 +264,7 @@ class StreamReceiver:
         finally:
             self._stream = None
             self._up.clear()
+            self._sought_s = asyncio.get_running_loop().time()
             self._reason = stream.reason or "the process stops"
             log.info("the stream for blocks from %s ended: %s", self.source_id, self._reason)
             self._on_lost(self.source_id, stream.inbox.clear())

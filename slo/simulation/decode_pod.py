@@ -53,6 +53,11 @@ class _Peer:
         self.load: Load | None = None
         self.meter = LinkMeter()
 
+    @property
+    def belief(self) -> float:
+        """As a real pod's; nothing rests here."""
+        return self.meter.belief
+
 
 class DecodePod:
     """One pod; `prefill_pods` are those of the cluster, by name."""

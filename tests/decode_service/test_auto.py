@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pods import Colocated, Pods, pods, prompt, until
 
+from pagewire.core.load import Load
 from pagewire.core.messages import Candidate
 from pagewire.core.timeline import Phase
 from pagewire.decode_service.service import DecodeService
@@ -124,3 +125,24 @@ async def test_a_prefill_pod_says_when_it_began_and_a_taker_what_taking_costs(mo
         per_token = peer.meter.cost.s_per_byte * layout.block_bytes / layout.block_size
         assert load.link_s_per_token == pytest.approx(per_token)
         assert load.link_rtt_s == peer.meter.cost.rtt_s
+
+
+async def test_prefill_pods_that_were_slow_once_are_asked_again(model: Path) -> None:
+    """Nobody would be asked, and so nothing learned: neither that predictions are right again nor what it costs."""
+    async with pods(model) as cluster:
+        await cluster.ask("warm-up", LONG)
+        await measured(cluster)
+        service = cluster.d.service
+        assert isinstance(service, DecodeService)
+        for _ in range(100):
+            service._costs.there.observe(1.0, 100.0)
+        (peer,) = service._exchange.peers.all().values()
+
+        def predicted() -> float:
+            peer.load = Load(prefill_s_per_token=100 * service._costs.s_per_token)
+            return service._costs.remote_s(100, cluster.p.candidate, ())
+
+        cluster.d.advance(0.0)
+        dear = predicted()
+        cluster.d.advance(3 * 3600.0)
+        assert predicted() < dear / 100

@@ -6,6 +6,7 @@ import pytest
 
 from pagewire.core.load import Load
 from pagewire.core.messages import Candidate
+from pagewire.core.rest import HALF_LIFE_S, REST_S
 from pagewire.decode_service.prefill_choice import BOUND, WEIGHT, Calibration, Prediction, local_s, remote_s
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.kvtransfer.link_cost import LinkCost
@@ -105,3 +106,24 @@ def test_nothing_is_learned_of_nothing() -> None:
     assert calibration.factor == 1.0
     calibration.observe(0.5, 0.75)  # less than a second is something
     assert calibration.factor > 1.0
+
+
+def test_what_took_long_once_is_tried_again_after_a_rest() -> None:
+    """It would not be chosen, and so never be corrected."""
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.observe(calibration.factor, BOUND * 10)
+    calibration.rested(REST_S)
+    assert calibration.factor == pytest.approx(BOUND, rel=1e-3)
+    calibration.rested(HALF_LIFE_S)
+    assert calibration.factor == pytest.approx(1 + (BOUND - 1) / 2, rel=1e-3)
+    calibration.observe(1.0, 1.0)
+    known = calibration.factor
+    calibration.rested(REST_S)  # a rest of its own
+    assert calibration.factor == known
+    calibration.rested(1e6)
+    assert calibration.factor == pytest.approx(1.0)
+    calibration.observe(1.0, 0.5)
+    known = calibration.factor
+    calibration.rested(1e6)
+    assert calibration.factor == known < 1.0  # what is thought cheap is tried, and corrected then

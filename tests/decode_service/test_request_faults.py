@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from faulty_channel import corrupt, duplicate, swallow
 from pod_wire import wire_to
 from pods import BLOCK, Asked, Colocated, Pods, pods, prompt, until
 
+from pagewire.core.engine_messages import Bind, Bound
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Candidate
+from pagewire.engine.exchange.exports import LANDING_GRACE_S
 from pagewire.engine.exchange.peer import FORGET_S
 
 LONG = prompt(1, 100)
@@ -55,6 +59,17 @@ async def test_another_pod_at_the_address_is_passed_over(model: Path, colocated:
         await until(lambda: peers.known(moved.pod_id, moved.address) is None)
 
 
+async def test_a_pod_of_another_secret_is_passed_over_by_name(model: Path, colocated: Colocated) -> None:
+    async with pods(model) as cluster:
+        peers = cluster.d.service._exchange.peers
+        assert cluster.d.counter("pods_unreached_unauthenticated") == 0
+        peers._identity = dataclasses.replace(peers._identity, secret=b"another")
+        asked = await cluster.ask("a", LONG)
+        assert (asked.tokens, asked.report.placement) == (colocated.answer(LONG), "local")
+        assert asked.report.causes == ("unauthenticated",)
+        assert cluster.d.counter("pods_unreached_unauthenticated") == 1
+
+
 async def test_a_link_to_whom_a_pod_replaced_costs_its_own_stream_nothing(model: Path, colocated: Colocated) -> None:
     """A taker that still dials a pod in whose place this one came has two links to it: one ends, the other one
     stays."""
@@ -75,8 +90,16 @@ async def test_a_link_to_whom_a_pod_replaced_costs_its_own_stream_nothing(model:
         assert peers.at(cluster.p.pod_id, cluster.p.candidate.address).receiver._stream is stream
 
 
-@pytest.mark.parametrize("why", ["draining", "full", "ticket"])
-async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("draining", "draining"),
+        ("full", "overloaded"),
+        ("ticket", "unauthenticated"),
+        ("engine", "prefill_lost"),
+    ],
+)
+async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why: str, cause: str) -> None:
     async with pods(model, 2, p={"max_num_waiting": 1}) as cluster:
         first, second = cluster.prefill
         if why == "draining":
@@ -85,6 +108,8 @@ async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why
             first.engine.allow(0)
             holder = await cluster.submit("holder", prompt(2, 50), candidates=[first.candidate])
             await until(lambda: first.counter("prompts_accepted") == 1)
+        if why == "engine":
+            first.engine.die()
         if why == "ticket":
             first.wall_s += 1000.0  # beyond any ticket's life
         asked = await cluster.ask("a", LONG)
@@ -94,6 +119,7 @@ async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why
         alone = await cluster.ask("b", prompt(3, 100), candidates=[first.candidate])
         assert alone.tokens == colocated.answer(prompt(3, 100))
         assert (alone.report.placement, alone.report.prefill_pod) == ("local", "")
+        assert cluster.d.counter(f"shipments_refused_{cause}") == 2
         if why == "full":
             first.engine.let_go()
             assert (await cluster.end(holder)).tokens == colocated.answer(prompt(2, 50))
@@ -190,6 +216,35 @@ async def test_a_silent_pod_is_waited_for_until_the_transfer_timeout(model: Path
         assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
         assert_resumed(asked, landed=6)
         wire.cut()
+
+
+@pytest.mark.parametrize("is_fetch", [False, True])
+async def test_a_taker_that_lives_and_does_not_take_is_not_waited_for_until_the_deadline(
+    model: Path, colocated: Colocated, is_fetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signs of life renew its lease, and a deadline may be far; its own patience is without an end here."""
+    async with pods(model, 1, 2, d={"lease_s": 600.0, "transfer_timeout_s": 1e6}) as cluster:
+        taker, source = cluster.d, cluster.p
+        await cluster.ask("held", LONG, on=cluster.decode[1])
+        goes_on, bind = asyncio.Event(), taker.engine.bind
+
+        async def bind_late(asked: Bind) -> Bound:
+            await goes_on.wait()
+            return await bind(asked)
+
+        monkeypatch.setattr(taker.engine, "bind", bind_late)
+        exports = source.service._exchange.exports
+        prefill, sources = ("local", [source.source(100)]) if is_fetch else ("remote", [])
+        asked = await cluster.submit("a", LONG, on=taker, deadline_s=1e5, prefill=prefill, sources=sources)
+        await until(lambda: [each.shipment.is_computed for each in exports.all()] == [True])
+        source.advance(source.front.config.transfer_timeout_s)
+        assert len(exports) == 1
+        source.advance(LANDING_GRACE_S)
+        await until(lambda: len(exports) == 0)
+        await until(lambda: taker.counter("shipments_lost_transfer_timeout") == 1)
+        goes_on.set()
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert asked.report.causes == (() if is_fetch else ("transfer_timeout",))
 
 
 async def test_a_lease_that_ends_while_the_link_stands_is_told(model: Path, colocated: Colocated) -> None:

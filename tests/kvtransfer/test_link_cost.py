@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagewire.kvtransfer.link_cost import HALF_LIFE_S, MIN_BYTES, REST_S, LinkCost, LinkMeter
+from pagewire.core.rest import HALF_LIFE_S, REST_S
+from pagewire.kvtransfer.link_cost import MIN_BYTES, LinkCost, LinkMeter
 
 
 def test_priors_stand_until_something_is_measured() -> None:
@@ -116,3 +117,13 @@ def test_what_is_better_than_was_thought_stays_so_and_what_is_unknown_too() -> N
     known = meter.cost
     meter.rested(1e6)
     assert meter.cost == known
+
+
+def test_belief_in_a_pod_halves_after_a_rest_and_is_whole_when_something_comes() -> None:
+    meter = LinkMeter()
+    meter.rested(REST_S)
+    assert meter.belief == 1.0
+    meter.rested(2 * HALF_LIFE_S)
+    assert meter.belief == pytest.approx(0.25)
+    meter.answered(0.1)
+    assert meter.belief == 1.0

@@ -9,6 +9,7 @@ import mmap
 import os
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
-from pagewire.kvtransfer.transports.descriptor_post import fetch_descriptor
+from pagewire.kvtransfer.transports.descriptor_post import ABANDONED_S, fetch_descriptor
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
 from pagewire.kvtransfer.transports.token_door import CONNECT_S, TOKEN_BYTES
@@ -75,6 +76,22 @@ async def test_a_taker_maps_the_pool_and_copies_out_of_it(where: str, tmp_path: 
     for end in (inlet, outlet):
         end.close()
         end.close()
+
+
+async def test_what_a_killed_pod_left_in_the_directory_is_removed_by_the_next(tmp_path: Path) -> None:
+    """It may outlive all pods, as a volume does."""
+    now_s, gone, live, strange = time.time(), tmp_path / "pagewire-gone", tmp_path / "pagewire-live", tmp_path / "other"
+    for path in (gone, live, strange):
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+    (tmp_path / "pagewire-file").touch()
+    for path in (gone, strange, tmp_path / "pagewire-file"):
+        os.utime(path, (now_s - 2 * ABANDONED_S, now_s - 2 * ABANDONED_S))
+    outlet = ShmOutlet(str(tmp_path), pool(filled=True), "D")
+    await outlet.open(b"")
+    assert not gone.exists()
+    outlet.close()
+    assert sorted(os.listdir(tmp_path)) == ["other", "pagewire-file", "pagewire-live"]
 
 
 async def test_the_descriptor_is_good_for_reading_alone() -> None:

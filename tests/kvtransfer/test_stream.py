@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import NoReturn, cast
@@ -253,6 +254,36 @@ async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest
             assert (receiver.transport, receiver.is_fallback) == ("grpc", True)
     assert "by broken: TransferFailed: no such memory" in caplog.text
     assert "by unknown: FAILED_PRECONDITION" in caplog.text
+
+
+async def test_nobody_waits_for_a_stream_that_has_not_come_for_as_long() -> None:
+    """A request would lose that time each, one after another; a new offer, or a stream that was up, is waited for."""
+    is_broken = True
+
+    def inlet(memory: BlockMemory, source_id: str) -> Inlet:
+        if is_broken:
+            raise TransferFailed("no way")
+        return GRPC.inlet(memory, source_id)
+
+    async def waited_s() -> float:
+        begun_s = time.monotonic()
+        with pytest.raises(TransferFailed, match="no way"):
+            await receiver.connected(1.0)
+        return time.monotonic() - begun_s
+
+    carriers = (dataclasses.replace(GRPC, inlet=inlet),)
+    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        receiver = a_receiver(channel, carriers=carriers)
+        async with running(receiver):
+            assert await waited_s() > 0.9
+            assert await waited_s() < 0.5
+            receiver.offer(carriers)
+            assert await waited_s() > 0.9
+            is_broken = False
+            receiver.offer(carriers)
+            await receiver.connected(10)
+            receiver.drop("the test says so")
+            await receiver.connected(10)
 
 
 async def test_nothing_is_dialled_before_a_carrier_is_offered() -> None:

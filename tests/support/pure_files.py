@@ -18,6 +18,7 @@ PURE_FILES = (
     "core/load.py",
     "core/messages.py",
     "core/report.py",
+    "core/rest.py",
     "core/sampling.py",
     "core/sequence_spec.py",
     "core/span.py",
