@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 # How long the report of a request that is over may take; its tokens are out already.
 REPORT_WAIT_S = 5.0
 MAX_PREPARED = 4  # requests at a time: while one waits for Redis, another has the thread
+PREPARED_WITHIN = 0.25  # of the TTFT objective, while what would miss it is refused: the rest is for the pods
 # How many draining pods one request may meet before that counts as a failure like any other.
 MAX_HANDOVERS = 8
 
@@ -76,7 +78,7 @@ class Dispatcher:
         self._clock = clock
         self._admission = Admission(config.max_concurrent)
         self._budget = RetryBudget(ratio=config.retry_ratio, burst=config.retry_burst)
-        self.turns = Turns(MAX_PREPARED, clock)
+        self.turns = Turns(MAX_PREPARED, clock, self._patience_s)
         self._idle = asyncio.Event()
         self._idle.set()
         self._num_early = 0  # requests that came before any pod
@@ -91,6 +93,12 @@ class Dispatcher:
     def most_at_once(self, tenant: Tenant) -> int:
         """Return how many requests of a tenant may ever run side by side."""
         return self._admission.most(tenant)
+
+    def _patience_s(self) -> float:
+        """Return how long a request may wait until it is prepared: for ever, unless late ones are refused now."""
+        limit_s = self._config.slo_ttft_s
+        refuses = limit_s > 0 and any(model.entrance.gate.is_active("ttft", self._clock) for model in self._models)
+        return PREPARED_WITHIN * limit_s if refuses else math.inf
 
     async def wait_idle(self) -> None:
         """Return once no request runs."""

@@ -32,6 +32,7 @@ from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
+from pagewire.router.refusals import Refused
 from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, unless_gone, whole
 from pagewire.router.token_desk import TokenDesk
@@ -195,11 +196,18 @@ class FrontDoor:
             return
         try:
             async with unless_gone(receive):
-                with await self._dispatcher.turns.take() as turn:
-                    response = await self._answer(request, data, request_id, turn, is_chat=is_chat)
+                response = await self._in_turn(request, data, request_id, is_chat=is_chat)
                 await response(scope, receive, send)
         except Cancelled:
             log.info("request %s: the client went away", request_id, extra={"request_id": request_id})
+
+    async def _in_turn(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> ASGIApp:
+        try:
+            turn = await self._dispatcher.turns.take()
+        except Refused as error:
+            return self._refuse(error, request_id)
+        with turn:
+            return await self._answer(request, data, request_id, turn, is_chat=is_chat)
 
     async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, *, is_chat: bool) -> ASGIApp:
         try:
@@ -221,7 +229,7 @@ class FrontDoor:
 
     def _refuse(self, error: PagewireError, request_id: str) -> Response:
         """Count and refuse what the dispatcher has not seen."""
-        self._metrics.requests.labels(error.cause).inc()
+        self._metrics.failed(error)
         return refusal(error, request_id)
 
     def _events(self, call: Call, turn: Turn) -> AsyncGenerator[Event, None]:

@@ -13,11 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pagewire.core.errors import PagewireError
 from pagewire.core.timeline import Phase, Timeline
 from pagewire.router.calibration import Calibration
 from pagewire.router.events import Finished
 from pagewire.router.hit_watch import Alarm, Cause
 from pagewire.router.pods import PodPool
+from pagewire.router.refusals import Refused
 from pagewire.router.request_counts import MET_OR_MISSED, RequestCounts
 from pagewire.router.request_metrics import RequestCollector, Titled
 from pagewire.serving.tracing import Tracing
@@ -132,6 +134,12 @@ class RouterMetrics:
             self.e2e_s.observe(ttft_s + rest_s)
             if event.longest > 1:
                 self.tpot_s.observe(rest_s / (event.longest - 1))
+
+    def failed(self, error: PagewireError) -> None:
+        """Count a request that failed, or was refused by a limit."""
+        self.requests.labels(error.cause).inc()
+        if isinstance(error, Refused):
+            self.refusals.labels(error.reason.value).inc()
 
     def slo_outcome(self, slo: str, *, predicted_miss: bool, actual_miss: bool) -> None:
         """Count what became of a request that had a prediction."""

@@ -14,7 +14,6 @@ from pagewire.router.life import Life
 from pagewire.router.live.board import Board, Entry
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import ServedModel
-from pagewire.router.refusals import Refused
 from pagewire.router.request_trace import RequestTrace
 from pagewire.serving.tracing import Tracing
 
@@ -91,9 +90,7 @@ class Observed:
         """Nothing more comes of it; `failure` says of what it ended, None where it finished."""
         observers, now_s = self._observers, self._observers.clock.now()
         if failure is not None:
-            observers.metrics.requests.labels(failure.cause).inc()
-            if isinstance(failure, Refused):
-                observers.metrics.refusals.labels(failure.reason.value).inc()
+            observers.metrics.failed(failure)
             if self._model is not None:
                 self._model.counts.failed(failure, self._ask.operation, now_s - self._start_s)
         if self._entry is not None:

@@ -28,7 +28,7 @@ from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
-from pagewire.router.turns import Turn
+from pagewire.router.turns import Turn, Turns
 
 PROMPT = list(range(3, 35))  # two blocks
 ANSWER = 16  # one block more
@@ -320,10 +320,31 @@ async def test_a_predicted_miss_is_refused_by_name_while_the_gate_is_active(
         assert 'slo_gate_active{slo="ttft"} 1.0' in text
 
 
+async def test_while_the_gate_is_active_who_would_wait_for_too_long_is_refused_unread_at_both_doors(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = FakePod("d0")
+    async with start(pod, slo_ttft_s=1.0) as router:
+        monkeypatch.setattr(Turns, "wait_s", 0.26)
+        assert (await ask(router)).status_code == 200, "predictions have not proved right"
+        monkeypatch.setattr(SloJudge, "is_active", lambda _self, _now_s: True)
+        assert refused(await ask(router)) == 1
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            [answer async for answer in router.rpc.Generate(pb.GenerateRequest(text="hello"))]
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        text = (await router.http.get("/metrics")).text
+        assert 'refusals_total{reason="slo_ttft"} 2.0' in text
+        assert 'pagewire_router_requests_total{outcome="overloaded"} 2.0' in text
+        assert len(pod.submits) == 1
+        monkeypatch.setattr(Turns, "wait_s", 0.25)
+        assert (await ask(router)).status_code == 200
+
+
 async def test_an_slo_that_is_off_or_shadowed_refuses_nothing(
     start: StartRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SloJudge, "is_active", lambda _self, _now_s: True)
+    monkeypatch.setattr(Turns, "wait_s", 60.0)
     for settings in ({"slo_gate": SloGateMode.SHADOW, "slo_ttft_s": 1e-9}, {}):
         async with start(FakePod("d0"), **settings) as router:
             assert [(await ask(router)).status_code for _ in range(3)] == [200] * 3

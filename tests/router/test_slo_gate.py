@@ -251,9 +251,9 @@ def test_whoever_was_in_time_was_rightly_called_late_unless_it_took_less_than_ha
 
 @pytest.mark.parametrize(
     ("took", "is_active"),
-    [(1.0, True), (1 / BIAS, True), (0.99 / BIAS, False), (MOST_MARGIN, True), (1.01 * MOST_MARGIN, False)],
+    [(1.0, True), (1 / BIAS, True), (0.99 / BIAS, False), (MOST_MARGIN, True), (10 * MOST_MARGIN, True)],
 )
-def test_it_refuses_only_while_it_errs_by_no_more_than_a_factor(took: float, is_active: bool) -> None:
+def test_it_refuses_only_while_it_predicts_little_more_than_what_is(took: float, is_active: bool) -> None:
     judge = SloJudge(0.5)
     for _ in range(VIOLATORS):
         judge.learn(1.0, took, 0.0)

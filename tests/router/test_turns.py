@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from pagewire.core.clock import ManualClock
-from pagewire.router.turns import Turn, Turns
+from pagewire.router.refusals import Reason, Refused
+from pagewire.router.turns import LEAST_PACE, Turn, Turns
 
 
 async def test_turns_come_in_order_and_few_at_a_time() -> None:
@@ -61,6 +62,71 @@ async def test_the_wait_for_a_turn_is_part_of_a_request() -> None:
         await asyncio.sleep(0)
         clock.advance(3.0)
     assert (await waits).asked_s == 5.0
+
+
+async def crowded(
+    turns: Turns, clock: ManualClock, *, ended: int, waiting: int, pace_s: float
+) -> list[asyncio.Task[None]]:
+    """Have so many had a turn, one each `pace_s`, and so many more still wait."""
+
+    async def one() -> None:
+        with await turns.take():
+            await over.get()
+
+    over: asyncio.Queue[None] = asyncio.Queue()
+    tasks = [asyncio.create_task(one()) for _ in range(ended + 1 + waiting)]
+    await asyncio.sleep(0)
+    for _ in range(ended):
+        clock.advance(pace_s)
+        over.put_nowait(None)
+        for _ in range(6):
+            await asyncio.sleep(0)
+    return tasks
+
+
+async def gone(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_the_wait_is_who_waits_at_the_pace_of_those_before() -> None:
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    tasks = await crowded(turns, clock, ended=LEAST_PACE - 2, waiting=5, pace_s=0.25)
+    assert turns.wait_s == 0.0, "the pace is not known yet"
+    await gone(tasks)
+    tasks = await crowded(turns, clock, ended=LEAST_PACE - 1, waiting=5, pace_s=0.25)
+    assert turns.wait_s == 5 * 0.25
+    await gone(tasks)
+    assert turns.wait_s == 0.0, "nobody waits"
+
+
+async def test_who_would_wait_for_too_long_is_refused_at_once_and_nobody_else() -> None:
+    clock, patience_s = ManualClock(), [1.25]
+    turns = Turns(1, clock, lambda: patience_s[0])
+    tasks = await crowded(turns, clock, ended=LEAST_PACE, waiting=5, pace_s=0.25)
+    waits = asyncio.create_task(turns.take())
+    await asyncio.sleep(0)
+    assert not waits.done(), "as long as it may"
+    with pytest.raises(Refused) as refused:
+        await turns.take()
+    assert (refused.value.reason, refused.value.retry_after_s) == (Reason.SLO_TTFT, 6 * 0.25)
+    patience_s[0] = 2.0
+    also_waits = asyncio.create_task(turns.take())
+    await asyncio.sleep(0)
+    assert not also_waits.done()
+    await gone([*tasks, waits, also_waits])  # type: ignore[list-item]
+
+
+async def test_a_pace_from_before_a_rest_is_not_the_pace_now() -> None:
+    clock = ManualClock()
+    turns = Turns(1, clock, lambda: 0.1)
+    await gone(await crowded(turns, clock, ended=LEAST_PACE, waiting=1, pace_s=9.0))
+    clock.advance(3600.0)
+    tasks = await crowded(turns, clock, ended=0, waiting=20, pace_s=9.0)
+    assert turns.wait_s == 0.0
+    await gone(tasks)
 
 
 def _fail(turn: Turn) -> None:
