@@ -4,20 +4,24 @@
     error  = mean of |what it took - what was said| / mean of what it took
 
 Means are exponential, of the last hundred or so requests of one way. A ratio of means, and not a mean of ratios: a
-queue that was said to be nothing and was a step long would be an infinite ratio. Pure. Invariants: factors stay within
-their bounds, and are 1 until enough was seen.
+queue that was said to be nothing and was a step long would be an infinite ratio. A way that was slow once is not chosen
+and so not measured: what is above 1 in its factors fades while all requests go the other way. Pure. Invariants: factors
+stay within their bounds, and are 1 until enough was seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagewire.core.rest import faded
 from pagewire.router.prediction import PARTS, Correction, Factors, Prediction, Way
 
 WEIGHT = 0.02  # of the newest request
 WARM_UP = 10  # requests before anything is corrected
 BOUND = 4.0  # a single stall must not turn all placements
 MOST_SURPRISE = 10.0  # times what is usual: what took longer counts as this
+UNSEEN = 100  # requests in a row that go the other way, before the factors of one begin to fade
+HALF_LIFE = 200  # further ones, in which half of what is above 1 is gone
 
 
 class PartRecord:
@@ -71,9 +75,11 @@ class Calibration:
         self.correction = Correction()
         self.answer_tokens = 128.0
         self._answers = 0
+        self._unseen = dict.fromkeys(Way, 0)  # requests since the last one of a way
 
     def observe(self, way: Way, predicted: Prediction, with_: Correction, actual: Mapping[str, float]) -> None:
         """A request that was placed `way`, predicted with the correction `with_`, took `actual` seconds by part."""
+        self._unseen = {each: 0 if each is way else unseen + 1 for each, unseen in self._unseen.items()}
         factors = with_.of(way)
         for part, seconds in actual.items():
             self.records[way, part].observe(getattr(predicted, part), getattr(factors, part), seconds)
@@ -91,4 +97,5 @@ class Calibration:
         return max((each.error for each in records if each.actual_s >= total_s / 10), default=float("inf"))
 
     def _factors(self, way: Way) -> Factors:
-        return Factors(**{part: self.records[way, part].factor for part in PARTS})
+        belief = 0.5 ** (max(0, self._unseen[way] - UNSEEN) / HALF_LIFE)
+        return Factors(**{part: faded(self.records[way, part].factor, 1.0, belief) for part in PARTS})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.router.actual_times import actual_times
-from pagewire.router.calibration import BOUND, WARM_UP, Calibration, PartRecord
+from pagewire.router.calibration import BOUND, HALF_LIFE, UNSEEN, WARM_UP, Calibration, PartRecord
 from pagewire.router.prediction import PARTS, UNCORRECTED, Prediction, Way
 
 
@@ -100,3 +100,23 @@ def test_a_part_below_a_tenth_of_the_whole_makes_no_error(share: float, counts: 
     for _ in range(50):
         calibration.observe(Way.REMOTE, Prediction(queue_s=2.0, prefill_s=1.0 - share), UNCORRECTED, truth)
     assert (calibration.error(Way.REMOTE) > 1.0) is counts
+
+
+def test_a_way_that_was_slow_once_and_is_not_chosen_any_more_is_thought_dear_for_a_while_only() -> None:
+    calibration, raw = Calibration(), Prediction(queue_s=0.1, prefill_s=0.1)
+
+    def went(way: Way, count: int, **actual_s: float) -> None:
+        for _ in range(count):
+            said = {part: getattr(raw, part) * getattr(calibration.correction.of(way), part) for part in actual_s}
+            calibration.observe(way, Prediction(**said), calibration.correction, actual_s)
+
+    went(Way.REMOTE, WARM_UP, queue_s=0.3, prefill_s=0.05)
+    went(Way.LOCAL, UNSEEN, queue_s=0.1)
+    assert calibration.correction.remote.queue_s == pytest.approx(3.0)
+    assert calibration.correction.remote.prefill_s == pytest.approx(0.5)
+    went(Way.LOCAL, HALF_LIFE, queue_s=0.1)
+    assert calibration.correction.remote.queue_s == pytest.approx(2.0)
+    assert calibration.correction.remote.prefill_s == pytest.approx(0.5), "nothing keeps anybody from choosing it"
+    went(Way.REMOTE, 1, queue_s=0.3)
+    assert calibration.correction.remote.queue_s == pytest.approx(3.0), "so it was true"
+    assert calibration.correction.local.queue_s == pytest.approx(1.0)
