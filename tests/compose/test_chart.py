@@ -207,6 +207,12 @@ def test_there_is_time_to_drain(drain_s: float, handover_s: float) -> None:
     assert prefill["terminationGracePeriodSeconds"] >= drain_s + handover_s + 10
 
 
+def test_a_router_that_need_not_wait_does_not_sleep_for_nothing() -> None:
+    """Kubernetes refuses a sleep of 0 until 1.33, and the schemas know no such bound."""
+    (container,) = render({"router": {"preStopS": 0}}).templates()["rel-pagewire-router"]["containers"]
+    assert "lifecycle" not in container
+
+
 def test_prefill_and_decode_seek_one_domain() -> None:
     soft = render().templates()
     hard = render(GPUS).templates()
