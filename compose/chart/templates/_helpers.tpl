@@ -23,7 +23,19 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- $root := index . 0 -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (index . 1)) -}}
 {{- $_ := set $pool "model" (default (first $root.Values.models) $pool.model) -}}
+{{- /* A budget says one of two things: two of them together would say both. */}}
+{{- if hasKey (index . 1) "podDisruptionBudget" -}}
+{{- $_ := set $pool "podDisruptionBudget" (index . 1).podDisruptionBudget -}}
+{{- end -}}
 {{- toJson $pool -}}
+{{- end -}}
+
+{{/* "true" where KEDA scales a pool, which takes a target: a list of the context and the pool with its defaults. */}}
+{{- define "pagewire.isScaled" -}}
+{{- $scaling := (index . 1).autoscaling -}}
+{{- if and (index . 0).Values.keda.enabled $scaling.enabled (or $scaling.queueS $scaling.kvShare $scaling.tpotS) -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{- define "pagewire.image" -}}
