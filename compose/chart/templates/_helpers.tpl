@@ -30,6 +30,16 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- toJson $pool -}}
 {{- end -}}
 
+{{/* How a probe asks for a pod's page: a list of its metrics_tls and the path. The kubelet has no certificate to show: then
+it can only see that somebody listens, which a pod does when its engine is up. */}}
+{{- define "pagewire.podPage" -}}
+{{- if eq (index . 0) "mutual" -}}
+tcpSocket: {port: http}
+{{- else -}}
+httpGet: {path: {{ index . 1 }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (eq (index . 0) "on") }}}
+{{- end -}}
+{{- end -}}
+
 {{/* "true" where KEDA scales a pool, which takes a target: a list of the context and the pool with its defaults. */}}
 {{- define "pagewire.isScaled" -}}
 {{- $scaling := (index . 1).autoscaling -}}
