@@ -133,6 +133,33 @@ def test_a_dashboard_asks_for_what_is_shown(file: Path) -> None:
         assert strange(expression) == [], f"{title}: {expression}"
 
 
+def test_a_pod_that_several_routers_see_is_one_pod(tmp_path: Path) -> None:
+    """And the same model's pods of two releases are not: there each router sees its own."""
+    (expression,) = [
+        each for file in DASHBOARDS for title, each in asked(file, interval="5m") if title == "Usable pods"
+    ]
+    seen = [("a", "r0", "decode", 3), ("a", "r1", "decode", 3), ("a", "r0", "prefill", 1), ("b", "r2", "decode", 2)]
+    shown = 'pagewire_router_pods{{model="m", role="{}", release="{}", instance="{}"}}'
+    case = {
+        "input_series": [
+            {"series": shown.format(role, release, router), "values": str(number)}
+            for release, router, role, number in seen
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expression,
+                "eval_time": "0s",
+                "exp_samples": [
+                    {"labels": f'{{role="{role}"}}', "value": number}
+                    for role, number in (("decode", 5), ("prefill", 1))
+                ],
+            }
+        ],
+    }
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump({"tests": [case]}))
+    promtool("test", "rules", str(tmp_path / "pods.yaml"))
+
+
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_every_panel_has_a_unit_and_says_what_it_shows(file: Path) -> None:
     board = json.loads(file.read_text())
