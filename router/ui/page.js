@@ -21,6 +21,7 @@ function show(snapshot) {
   say(at("about"), `${snapshot.router} · ${snapshot.version}`);
   pods.show(snapshot);
   requests.show(snapshot);
+  ask.show(snapshot);
   at("forget").hidden = !key.get();
 }
 
@@ -43,7 +44,6 @@ async function follow(signal) {
           heard();
           show(JSON.parse(event));
           state("live", true);
-          ask.models().catch(() => {});
           wait = 500;
         }
       } else text = await why(response);

@@ -100,3 +100,19 @@ async def test_what_others_named_is_shown_and_never_run(
         assert image in await page.inner_text(".request:last-child button")
         assert await page.evaluate("[window.ran, document.images.length]") == [None, 0]
         await page.close()
+
+
+async def test_models_that_come_later_can_be_chosen(start: StartRouter, open_page: OpenPage, tmp_path: Path) -> None:
+    small, large, later = (FakePod(name, serves=fingerprint(model_name=name)) for name in ("small", "large", "later"))
+    folders = tuple(f"{name}={tmp_path / 'model'}" for name in ("later", "small", "large"))
+    async with start(small, large, model=folders) as router:
+        page = await open_page(router.addresses["http"])
+        lists = "(names) => [...document.querySelector('#model').options].map((each) => each.value).join() === names"
+        await page.wait_for_function(lists, arg="small,large")
+        await page.select_option("#model", "large")
+        await later.start()
+        await router.registry.register(later.registration)
+        await page.wait_for_function(lists, arg="later,small,large")
+        assert await page.input_value("#model") == "large"
+        await page.close()
+        await later.die()
