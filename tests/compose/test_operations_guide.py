@@ -124,7 +124,7 @@ def test_graphs_are_captured_for_the_batches_that_are_told() -> None:
     (told,) = re.findall(r"for batches of ([\d, ]+), of every multiple of (\d+) beyond and of `max_num_seqs`", TEXT)
     small, every = [int(each) for each in told[0].split(",")], int(told[1])
     (whole,) = re.findall(r"`graphs: (\d+) of \1 captured` there, with (\d+) sequences at most", TEXT)
-    most = POD["max_num_seqs"].default
+    most = int(str(POD["max_num_seqs"].default))
     for most_seqs in (most, most + 1):
         limits = GraphLimits(max_num_seqs=most_seqs, max_model_len=512, block_size=16, vocab_size=512)
         assert limits.buckets() == (*small, *range(2 * every, most_seqs, every), most_seqs)
