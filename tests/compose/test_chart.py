@@ -306,6 +306,7 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"router": {"settings": {"host": "0.0.0.0"}}}, "'host' not allowed"),
         ({"pools": {"router": {}}}, "router"),
         ({"keda": {"enabled": True}}, "/monitors/enabled"),
+        ({"monitors": {"enabled": True}, "apiKeys": {"existingSecret": "keys"}}, "monitors.apiKeySecret"),
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
         ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
         ({"redis": {"maxMemory": "much"}}, "/maxMemory"),

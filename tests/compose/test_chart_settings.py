@@ -170,7 +170,7 @@ def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
 
 def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
     pools = {"decode": {"settings": {"metrics_tls": "on"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
-    rendered = render({**FULL, "pools": pools, "monitors": {"enabled": True}})
+    rendered = render({**FULL, "pools": pools, "monitors": {"enabled": True, "apiKeySecret": "scraper"}})
     probes = {
         name: [
             container(rendered, f"rel-pagewire-{name}")[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")
