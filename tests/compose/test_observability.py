@@ -120,6 +120,16 @@ def test_rules_ask_for_what_is_shown() -> None:
     assert [found for rule in rules() for found in strange(rule["expr"])] == []
 
 
+def test_only_of_what_counts_is_it_asked_how_fast_it_grows() -> None:
+    """To Prometheus a gauge that falls is no counter that began anew."""
+    shown, asking = listed(), [rule["expr"] for rule in rules()]
+    asking += [expression for file in DASHBOARDS for _, expression in asked(file, interval="5m")]
+    grow = {name for each in asking for name in re.findall(r"\b(?:i?rate|increase)\(([\w:]+)", each)}
+    assert len(grow) > 40
+    kinds = {name: shown[family_of(name, shown)].kind for name in grow}
+    assert {name: kind for name, kind in kinds.items() if kind not in ("counter", "histogram")} == {}
+
+
 @pytest.mark.parametrize("percentile", ["p50", "p95", "p99"])
 @pytest.mark.parametrize("what", ["ttft", "tpot", "queue"])
 def test_percentiles_are_recorded(what: str, percentile: str) -> None:
