@@ -96,7 +96,7 @@ class Router:
         metrics.watch({model.pool: model.placer.calibration for model in self.models})
         metrics.watch_requests({model: model.counts for model in self.models}, config.name)
         metrics.ejected.set_function(lambda: sum(len(model.pool.ejected()) for model in self.models))
-        metrics.broken_dials.set_function(lambda: self.fleet.broken_dials)
+        metrics.watch_dials(lambda: self.fleet.broken_dials)
         metrics.waiting.set_function(lambda: sum(model.entrance.num_waiting for model in self.models))
         for slo in next(iter(self.models)).entrance.gate.judges:
             metrics.slo_active.labels(slo).set_function(partial(self._num_refusing, slo, self.clock))

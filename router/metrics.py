@@ -90,9 +90,6 @@ class RouterMetrics:
         self.pods = Gauge("pagewire_router_pods", "Usable pods", ["model", "role"], registry=self.registry)
         self.waiting = Gauge("pagewire_router_requests_waiting", "Requests that wait for room", registry=self.registry)
         self.ejected = Gauge("pagewire_router_pods_ejected", "Pods that are kept out now", registry=self.registry)
-        self.broken_dials = Gauge(
-            "pagewire_router_broken_dials", "Links that ended in an error of the router's own", registry=self.registry
-        )
         self.slo_active = Gauge(
             "pagewire_router_slo_gate_active", "Models of which misses of an objective are refused now", ["slo"],
             registry=self.registry,
@@ -104,11 +101,11 @@ class RouterMetrics:
         def alarm(cause: Cause) -> float:
             return float(any(each.alarm is not None and each.alarm.cause is cause for each in lookups))
 
-        self._gauge("index_lookup_failures", "Index lookups without an answer in time", lambda: index.failures)
-        self._gauge("index_lookups_skipped", "Lookups not tried since Redis did not answer", lambda: index.skipped)
+        self._total("index_lookup_failures", "Index lookups without an answer in time", lambda: index.failures)
+        self._total("index_lookups_skipped", "Lookups not tried since Redis did not answer", lambda: index.skipped)
         self._gauge("index_away", "1 while most lookups are not tried", lambda: index.is_away)
-        self._gauge("index_lookup_hits", "Lookups that found a linked pod", lambda: sum(each.hits for each in lookups))
-        self._gauge("index_lookup_misses", "Lookups that found none", lambda: sum(each.misses for each in lookups))
+        self._total("index_lookup_hits", "Lookups that found a linked pod", lambda: sum(each.hits for each in lookups))
+        self._total("index_lookup_misses", "Lookups that found none", lambda: sum(each.misses for each in lookups))
         shown = Gauge(
             "pagewire_router_index_zero_hit_alarm",
             "1 while prompts repeat and none is found, by the likely cause",
@@ -117,6 +114,10 @@ class RouterMetrics:
         )
         for cause in Cause:
             shown.labels(cause.value).set_function(functools.partial(alarm, cause))
+
+    def watch_dials(self, num_broken: Callable[[], int]) -> None:
+        """Show how many links broke by our own fault: call once."""
+        self._total("broken_dials", "Links that ended in an error of the router's own", num_broken)
 
     def finished(self, event: Finished, timeline: Timeline) -> None:
         """Count a request that came to its end."""
@@ -168,11 +169,27 @@ class RouterMetrics:
     def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         Gauge(f"pagewire_router_{name}", text, registry=self.registry).set_function(value)
 
+    def _total(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self.registry.register(_Total(f"pagewire_router_{name}", text, value))
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"pagewire_router_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"pagewire_router_{name}", text, buckets=buckets, registry=self.registry)
+
+
+class _Total(Collector):
+    """Reads, at scrape time, what others count."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._value = value
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield it."""
+        yield CounterMetricFamily(self._name, self._text, value=self._value())
 
 
 class _Traces(Collector):

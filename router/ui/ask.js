@@ -5,15 +5,14 @@ import { draw, ofAnswer, stamps } from "./timeline.js";
 import { call, events, why } from "./wire.js";
 
 let running = null;
-let asked = 0;
 
-export async function models() {
-  if (at("model").options.length || Date.now() - asked < 4000) return;
-  asked = Date.now();
-  const response = await call("v1/models");
-  if (!response.ok) return;
-  const names = (await response.json()).data.map((model) => model.id);
-  at("model").replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+// Those that pods are known of: there may be more of them later. What was chosen stays chosen.
+export function show({ models }) {
+  const list = at("model");
+  if (models.join("\n") === [...list.options].map((option) => option.value).join("\n")) return;
+  const chosen = list.value;
+  list.replaceChildren(...models.map((name) => el("option", { value: name }, name)));
+  if (models.includes(chosen)) list.value = chosen;
 }
 
 function told(own, usage) {

@@ -8,6 +8,7 @@ import { legend } from "./timeline.js";
 import { call, events, key, why } from "./wire.js";
 
 const LONGEST_WAIT_MS = 10000;
+const LONGEST_SILENCE_MS = 6000; // it tells something twice a second: a router that stands still does not hang up
 let following = null;
 let isPaused = false;
 
@@ -20,6 +21,7 @@ function show(snapshot) {
   say(at("about"), `${snapshot.router} · ${snapshot.version}`);
   pods.show(snapshot);
   requests.show(snapshot);
+  ask.show(snapshot);
   at("forget").hidden = !key.get();
 }
 
@@ -27,20 +29,29 @@ async function follow(signal) {
   let wait = 500;
   while (!signal.aborted) {
     let text = "the router ended the stream";
+    const silence = new AbortController();
+    let timer = 0;
+    const heard = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), LONGEST_SILENCE_MS);
+    };
     try {
-      const response = await call("ui/events", { signal });
+      heard();
+      const response = await call("ui/events", { signal: AbortSignal.any([signal, silence.signal]) });
       if (response.status === 401) return askKey(key.get() ? await why(response) : "");
       if (response.ok) {
         for await (const event of events(response)) {
+          heard();
           show(JSON.parse(event));
           state("live", true);
-          ask.models().catch(() => {});
           wait = 500;
         }
       } else text = await why(response);
     } catch (error) {
       if (signal.aborted) return;
-      text = "the router does not answer";
+      text = silence.signal.aborted ? "the router fell silent" : "the router does not answer";
+    } finally {
+      clearTimeout(timer);
     }
     if (signal.aborted) return;
     state(`not live: ${text}; trying again`);

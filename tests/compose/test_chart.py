@@ -193,6 +193,28 @@ def test_who_scales_alone_says_how_many() -> None:
     assert scaled.one("StatefulSet", "redis")["spec"]["replicas"] == 1
 
 
+def test_a_pool_without_a_target_is_scaled_by_hand() -> None:
+    """KEDA refuses an object without a trigger."""
+    scaled = render(
+        {**USES["scaled by keda"], "pools": {"extra": {"replicas": 3}, "other": {"autoscaling": {"tpotS": 0.1}}}}
+    )
+    assert scaled.one("StatefulSet", "extra")["spec"]["replicas"] == 3
+    assert "replicas" not in scaled.one("StatefulSet", "other")["spec"]
+    names = {each["metadata"]["name"].rpartition("-")[2] for each in scaled.of("ScaledObject")}
+    assert names == {"prefill", "decode", "other"}
+    assert all(each["spec"]["triggers"] for each in scaled.of("ScaledObject"))
+
+
+def test_a_pool_s_own_budget_is_the_one_that_counts() -> None:
+    """Kubernetes refuses one that says both what must be there and what may be missing."""
+    own = {"prefill": {"podDisruptionBudget": {"minAvailable": "50%"}}, "decode": {"podDisruptionBudget": {}}}
+    rendered = render({"pools": own})
+    budget = rendered.one("PodDisruptionBudget", "prefill")["spec"]
+    assert (budget["minAvailable"], "maxUnavailable" in budget) == ("50%", False)
+    names = {each["metadata"]["name"] for each in rendered.of("PodDisruptionBudget")}
+    assert names == {"rel-pagewire-prefill", "rel-pagewire-router"}
+
+
 @pytest.mark.parametrize(("drain_s", "handover_s"), [(30, 15), (0, 0), (899.5, 60.5)])
 def test_there_is_time_to_drain(drain_s: float, handover_s: float) -> None:
     values = {
@@ -205,6 +227,12 @@ def test_there_is_time_to_drain(drain_s: float, handover_s: float) -> None:
     assert container["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
     assert router["terminationGracePeriodSeconds"] >= 7 + drain_s + 10
     assert prefill["terminationGracePeriodSeconds"] >= drain_s + handover_s + 10
+
+
+def test_a_router_that_need_not_wait_does_not_sleep_for_nothing() -> None:
+    """Kubernetes refuses a sleep of 0 until 1.33, and the schemas know no such bound."""
+    (container,) = render({"router": {"preStopS": 0}}).templates()["rel-pagewire-router"]["containers"]
+    assert "lifecycle" not in container
 
 
 def test_prefill_and_decode_seek_one_domain() -> None:
@@ -278,6 +306,7 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"router": {"settings": {"host": "0.0.0.0"}}}, "'host' not allowed"),
         ({"pools": {"router": {}}}, "router"),
         ({"keda": {"enabled": True}}, "/monitors/enabled"),
+        ({"monitors": {"enabled": True}, "apiKeys": {"existingSecret": "keys"}}, "monitors.apiKeySecret"),
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
         ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
         ({"redis": {"maxMemory": "much"}}, "/maxMemory"),

@@ -163,9 +163,30 @@ def test_ports_and_probes_are_those_of_the_processes(tmp_path: Path) -> None:
 def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
     secured = render({"edge": {"existingSecret": "edge"}})
     assert container(secured, "rel-pagewire-router")["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
-    assert "scheme" not in container(secured, "rel-pagewire-decode")["livenessProbe"]["httpGet"]
+    assert container(secured, "rel-pagewire-decode")["livenessProbe"]["httpGet"]["scheme"] == "HTTP"
     asked = render({"edge": {"existingSecret": "edge", "clientCa": "callers"}})
     assert container(asked, "rel-pagewire-router")["livenessProbe"]["tcpSocket"] == {"port": "http"}
+
+
+def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
+    pools = {"decode": {"settings": {"metrics_tls": "on"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
+    rendered = render({**FULL, "pools": pools, "monitors": {"enabled": True, "apiKeySecret": "scraper"}})
+    probes = {
+        name: [
+            container(rendered, f"rel-pagewire-{name}")[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")
+        ]
+        for name in ("prefill", "decode", "other")
+    }
+    assert [each["httpGet"]["scheme"] for each in probes["prefill"] + probes["decode"]] == ["HTTP"] * 3 + ["HTTPS"] * 3
+    assert [each["tcpSocket"] for each in probes["other"]] == [{"port": "http"}] * 3, "the kubelet shows no certificate"
+    scrape = rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]
+    (scheme,) = [each for each in scrape["relabelings"] if each["targetLabel"] == "__scheme__"]
+    assert scheme["sourceLabels"] == ["__meta_kubernetes_pod_label_pagewire_io_metrics"]
+    labels = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"].get("pagewire.io/metrics")
+        for each in rendered.of("StatefulSet")
+    }
+    assert [labels[f"rel-pagewire-{name}"] for name in probes] == ["http", "https", "https"]
 
 
 def test_the_schema_names_every_setting_and_no_other() -> None:
@@ -197,7 +218,7 @@ def test_scaling_asks_for_metrics_that_there_are() -> None:
             assert set(selectors) == {f'namespace="serving",release="rel",pool="{pool}"'}
             assert float(trigger["metadata"]["threshold"]) > 0
     monitor = rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]
-    assert {each["targetLabel"] for each in monitor["relabelings"]} == {"release", "pool"}
+    assert {each["targetLabel"] for each in monitor["relabelings"]} == {"release", "pool", "__scheme__"}
 
 
 @pytest.fixture(params=KINDS)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pagewire.core.config import settings
+from pagewire.kvtransfer.offers import NAMES, parse_names
 from pagewire.router.config import RouterConfig
 from pagewire.serving.pod_config import PodConfig
 
@@ -94,6 +95,16 @@ def test_what_the_example_says_of_defaults_is_so() -> None:
     for path in FILES:
         for name, value in VARIABLE.findall(text(path)):
             assert value == told[name], f"{name} in {path.name}"
+
+
+def test_the_example_tells_of_every_transport_and_names_some_that_go_with_each_device() -> None:
+    example = text(COMPOSE / ".env.example")
+    told = example.partition("#TRANSPORTS=")[0]
+    assert {"auto", *NAMES} <= set(re.findall(r"\w+", told.rpartition("#THREADS=")[2]))
+    for variable, device in (("", "cpu"), ("GPU_", "cuda")):
+        names = re.search(rf"^#{variable}TRANSPORTS=(.*)$", example, re.MULTILINE)
+        assert names is not None
+        assert set(parse_names(names[1], device)) <= set(NAMES)
 
 
 def test_nothing_has_to_be_set() -> None:

@@ -120,6 +120,16 @@ def test_rules_ask_for_what_is_shown() -> None:
     assert [found for rule in rules() for found in strange(rule["expr"])] == []
 
 
+def test_only_of_what_counts_is_it_asked_how_fast_it_grows() -> None:
+    """To Prometheus a gauge that falls is no counter that began anew."""
+    shown, asking = listed(), [rule["expr"] for rule in rules()]
+    asking += [expression for file in DASHBOARDS for _, expression in asked(file, interval="5m")]
+    grow = {name for each in asking for name in re.findall(r"\b(?:i?rate|increase)\(([\w:]+)", each)}
+    assert len(grow) > 40
+    kinds = {name: shown[family_of(name, shown)].kind for name in grow}
+    assert {name: kind for name, kind in kinds.items() if kind not in ("counter", "histogram")} == {}
+
+
 @pytest.mark.parametrize("percentile", ["p50", "p95", "p99"])
 @pytest.mark.parametrize("what", ["ttft", "tpot", "queue"])
 def test_percentiles_are_recorded(what: str, percentile: str) -> None:
@@ -131,6 +141,33 @@ def test_a_dashboard_asks_for_what_is_shown(file: Path) -> None:
     for title, expression in asked(file, interval="5m"):
         assert names_in(expression), title
         assert strange(expression) == [], f"{title}: {expression}"
+
+
+def test_a_pod_that_several_routers_see_is_one_pod(tmp_path: Path) -> None:
+    """And the same model's pods of two releases are not: there each router sees its own."""
+    (expression,) = [
+        each for file in DASHBOARDS for title, each in asked(file, interval="5m") if title == "Usable pods"
+    ]
+    seen = [("a", "r0", "decode", 3), ("a", "r1", "decode", 3), ("a", "r0", "prefill", 1), ("b", "r2", "decode", 2)]
+    shown = 'pagewire_router_pods{{model="m", role="{}", release="{}", instance="{}"}}'
+    case = {
+        "input_series": [
+            {"series": shown.format(role, release, router), "values": str(number)}
+            for release, router, role, number in seen
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expression,
+                "eval_time": "0s",
+                "exp_samples": [
+                    {"labels": f'{{role="{role}"}}', "value": number}
+                    for role, number in (("decode", 5), ("prefill", 1))
+                ],
+            }
+        ],
+    }
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump({"tests": [case]}))
+    promtool("test", "rules", str(tmp_path / "pods.yaml"))
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)

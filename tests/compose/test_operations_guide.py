@@ -16,6 +16,7 @@ from source_tree import ROOT
 
 from pagewire.cli.commands import build
 from pagewire.core.config import Setting, settings
+from pagewire.engine.graph_pool import GraphLimits
 from pagewire.router import http
 from pagewire.router.config import RouterConfig
 from pagewire.serving import http_port
@@ -117,6 +118,19 @@ def test_yaml_is_values_of_the_chart() -> None:
     assert len(blocks) == 2
     for block in blocks:
         assert set(yaml.safe_load(block)) <= set(values)
+
+
+def test_graphs_are_captured_for_the_batches_that_are_told() -> None:
+    (told,) = re.findall(r"for batches of ([\d, ]+), of every multiple of (\d+) beyond and of `max_num_seqs`", TEXT)
+    small, every = [int(each) for each in told[0].split(",")], int(told[1])
+    (whole,) = re.findall(r"`graphs: (\d+) of \1 captured` there, with (\d+) sequences at most", TEXT)
+    most = int(str(POD["max_num_seqs"].default))
+    for most_seqs in (most, most + 1):
+        limits = GraphLimits(max_num_seqs=most_seqs, max_model_len=512, block_size=16, vocab_size=512)
+        assert limits.buckets() == (*small, *range(2 * every, most_seqs, every), most_seqs)
+    assert [int(each) for each in whole] == [len(small) + most // every - 1, most]
+    for page in (GUIDE, GUIDE.parent / "metrics.md"):
+        assert not re.search(r"capture (no|none)\b", page.read_text()), page.name
 
 
 def commands() -> list[list[str]]:

@@ -252,7 +252,7 @@ async def test_the_known_pods_survive_redis(model: Path) -> None:
             for _ in range(3):
                 response = await router.complete(prompt, max_tokens=4)
                 assert response.status_code == 200, response.text
-            assert await router.metric("pagewire_router_index_lookup_failures") >= 1
+            assert await router.metric("pagewire_router_index_lookup_failures_total") >= 1
     finally:
         from_redis.terminate()
 

@@ -58,8 +58,8 @@ async def test_a_slow_redis_is_done_without_and_asked_less_until_it_answers(valk
             assert not any(found)
             assert (await index_state(router))["state"] == "away"
             assert await router.metric("pagewire_router_index_away") == 1
-            assert await router.metric("pagewire_router_index_lookup_failures") >= 5
-            assert await router.metric("pagewire_router_index_lookups_skipped") >= 1
+            assert await router.metric("pagewire_router_index_lookup_failures_total") >= 5
+            assert await router.metric("pagewire_router_index_lookups_skipped_total") >= 1
             proxy.delay_s = 0.0
             await eventually(lambda: is_found(router))
             assert (await index_state(router)) == {"state": "up", "alarms": {}}
@@ -80,7 +80,7 @@ async def test_an_outage_is_told_where_no_prompt_asks_the_index(valkey: ValkeySe
         await eventually(is_up)
         proxy.delay_s = None
         await eventually(is_away)
-        assert await router.metric("pagewire_router_index_lookup_failures") == 0
+        assert await router.metric("pagewire_router_index_lookup_failures_total") == 0
         proxy.delay_s = 0.0
         await eventually(is_up)
 

@@ -255,6 +255,7 @@ async def test_a_request_is_shown_while_it_runs_and_when_it_is_over(start: Start
         task = asyncio.create_task(router.complete("hello world", max_tokens=8))
         said = await look(router, until=lambda each: each["running"] and each["running"][0]["output_tokens"] == 3)
         assert said["sees_all"]
+        assert said["models"] == ["fake"]
         assert said["slo"] == {"ttft_s": 2.5, "tpot_s": 0.1}
         (running,) = said["running"]
         assert (running["decode_pod"], running["prompt_tokens"]) == ("c0", len(pod.submits[0].spec.tokens))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from fake_pod import FakePod
+from fake_pod import FakePod, fingerprint
 from page_probes import OpenPage
 from router_rig import StartRouter
 
@@ -77,3 +77,42 @@ async def test_escape_ends_the_request(start: StartRouter, open_page: OpenPage) 
         assert await page.is_disabled("#stop")
         pod.hold_at = None
         await page.close()
+
+
+async def test_what_others_named_is_shown_and_never_run(
+    start: StartRouter, open_page: OpenPage, tmp_path: Path
+) -> None:
+    """Names of pods, models and requests, a prompt and its answer, all of them with marks of HTML in them."""
+    image, script = "<img/src=x onerror=window.ran=1>\"'&", "<script>window.ran++</script>\"'&"
+    async with start(
+        FakePod(image, serves=fingerprint(model_name=script)), model=(f"{script}={tmp_path / 'model'}",)
+    ) as router:
+        named = {"x-request-id": image}
+        body = {"model": script, "prompt": image, "max_tokens": 2}
+        assert (await router.http.post("/v1/completions", json=body, headers=named)).status_code == 200
+        page = await open_page(router.addresses["http"])
+        await page.wait_for_function("(name) => document.querySelector('#model').value === name", arg=script)
+        await page.fill("#prompt", image + script)
+        await page.keyboard.press("Control+Enter")
+        await page.wait_for_selector("#answer-timeline svg")
+        assert image + script in await page.inner_text("#answer")
+        assert image in await page.inner_text(".pod h3")
+        assert image in await page.inner_text(".request:last-child button")
+        assert await page.evaluate("[window.ran, document.images.length]") == [None, 0]
+        await page.close()
+
+
+async def test_models_that_come_later_can_be_chosen(start: StartRouter, open_page: OpenPage, tmp_path: Path) -> None:
+    small, large, later = (FakePod(name, serves=fingerprint(model_name=name)) for name in ("small", "large", "later"))
+    folders = tuple(f"{name}={tmp_path / 'model'}" for name in ("later", "small", "large"))
+    async with start(small, large, model=folders) as router:
+        page = await open_page(router.addresses["http"])
+        lists = "(names) => [...document.querySelector('#model').options].map((each) => each.value).join() === names"
+        await page.wait_for_function(lists, arg="small,large")
+        await page.select_option("#model", "large")
+        await later.start()
+        await router.registry.register(later.registration)
+        await page.wait_for_function(lists, arg="later,small,large")
+        assert await page.input_value("#model") == "large"
+        await page.close()
+        await later.die()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 import tiny_model
 from live_cluster import LiveCluster
@@ -229,3 +230,15 @@ async def test_a_paused_page_asks_nothing(cluster: LiveCluster, open_page: OpenP
     await page.keyboard.press("Enter")
     await page.wait_for_selector("#state.live")
     await page.wait_for_function("(before) => document.querySelector('#request-list').innerText !== before", arg=before)
+
+
+async def test_a_router_that_stands_still_is_not_called_live(cluster: LiveCluster, open_page: OpenPage) -> None:
+    """It hangs up on nobody: the page would wait for its next word for ever."""
+    page = await open_page(cluster.http)
+    (router,) = (each for each in psutil.Process(cluster.process.pid).children() if "router" in each.cmdline())
+    router.suspend()
+    try:
+        await said(page, "#state", "^not live: the router fell silent; trying again$")
+    finally:
+        router.resume()
+    await page.wait_for_selector("#state.live", timeout=PATIENT_MS)

@@ -23,7 +23,29 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- $root := index . 0 -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (index . 1)) -}}
 {{- $_ := set $pool "model" (default (first $root.Values.models) $pool.model) -}}
+{{- /* A budget says one of two things: two of them together would say both. */}}
+{{- if hasKey (index . 1) "podDisruptionBudget" -}}
+{{- $_ := set $pool "podDisruptionBudget" (index . 1).podDisruptionBudget -}}
+{{- end -}}
 {{- toJson $pool -}}
+{{- end -}}
+
+{{/* How a probe asks for a pod's page: a list of its metrics_tls and the path. The kubelet has no certificate to show: then
+it can only see that somebody listens, which a pod does when its engine is up. */}}
+{{- define "pagewire.podPage" -}}
+{{- if eq (index . 0) "mutual" -}}
+tcpSocket: {port: http}
+{{- else -}}
+httpGet: {path: {{ index . 1 }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (eq (index . 0) "on") }}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" where KEDA scales a pool, which takes a target: a list of the context and the pool with its defaults. */}}
+{{- define "pagewire.isScaled" -}}
+{{- $scaling := (index . 1).autoscaling -}}
+{{- if and (index . 0).Values.keda.enabled $scaling.enabled (or $scaling.queueS $scaling.kvShare $scaling.tpotS) -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{- define "pagewire.image" -}}
