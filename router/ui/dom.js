@@ -54,3 +54,7 @@ export function bytes(value) {
   }
   return `${unit && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
+
+export function some(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}

@@ -1,6 +1,6 @@
 // Pods, their pools drawn as blocks, and the links that KV comes over.
 
-import { at, bytes, el, keep, ms, say, set, svg } from "./dom.js";
+import { at, bytes, el, keep, ms, say, set, some, svg } from "./dom.js";
 
 const STATES = ["running", "arriving", "reserved", "cached", "free"];
 const MEANING = {
@@ -65,7 +65,7 @@ function update(node, pod) {
   const work = [`${pod.running} in the batch, ${pod.waiting} wait`];
   if (pod.waiting_tokens) work.push(`${pod.waiting_tokens} prompt tokens to do`);
   if (pod.step_ms) work.push(`step ${ms(pod.step_ms)}`);
-  if (pod.host_blocks) work.push(`${pod.host_blocks} blocks in host memory`);
+  if (pod.host_blocks) work.push(`${some(pod.host_blocks, "block")} in host memory`);
   if (pod.brownout !== "normal") work.push(`brownout: ${pod.brownout}`);
   say(node.querySelector(".hint"), work.join(", "));
   say(node.querySelector(".bad"), pod.unusable ? `Not used: ${pod.unusable}` : "");

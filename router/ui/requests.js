@@ -1,6 +1,6 @@
 // Requests by id, counts and times, and how the last of them kept what is promised.
 
-import { at, bytes, el, keep, ms, say, svg } from "./dom.js";
+import { at, bytes, el, keep, ms, say, some, svg } from "./dom.js";
 import { draw, stamps } from "./timeline.js";
 
 const rows = new Map();
@@ -8,7 +8,7 @@ const HEIGHT = 58;
 
 function phase(request) {
   const have = request.timelines[0].at_ms;
-  if (have.first_token !== undefined) return `streams, ${request.output_tokens} tokens`;
+  if (have.first_token !== undefined) return `streams, ${some(request.output_tokens, "token")}`;
   if (have.submitted !== undefined) return "prompt is computed";
   return have.tokenized === undefined ? "is tokenized" : "waits for a pod";
 }
@@ -21,8 +21,8 @@ function where(request) {
 
 function counts(request) {
   const cached = request.cached_tokens ? ` (${request.cached_tokens} cached)` : "";
-  const shipped = request.bytes_shipped ? `, ${request.blocks_shipped} blocks ${bytes(request.bytes_shipped)} by ${request.transport}` : "";
-  return `${request.prompt_tokens}${cached} + ${request.output_tokens} tokens${shipped}`;
+  const shipped = request.bytes_shipped ? `, ${some(request.blocks_shipped, "block")} ${bytes(request.bytes_shipped)} by ${request.transport}` : "";
+  return `${request.prompt_tokens}${cached} + ${some(request.output_tokens, "token")}${shipped}`;
 }
 
 const line = (kind) => el("div", { class: kind });
