@@ -105,7 +105,7 @@ class PodConfig:
     prefix_fetch: Literal["auto", "always", "never"] = setting(
         "auto", help="whether KV that another pod holds is copied from it; auto: where that is quicker than computing"
     )
-    shm_dir: str = setting("", help="directory for shm's sockets, shared by pods in other network namespaces")
+    shm_dir: str = setting("", help="directory for sockets of shm and cuda_ipc, shared by pods of other namespaces")
     drain_s: float = setting(
         30.0, help="time to finish running requests after SIGTERM; what still runs then is handed over", unit="s"
     )

@@ -40,15 +40,15 @@ _NO_EVENT = NUM_EVENTS  # a tag: nothing was recorded, what is there is there
 TIMEOUT_S = 10.0
 
 
-def carrier(timeout_s: float = TIMEOUT_S) -> Carrier:
+def carrier(timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> Carrier:
     """Return the carrier of a pod; a source's device may take `timeout_s` seconds to write what was announced.
 
-    Takers and sources have to be on one host, and one network namespace there.
+    Takers and sources have to be on one host, and there in one network namespace, or have the directory `shm_dir`.
     """
     return Carrier(
         name=NAME,
-        outlet=lambda memory, _: CudaIpcOutlet(_on_device(memory)),
-        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory), timeout_s),
+        outlet=lambda memory, _: CudaIpcOutlet(_on_device(memory), shm_dir),
+        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory), timeout_s, shm_dir),
         flow=FLOW,
     )
 
@@ -61,15 +61,16 @@ class CudaIpcOutlet:
     lends = True
     checksums = False
 
-    def __init__(self, pool: DevicePool) -> None:
+    def __init__(self, pool: DevicePool, shm_dir: str = "") -> None:
         self._pool = pool
+        self._shm_dir = shm_dir
         self._worker = Worker("cuda-ipc-source")
         self._lifeline: Lifeline | None = None
 
     async def open(self, card: bytes) -> bytes:
         """Export the pool; see `Outlet`."""
         export, events = await self._worker.run(self._export)
-        self._lifeline = lifeline = Lifeline()
+        self._lifeline = lifeline = Lifeline(self._shm_dir)
         head = _CARD.pack(_MAGIC, export.handle, export.offset, self._pool.num_blocks, lifeline.name, len(events))
         return head + b"".join(events)
 
@@ -97,9 +98,10 @@ class CudaIpcInlet:
     card = b""
     place_bytes = FLOW.message_bytes
 
-    def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> None:
         self._pool = pool
         self._timeout_s = timeout_s
+        self._shm_dir = shm_dir
         self._worker = Worker("cuda-ipc-taker")
         self._given_up = threading.Event()
         self._hold: Hold | None = None
@@ -117,7 +119,7 @@ class CudaIpcInlet:
         is_known = magic == _MAGIC and num_events in (0, NUM_EVENTS)  # none of a pool that a front has mapped
         if not is_known or len(card) != _CARD.size + num_events * HANDLE_BYTES:
             raise TransferFailed("not the card of a CUDA source")
-        self._hold = Hold(name)
+        self._hold = Hold(name, self._shm_dir)
         events = [card[at : at + HANDLE_BYTES] for at in range(_CARD.size, len(card), HANDLE_BYTES)]
         await self._worker.run(self._map, handle, events)
 

@@ -9,18 +9,13 @@ Invariants: the descriptor is handed out once, for reading alone; whoever asked 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import socket
-import time
-from pathlib import Path
 
+from pagewire.kvtransfer.transports.host_socket import address_of, remove_abandoned
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.token_door import CONNECT_S, MAX_ASKING, TokenDoor
-
-ABANDONED_S = 60.0  # one listens while a stream opens, for seconds
-_PREFIX = "pagewire-"
 
 
 class DescriptorPost:
@@ -30,12 +25,11 @@ class DescriptorPost:
     """
 
     def __init__(self, directory: str, fd: int, token: bytes) -> None:
-        self.address = _new_address(directory)
+        self.address = address_of(directory, secrets.token_bytes(8))
         self._fd = fd
         self._token = token
         self.line = SocketLine()
-        if directory:
-            _remove_abandoned(Path(directory))
+        remove_abandoned(directory)
         self._door = TokenDoor()
         self._door.expect(token, self._hand_out, self._listen)
 
@@ -94,16 +88,3 @@ async def _readable(connection: socket.socket) -> None:
         await readable.wait()
     finally:
         loop.remove_reader(connection)
-
-
-def _new_address(directory: str) -> bytes:
-    name = f"{_PREFIX}{secrets.token_hex(8)}"
-    return os.fsencode(Path(directory) / name) if directory else b"\0" + name.encode()
-
-
-def _remove_abandoned(directory: Path) -> None:
-    """Unlink the sockets that pods left there which were killed."""
-    for path in directory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # others look after it too
-            if path.is_socket() and time.time() - path.stat().st_mtime > ABANDONED_S:
-                path.unlink()

@@ -13,8 +13,9 @@ from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.offers import Offer, Offers, parse_names
 from pagewire.kvtransfer.transports import nixl, tcp
 from pagewire.kvtransfer.transports.grpc import GRPC
+from pagewire.kvtransfer.transports.host_socket import host_token
 from pagewire.kvtransfer.transports.nixl_agent import load_library
-from pagewire.kvtransfer.transports.shm import host_token, shm_carrier
+from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.tcp import TcpOptions
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def _offer(name: str, shm_dir: str, host: str, bulk: TcpOptions | None) -> Offer
             collective = _with_torch(name)
             return Offer(collective.carrier(collective.CollectiveOptions(host=host)))
         case "cuda_ipc":
-            return _within_host(_with_torch(name).carrier(), host_token())
+            return _within_host(_with_torch(name).carrier(shm_dir=shm_dir), host_token(shm_dir))
         case _:
             return Offer(GRPC)
 

@@ -18,7 +18,6 @@ import os
 import secrets
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 from pagewire.core import pages
 from pagewire.core.buffer_address import BufferAddress
@@ -157,13 +156,3 @@ async def _prefault(memory: mmap.mmap) -> None:
 def shm_carrier(shm_dir: str = "") -> Carrier:
     """Return the carrier; its sockets are abstract, or lie in `shm_dir` (pods in other network namespaces)."""
     return Carrier(name=NAME, outlet=functools.partial(ShmOutlet, shm_dir), inlet=ShmInlet, flow=FLOW)
-
-
-def host_token(shm_dir: str = "") -> str:
-    """Return what two pods have in common exactly when one can connect to the other's sockets; empty: nobody can."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        place = Path(shm_dir).stat() if shm_dir else Path("/proc/self/ns/net").stat()
-    except OSError:
-        return ""
-    return f"{boot}.{place.st_dev:x}.{place.st_ino:x}"

@@ -36,34 +36,54 @@ NO_DEVICE = not torch.cuda.is_available()
 on_a_device = pytest.mark.skipif(NO_DEVICE, reason="no CUDA device")
 
 
-def test_a_lifeline_breaks_when_its_source_closes() -> None:
-    lifeline = Lifeline()
-    holds = [Hold(lifeline.name), Hold(lifeline.name)]
+@pytest.fixture(params=["abstract", "in a directory"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where the sockets of lifelines lie, empty for nowhere."""
+    return "" if request.param == "abstract" else str(tmp_path)
+
+
+def test_a_lifeline_breaks_when_its_source_closes(directory: str) -> None:
+    lifeline = Lifeline(directory)
+    holds = [Hold(lifeline.name, directory), Hold(lifeline.name, directory)]
     assert all(hold.is_held for hold in holds)
     lifeline.close()
     assert not any(hold.is_held for hold in holds)
     lifeline.close()
     for hold in (*holds, *holds):
         hold.close()
+    assert not directory or not list(Path(directory).iterdir())
 
 
-def test_a_lifeline_that_is_not_there_is_a_named_error() -> None:
-    lifeline = Lifeline()
+def test_a_lifeline_that_is_not_there_is_a_named_error(directory: str) -> None:
+    lifeline = Lifeline(directory)
     lifeline.close()
     with pytest.raises(TransferFailed, match="not on this host"):
-        Hold(lifeline.name)
+        Hold(lifeline.name, directory)
 
 
-async def test_a_lifeline_breaks_when_its_source_is_killed() -> None:
+def test_a_lifeline_whose_file_is_removed_since_it_is_old_holds_on(tmp_path: Path) -> None:
+    lifeline = Lifeline(str(tmp_path))
+    hold = Hold(lifeline.name, str(tmp_path))
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (0, 0))
+    Lifeline(str(tmp_path)).close()
+    assert not file.exists()
+    assert hold.is_held
+    lifeline.close()
+    assert not hold.is_held
+    hold.close()
+
+
+async def test_a_lifeline_breaks_when_its_source_is_killed(directory: str) -> None:
     code = (
-        "import sys; from pagewire.kvtransfer.transports.lifeline import Lifeline; line = Lifeline();"
+        f"import sys; from pagewire.kvtransfer.transports.lifeline import Lifeline; line = Lifeline({directory!r});"
         "print(line.name.hex(), flush=True); sys.stdin.read()"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    hold = Hold(bytes.fromhex((await process.stdout.readline()).decode()))
+    hold = Hold(bytes.fromhex((await process.stdout.readline()).decode()), directory)
     assert hold.is_held
     process.kill()
     await process.wait()

@@ -20,9 +20,10 @@ from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
-from pagewire.kvtransfer.transports.descriptor_post import ABANDONED_S, fetch_descriptor
+from pagewire.kvtransfer.transports.descriptor_post import fetch_descriptor
+from pagewire.kvtransfer.transports.host_socket import ABANDONED_S, host_token
 from pagewire.kvtransfer.transports.line import SocketLine
-from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet, host_token
+from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet
 from pagewire.kvtransfer.transports.token_door import CONNECT_S, TOKEN_BYTES
 from pagewire.kvtransfer.wire import Ready
 
