@@ -2,7 +2,8 @@
 
 Real processes, 2P1D. That the rest is computed there, and not where it decodes, is a comparison of seconds: a prompt is
 waited for by all that decodes beside it, and here that is so much that it outweighs what a busy machine makes of a
-pod's measure of itself and of a link's round trip. How many tokens were computed is what engines counted.
+pod's measure of itself and of a link's round trip, nearly always: where it does not, all is tried again. How many
+tokens were computed is what engines counted.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kill_states import BLOCK, hold, shipping_beside_others, until
-from kill_trials import FLAGS, MAX_TOKENS, Question
+from kill_trials import FLAGS, MAX_TOKENS, Question, complete_the_set
 from live_cluster import LiveCluster
 from live_stream import Stream, completed, streaming
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.cluster
 NUM_OTHERS = 24  # sequences of one request: they begin and end at once
 OTHERS_TOKENS = 480
 NUM_MEASURED = 8
+MAX_TRIES = 3
 
 
 @pytest.fixture
@@ -36,15 +39,32 @@ def cluster(model: Path, transport: str) -> Iterator[LiveCluster]:
 async def test_the_next_prefill_pod_computes_only_the_rest(
     cluster: LiveCluster, question: Question, transport: str
 ) -> None:
+    for number in range(MAX_TRIES):
+        if await is_taken_over(cluster, question, transport, f"try {number}"):
+            return
+        await complete_the_set(cluster, num_prefill=2, num_decode=1)
+    pytest.fail(f"in {MAX_TRIES} tries the rest was computed where it decodes")
+
+
+async def measure(cluster: LiveCluster, tokens: list[int], prefill: list[dict[str, Any]], name: str) -> None:
+    """Have prefill pods build prompts until each has measured itself."""
+    for number in range(MAX_TRIES):
+        salts = [f"{name}, measured {number} {each}" for each in range(NUM_MEASURED)]
+        await asyncio.gather(*(completed(cluster, tokens, 2, salt) for salt in salts))
+        if all(cluster.metrics(pod)["prompt_tokens_computed_total"] > 0 for pod in prefill):
+            return
+    pytest.fail("a prefill pod was never asked")
+
+
+async def is_taken_over(cluster: LiveCluster, question: Question, transport: str, name: str) -> bool:
+    """Kill who ships; return whether another went on as it should, False where the decode pod found itself quicker."""
     tokens, right = question
-    (d,) = cluster.said["decode"]
-    prefill = cluster.said["prefill"]
-    await asyncio.gather(*(completed(cluster, tokens, 2, f"measured {number}") for number in range(NUM_MEASURED)))
-    assert all(cluster.metrics(pod)["prompt_tokens_computed_total"] > 0 for pod in prefill)
+    prefill, (d,) = ([pod for pod in cluster.alive() if pod["role"] == role] for role in ("prefill", "decode"))
+    await measure(cluster, tokens, prefill, name)
     others: list[Stream] = []
     async with (
-        streaming(cluster, [1] * BLOCK, OTHERS_TOKENS, "others", n=NUM_OTHERS, temperature=1.0) as begin_all,
-        streaming(cluster, tokens, MAX_TOKENS, "taken over") as begin,
+        streaming(cluster, [1] * BLOCK, OTHERS_TOKENS, f"{name}, others", n=NUM_OTHERS, temperature=1.0) as begin_all,
+        streaming(cluster, tokens, MAX_TOKENS, f"{name}, taken over") as begin,
     ):
 
         async def begin_others() -> None:
@@ -55,7 +75,7 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
         state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS)
         scene = await hold(cluster, state, begin)
         try:
-            (next_one,) = [pod for pod in prefill if pod is not scene.p]
+            (next_one,) = [pod for pod in prefill if pod["id"] != scene.p["id"]]
             before = {pod["id"]: cluster.metrics(pod) for pod in (next_one, d)}
             lost = scene.num_lost
             cluster.kill(scene.p)
@@ -72,8 +92,11 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
         return after[pod["id"]][name] - before[pod["id"]][name]
 
     report = scene.stream.report
-    assert (report["placement"], report["prefill_pod"], report["transport"]) == ("remote", next_one["id"], transport)
     assert report["causes"] in (["prefill_lost"], ["stream_lost"])  # whichever broke first
+    cluster.assert_at_rest()
+    if report["placement"] == "resumed":
+        return False
+    assert (report["placement"], report["prefill_pod"], report["transport"]) == ("remote", next_one["id"], transport)
     landed = report["prefill_fetched_tokens"]
     assert landed > 0
     assert landed % BLOCK == 0
@@ -83,4 +106,4 @@ async def test_the_next_prefill_pod_computes_only_the_rest(
     assert report["decode_computed_tokens"] == counted(d, "prompt_tokens_computed_total") == 0
     assert counted(d, "exports_fetches_total") == 1
     assert counted(d, "exports_fetched_blocks_total") == landed // BLOCK
-    cluster.assert_at_rest()
+    return True

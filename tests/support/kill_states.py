@@ -8,6 +8,7 @@ is held is as it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -81,7 +82,7 @@ class Scene:
     def resume(self) -> None:
         """Let everybody run who still lives."""
         for process in self.stopped:
-            if process.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that was killed is gone at any moment
                 process.resume()
         self.stopped.clear()
 
