@@ -23,6 +23,7 @@ MOMENTS_GROW = 1.02  # where a busy machine gives a process none of its moment
 MOST_MOMENT_S = 0.02
 MAX_TRIES = 20
 BLOCK = 16
+READ_S = 0.3  # nixl counts what is announced, and reads it then, which no engine is needed for
 MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
 
 Pod = dict[str, Any]
@@ -204,6 +205,7 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     await scene.walk(lambda: scene.num_received > 0, "the first blocks", here, engine)
     # What came and has no block yet is nothing that could be kept.
     await scene.walk(lambda: num_reserved() < num_asked, "blocks for the first blocks", here)
+    await asyncio.sleep(READ_S)
     if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
         raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
