@@ -27,10 +27,11 @@ class Lifeline:
     def __init__(self, directory: str = "") -> None:
         remove_abandoned(directory)
         self.name = secrets.token_bytes(NAME_BYTES)
-        self._path = address_of(directory, self.name) if directory else b""
+        address = address_of(directory, self.name)
+        self._path = address if directory else None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(address_of(directory, self.name))
+            self._listener.bind(address)
             self._listener.listen(1)
         except OSError as error:
             self._listener.close()
@@ -39,8 +40,8 @@ class Lifeline:
     def close(self) -> None:
         """Let go; any number of times."""
         self._listener.close()
-        if self._path:
-            with contextlib.suppress(OSError):  # it is there for who connects, and who comes later may have removed it
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # it is there for who connects: somebody may have removed it since
                 os.unlink(self._path)
 
 
