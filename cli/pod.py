@@ -20,6 +20,7 @@ import signal
 from collections.abc import Callable, Mapping
 
 from pagewire.core.messages import Role
+from pagewire.core.side_door import SideDoor
 from pagewire.decode_service import main as decode
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
@@ -27,7 +28,6 @@ from pagewire.engine.front import Front, Ready, Service
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.transports.offered import offered
-from pagewire.kvtransfer.transports.tcp import TcpOptions
 from pagewire.prefill_service import main as prefill
 from pagewire.serving import logs
 from pagewire.serving.doors import Doors
@@ -53,11 +53,12 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
         config = dataclasses.replace(config, pod_id=f"{config.role.value}-{os.urandom(4).hex()}")
     logs.configure(config.pod_id, config.log_level, config.log_format)
     engine_config = EngineConfig.of(config)
-    offers = offered(config.transports, config.shm_dir, config.host, config.device, bulk=_bulk(config))
+    door = _side_door(config)
+    offers = offered(config.transports, config.shm_dir, config.host, config.device, door=door)
     wire = config.wire()  # a bad certificate is refused before anything is loaded
     exporter = open_exporter(config.otlp_endpoint)
     engine = await EngineClient.start(engine_config)
-    pod = PodProcess(config, engine, offers, wire, exporter)
+    pod = PodProcess(config, engine, offers, wire, exporter, door)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, pod.stop, signal.Signals(number).name)
@@ -74,12 +75,15 @@ class PodProcess:
         offers: Offers,
         wire: Wire,
         exporter: Exporter | None = None,
+        door: SideDoor | None = None,
     ) -> None:
         self._config = config
         self._engine = engine
         self._offers = offers
         self._wire = wire
         self._exporter = exporter
+        # What stands before a port that others dial forwards no port that is free by chance.
+        self._door = door if config.socket_port or not config.advertise else None
         self._is_stopping = False
         self.front = self._front_as(config.role)
         self.service: Service | None = None
@@ -116,14 +120,14 @@ class PodProcess:
                 self.front, on_ready = self._front_as(front.next_role), _logged
 
     def _front_as(self, role: Role) -> Front:
-        return Front(self._config, role, self._engine, self._offers, self._wire, self._exporter)
+        return Front(self._config, role, self._engine, self._offers, self._wire, self._exporter, self._door)
 
 
-def _bulk(config: PodConfig) -> TcpOptions | None:
-    """Where the transport tcp listens; nowhere where all is encrypted."""
+def _side_door(config: PodConfig) -> SideDoor | None:
+    """Where sockets come in beside gRPC; nowhere where all is encrypted."""
     if config.tls_ca:
         return None
-    return TcpOptions(host=config.host, port=config.bulk_port, dialled=config.advertise.rpartition(":")[0].strip("[]"))
+    return SideDoor(config.host, config.socket_port, config.advertise.rpartition(":")[0].strip("[]"))
 
 
 def _logged(said: dict[str, object]) -> None:

@@ -21,7 +21,7 @@ KINDS = {bool: "boolean", int: "integer", float: "number"}
 # Made of other values, of what Kubernetes tells a pod, and of secrets. Router processes are scaled as pods.
 MADE_BY_THE_CHART = frozenset((
     "model", "cluster", "cluster_secret", "role", "host", "port", "advertise", "grpc_port", "metrics_port", "pod_id",
-    "bulk_port", "name",
+    "socket_port", "name",
     "redis_url", "redis_ca", "redis_cert", "redis_key", "tls_cert", "tls_key", "tls_ca", "tls_name", "edge_cert",
     "edge_key", "tls_client_ca", "api_keys", "operator_key", "pin_prefix", "shm_dir", "workers", "worker_port",
     "reuse_port",

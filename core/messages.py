@@ -63,7 +63,8 @@ class Hello:
 
     `fingerprint` is None for a router that has not learnt the model yet. `proof` is an HMAC over who speaks, over the
     challenge and over `nonce` under the cluster's secret: an overheard one is worth nothing, for no challenge comes
-    twice, and an overheard answer to it neither, for no nonce does.
+    twice, and an overheard answer to it neither, for no nonce does. `takes_socket`: a socket beside the stream is as
+    good, see `Welcome`.
     """
 
     oldest_wire_version: int
@@ -76,6 +77,7 @@ class Hello:
     transports: tuple[str, ...] = ()
     nonce: bytes
     proof: bytes = b""
+    takes_socket: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class Welcome:
     """The answer to `Hello`: the agreed wire version and who answers.
 
     `transports` are those that both have, the best one first. `proof` covers the hello's, so it cannot be replayed.
+    Where there is a `socket_port`, whoever dialled connects to it within seconds, with the tokens that the secret and
+    this proof make, and all further frames go there; or it dials anew and takes no socket.
     """
 
     wire_version: int
@@ -93,6 +97,7 @@ class Welcome:
     fingerprint: Fingerprint | None = None
     transports: tuple[str, ...] = ()
     proof: bytes = b""
+    socket_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from pagewire.core.engine_messages import StepDone
 from pagewire.core.errors import Draining, EngineFailed, InvalidRequest, RoleRefused
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
+from pagewire.core.side_door import SideDoor
 from pagewire.core.trace_context import TraceContext
 from pagewire.engine import pin, pinning, prefix_file
 from pagewire.engine.role_policy import ROLES
@@ -90,7 +91,8 @@ class Service(Protocol):
 class Front:
     """The front of a pod that has `role`, with its engine running. `next_role` is what it drains for, if for one.
 
-    `exporter` takes the spans of traced requests; None: nothing is traced.
+    `exporter` takes the spans of traced requests; None: nothing is traced. `door` is where links get their sockets;
+    None: they go over gRPC.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Front:
         offers: Offers,
         wire: Wire,
         exporter: Exporter | None = None,
+        door: SideDoor | None = None,
     ) -> None:
         self.config = config
         self.engine = engine
@@ -117,6 +120,7 @@ class Front:
         )
         self.cache_feed = CacheFeed()
         self.wire = wire
+        self.door = door
         self.tracing: Tracing | None = None
         if exporter is not None:
             self.tracing = Tracing(exporter, Process(f"pagewire-{role.value}", self.identity.peer_id))

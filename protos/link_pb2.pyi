@@ -74,7 +74,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof", "nonce")
+    __slots__ = ("oldest_wire_version", "wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof", "nonce", "takes_socket")
     OLDEST_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class Hello(_message.Message):
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_SOCKET_FIELD_NUMBER: _ClassVar[int]
     oldest_wire_version: int
     wire_version: int
     peer_id: str
@@ -95,10 +96,11 @@ class Hello(_message.Message):
     transports: _containers.RepeatedScalarFieldContainer[str]
     proof: bytes
     nonce: bytes
-    def __init__(self, oldest_wire_version: _Optional[int] = ..., wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    takes_socket: bool
+    def __init__(self, oldest_wire_version: _Optional[int] = ..., wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., takes_socket: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof")
+    __slots__ = ("wire_version", "peer_id", "incarnation", "role", "epoch", "fingerprint", "transports", "proof", "socket_port")
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class Welcome(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_PORT_FIELD_NUMBER: _ClassVar[int]
     wire_version: int
     peer_id: str
     incarnation: str
@@ -115,7 +118,8 @@ class Welcome(_message.Message):
     fingerprint: _common_pb2.Fingerprint
     transports: _containers.RepeatedScalarFieldContainer[str]
     proof: bytes
-    def __init__(self, wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    socket_port: int
+    def __init__(self, wire_version: _Optional[int] = ..., peer_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[_Union[_common_pb2.Fingerprint, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., proof: _Optional[bytes] = ..., socket_port: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("error",)

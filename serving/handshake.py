@@ -79,6 +79,14 @@ class Identity:
             raise PeerMismatch(f"{welcome.peer_id} chose wire version {welcome.wire_version}")
         self._compare(welcome.peer_id, welcome.fingerprint)
 
+    def socket_tokens(self, welcome: Welcome) -> tuple[bytes, bytes]:
+        """Return what guest and host of the socket beside a stream show one another, of 32 bytes each.
+
+        They are said nowhere before, so that whoever overheard the greeting does not get in.
+        """
+        guest, host = (hmac.digest(self.secret, label + welcome.proof, "sha256") for label in (b"guest", b"host"))
+        return guest, host
+
     def _compare(self, peer_id: str, theirs: Fingerprint | None) -> None:
         if self.fingerprint is None or theirs is None:
             return

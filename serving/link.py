@@ -1,9 +1,11 @@
 """The link: one long-lived bidirectional stream of frames between two processes.
 
+It is greeted over gRPC, and goes on over a socket beside that where both ends can, over the same stream where not.
 Knows frames, order, liveness and epochs; nothing of what a frame means. Every link ends exactly once, with a reason:
 the peer closed it, the stream broke, the peer fell silent, or it read too slowly.
 
     dialling -> (challenge, hello, welcome) -> up -> down -> dialling with the next epoch
+                (challenge, hello, welcome with a port, socket) -> up
                 (challenge, hello, refused) -> down, tried again at the slowest rate
 
 Invariant: `on_down` follows every `on_up`, and no message is handed out before the one or after the other.
@@ -13,32 +15,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
 import random
 import secrets
-from collections import deque
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from pagewire.core.errors import ErrorInfo, PagewireError, PeerMismatch, Unavailable
 from pagewire.core.load import Load
 from pagewire.core.messages import NONCE_BYTES, Challenge, Heartbeat, Hello, LinkMessage, Refused, Welcome
+from pagewire.core.side_door import Card, SideDoor, enter_by
 from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
+from pagewire.serving.line import BROKEN, MAX_FRAME_BYTES, GrpcLine, Line, SocketLine, why
 from pagewire.serving.tls import CLEAR, Wire
 
 log = logging.getLogger(__name__)
 
 METHOD = "/pagewire.link.v1.Links/Connect"
-# What gRPC says on a stream whose other end is gone, or whose server stops.
-BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
-MAX_FRAME_BYTES = 64 << 20
-MAX_BATCH_BYTES = 1 << 20  # of frames that go out as one message, unless a single one is larger
 MAX_OUTBOX_BYTES = 64 << 20  # a peer that reads this far behind is as good as dead
+SOCKET_S = 1.0  # to connect beside a stream that stands; a firewall that drops packets costs this once a link
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
@@ -59,31 +62,17 @@ class LinkTimes:
     reconnect_max_s: float = 2.0
 
 
-class _Stream(Protocol):
-    """What gRPC's two ends of a bidirectional stream have in common."""
-
-    async def read(self) -> Any: ...  # bytes, or grpc.aio.EOF
-
-    async def write(self, data: bytes) -> None: ...
-
-
 MessageCallback = Callable[["Link", LinkMessage], None]
 
 
 class Link:
     """One epoch of a link, after its handshake."""
 
-    def __init__(
-        self, stream: _Stream, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]
-    ) -> None:
+    def __init__(self, line: Line, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]) -> None:
         self.peer = peer
-        self._stream = stream
+        self._line = line
         self._times = times
         self._load = load
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._filled = asyncio.Event()
-        self._written = asyncio.Event()  # all that was queued went out
         self._closing = asyncio.Event()
         self._reason = ""
         self._heard_s = 0.0
@@ -103,13 +92,10 @@ class Link:
         if self._closing.is_set():
             raise Unavailable(f"the link to {self.peer.peer_id} is down: {self._reason}")
         data = LINK_CODEC.encode(message)
-        if self._outbox_bytes + len(data) > MAX_OUTBOX_BYTES:
+        if self._line.unsent_bytes + len(data) > MAX_OUTBOX_BYTES:
             self.close("the peer reads too slowly")
             raise Unavailable(f"{self.peer.peer_id} reads too slowly")
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
-        self._written.clear()
-        self._filled.set()
+        self._line.send(data)
 
     def say(self, message: LinkMessage) -> None:
         """Send a frame, unless the link is down: its end is an event of its own, and settles what was on it."""
@@ -122,29 +108,26 @@ class Link:
         """Wait until all that is queued went out, or the link is down, or `timeout_s` seconds passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.is_up and self._outbox_bytes:
-                    await self._written.wait()
+                await self._line.flush()
 
     def close(self, reason: str) -> None:
         """End the link; what is queued is dropped."""
         if not self._closing.is_set():
             self._reason = reason
             self._closing.set()
-            self._written.set()
 
     async def pump(self, on_message: MessageCallback) -> None:
         """Carry frames both ways until the link ends; returns, never raises, when it does."""
         self._heard_s = asyncio.get_running_loop().time()
-        reader = asyncio.create_task(self._read(on_message))
-        writer = asyncio.create_task(self._write())
+        tasks = [asyncio.create_task(self._carry(on_message)), asyncio.create_task(self._beat())]
         try:
             while self.is_up:
                 await self._heed()
         finally:
             self.close("the process stops")
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _heed(self) -> None:
         """Wait for the end; close the link where the peer has been silent too long. A timer for each message costs."""
@@ -156,63 +139,29 @@ class Link:
             if self._heard_s == heard_s:
                 self.close(f"silent for {silence_s} s")
 
-    async def _read(self, on_message: MessageCallback) -> None:
-        loop = asyncio.get_running_loop()
+    async def _carry(self, on_message: MessageCallback) -> None:
+        self.close(await self._line.carry(functools.partial(self._take, on_message)))
+
+    def _take(self, on_message: MessageCallback, data: bytes) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
         try:
-            while True:
-                data = await self._stream.read()
-                self._heard_s = loop.time()
-                if data is grpc.aio.EOF:
-                    return self.close("the peer closed it")
-                for message in LINK_CODEC.decode(data):
-                    on_message(self, message)
+            for message in LINK_CODEC.decode(data):
+                on_message(self, message)
         except PeerMismatch as error:
             self.close(error.message)
-        except BROKEN as error:
-            self.close(_why(error))
         except Exception as error:
             # A callback that raises is our own bug: end the link loudly, so that its requests are settled.
             log.exception("link to %s: a message could not be handled", self.peer.peer_id)
             self.close(f"internal error: {error}")
-            raise
 
-    async def _write(self) -> None:
+    async def _beat(self) -> None:
+        """Say by time that we are alive, not only when idle: a busy link must carry its load too."""
         try:
-            clock = asyncio.get_running_loop()
-            heartbeat_at_s = clock.time()
             while True:
-                # By time, not only when idle: a busy link must carry its load too.
-                if clock.time() >= heartbeat_at_s:
-                    heartbeat_at_s = clock.time() + self._times.heartbeat_s
-                    await self._stream.write(LINK_CODEC.encode(Heartbeat(load=self._load())))
-                while self._outbox:
-                    data = self._batch()
-                    await self._stream.write(data)
-                    self._outbox_bytes -= len(data)
-                self._written.set()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(heartbeat_at_s):
-                        await self._filled.wait()
-                self._filled.clear()
-        except BROKEN as error:
-            self.close(_why(error))
+                self.say(Heartbeat(load=self._load()))
+                await asyncio.sleep(self._times.heartbeat_s)
         finally:
-            self.close("nothing can be written any more")  # whatever ended the writer, the link is no use without it
-
-    def _batch(self) -> bytes:
-        """Take what goes out next: a message costs gRPC more than a frame costs us."""
-        batch = [self._outbox.popleft()]
-        num_bytes = len(batch[0])
-        while self._outbox and num_bytes + len(self._outbox[0]) <= MAX_BATCH_BYTES:
-            batch.append(self._outbox.popleft())
-            num_bytes += len(batch[-1])
-        return b"".join(batch)
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return f"{type(error).__name__}: {error}"
+            self.close("the heartbeat ended")  # whatever ended it, who hears nothing gives the link up
 
 
 def _no_load() -> Load | None:
@@ -229,7 +178,7 @@ class LinkEvents:
 
 
 class LinkServer:
-    """Accepts links; `handler()` is what the process's gRPC server adds."""
+    """Accepts links; `handler()` is what the process's gRPC server adds, and `door` where sockets come in, if any."""
 
     def __init__(
         self,
@@ -238,11 +187,13 @@ class LinkServer:
         *,
         times: LinkTimes | None = None,
         load: Callable[[], Load | None] = _no_load,
+        door: SideDoor | None = None,
     ) -> None:
         self._identity = identity
         self._events = events
         self._times = times or LinkTimes()
         self._load = load
+        self._door = door
         self._links: set[Link] = set()
         self._is_closed = False
 
@@ -264,16 +215,17 @@ class LinkServer:
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         try:
             async with asyncio.timeout(self._times.connect_s):
-                hello = await self._greet(context)
+                greeted = await self._greet(context)
         except TimeoutError:
             log.warning("link refused: %s said nothing for %s s", context.peer(), self._times.connect_s)
             return
         except BROKEN as error:
-            log.info("no link: %s is gone: %s", context.peer(), _why(error))
+            log.info("no link: %s is gone: %s", context.peer(), why(error))
             return
-        if hello is None or self._is_closed:
+        if greeted is None or self._is_closed:
             return
-        link = Link(context, hello, self._times, self._load)  # type: ignore[arg-type]
+        hello, line = greeted
+        link = Link(line, hello, self._times, self._load)
         self._links.add(link)
         try:
             self._events.on_up(link)
@@ -283,8 +235,8 @@ class LinkServer:
             link.close("the stream ended")
             self._events.on_down(link)
 
-    async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello | None:
-        """Return who dialled, once both have proven themselves; None where there is to be no link."""
+    async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> tuple[Hello, Line] | None:
+        """Return who dialled and what to talk over, once both have proven themselves; None for no link."""
         challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
         await context.write(LINK_CODEC.encode(challenge))
         data: Any = await context.read()
@@ -294,13 +246,47 @@ class LinkServer:
             hello = LINK_CODEC.decode_one(data)
             if not isinstance(hello, Hello):
                 raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
-            welcome = self._identity().answer(challenge, hello)
+            identity = self._identity()
+            welcome = identity.answer(challenge, hello)
         except PagewireError as error:
             log.warning("link refused: %s", error.message)
             await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
             return None
+        if self._door is not None and hello.takes_socket:
+            return hello, await self._let_in(self._door, context, welcome, identity.socket_tokens(welcome))
         await context.write(LINK_CODEC.encode(welcome))
-        return hello
+        return hello, GrpcLine(context)  # type: ignore[arg-type]
+
+    async def _let_in(
+        self,
+        door: SideDoor,
+        context: grpc.aio.ServicerContext[bytes, bytes],
+        welcome: Welcome,
+        tokens: tuple[bytes, bytes],
+    ) -> Line:
+        """Welcome who dialled with a port, and return the line that it opens there."""
+        entered: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        try:
+            card = await door.invite(entered.set_result, tokens)
+        except OSError as error:
+            log.warning("links go over gRPC: %s", error)
+            await context.write(LINK_CODEC.encode(welcome))
+            return GrpcLine(context)  # type: ignore[arg-type]
+        try:
+            await context.write(LINK_CODEC.encode(dataclasses.replace(welcome, socket_port=card.port)))
+            return await SocketLine.over(await asyncio.shield(entered))
+        except BaseException:
+            door.forget(card)
+            if entered.done():
+                entered.result().close()
+            raise
+
+
+class _NoSocketError(Exception):
+    """The socket beside a stream cannot be had."""
+
+
+_Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class LinkDialer:
@@ -369,14 +355,7 @@ class LinkDialer:
         except OSError as error:
             raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
         async with opened as channel:
-            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
-            try:
-                async with asyncio.timeout(self._times.connect_s):
-                    link = await self._greet(call)
-            except TimeoutError:
-                raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
-            except BROKEN as error:
-                raise Unavailable(self._wire.explain(_why(error))) from error
+            call, link = await self._linked(channel)
             check_cancelled()
             self.link, self.error = link, None
             self._settled.set()
@@ -389,12 +368,35 @@ class LinkDialer:
                 self._events.on_down(link)
                 call.cancel()
 
-    async def _greet(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> Link:
+    async def _linked(self, channel: grpc.aio.Channel) -> tuple[_Call, Link]:
+        """Return the call that a link was greeted over, and the link."""
+        try:
+            try:
+                return await self._greeted(channel, takes_socket=self._wire.is_clear)
+            except _NoSocketError as error:
+                log.info("the link to %s goes over gRPC: %s", self.address, error)
+                return await self._greeted(channel, takes_socket=False)
+        except TimeoutError:
+            raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
+        except BROKEN as error:
+            raise Unavailable(self._wire.explain(why(error))) from error
+
+    async def _greeted(self, channel: grpc.aio.Channel, *, takes_socket: bool) -> tuple[_Call, Link]:
+        call: _Call = channel.stream_stream(METHOD)()
+        try:
+            async with asyncio.timeout(self._times.connect_s):
+                return call, await self._greet(call, takes_socket=takes_socket)
+        except BaseException:
+            call.cancel()
+            raise
+
+    async def _greet(self, call: _Call, *, takes_socket: bool) -> Link:
         identity = self._identity()
         challenge = await self._heard(call)
         if not isinstance(challenge, Challenge):
             raise PeerMismatch(f"{self.address} starts with {type(challenge).__name__}, not Challenge")
         hello = identity.hello(challenge, self._epoch, secrets.token_bytes(NONCE_BYTES))
+        hello = dataclasses.replace(hello, takes_socket=takes_socket)
         await call.write(LINK_CODEC.encode(hello))
         answer = await self._heard(call)
         if isinstance(answer, Refused):
@@ -402,9 +404,18 @@ class LinkDialer:
         if not isinstance(answer, Welcome):
             raise PeerMismatch(f"{self.address} answered {type(answer).__name__} to Hello")
         identity.check(hello, answer)
-        return Link(call, answer, self._times, self._load)  # type: ignore[arg-type]
+        line: Line = GrpcLine(call)  # type: ignore[arg-type]
+        if takes_socket and answer.socket_port:
+            token, shown = identity.socket_tokens(answer)
+            host = self.address.rpartition(":")[0].strip("[]")
+            card = Card(token=token, answer=shown, host=host, port=answer.socket_port)
+            try:
+                line = await SocketLine.over(await enter_by(card, SOCKET_S))
+            except OSError as error:
+                raise _NoSocketError(str(error)) from error
+        return Link(line, answer, self._times, self._load)
 
-    async def _heard(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> LinkMessage:
+    async def _heard(self, call: _Call) -> LinkMessage:
         data: Any = await call.read()
         if data is grpc.aio.EOF:
             raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")

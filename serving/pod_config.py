@@ -30,7 +30,9 @@ class PodConfig:
         help="HOST:PORT that peers dial, where a proxy or a mapped port stands before this pod; where it listens"
         " when empty",
     )
-    bulk_port: int = setting(0, help="port of the transport tcp, 0 for a free one")
+    socket_port: int = setting(
+        0, help="port of the sockets beside gRPC, by which links and the transport tcp go; 0 for a free one"
+    )
     metrics_port: int = setting(0, help="HTTP port of /metrics, /health and /live, 0 for a free one")
     pod_id: str = setting("", help="name of this pod in the cluster; made up when empty")
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
@@ -138,7 +140,7 @@ class PodConfig:
             raise ValueError("pin_prefix and preemption swap use the prefix cache: they need prefix_caching")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
-        for name in ("port", "bulk_port", "metrics_port"):
+        for name in ("port", "socket_port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
         host, _, dialled = self.advertise.rpartition(":")

@@ -127,6 +127,11 @@ class Wire:
             return CLEAR
         return cls(Tls(cert=Path(cert), key=Path(key), ca=Path(ca), name=name))
 
+    @property
+    def is_clear(self) -> bool:
+        """True without TLS."""
+        return self._tls is None
+
     def credentials(self) -> grpc.ServerCredentials | None:
         """Return what a server answers with, None in the clear."""
         return self._tls.server() if self._tls is not None else None

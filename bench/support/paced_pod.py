@@ -26,6 +26,7 @@ from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
 from pagewire.core.messages import Cancel, Ended, LinkMessage, Role, Submit, Tokens
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
+from pagewire.core.side_door import SideDoor
 from pagewire.core.token_record import TokenRecord
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer
@@ -57,7 +58,7 @@ class PacedPod:
             max_model_len=8192,
         )
         events = LinkEvents(on_message=self._receive, on_up=lambda _: None, on_down=self._down)
-        self._links = LinkServer(self._identity, events)
+        self._links = LinkServer(self._identity, events, door=SideDoor())
 
     async def serve(self) -> None:
         """Serve until cancelled."""

@@ -26,6 +26,7 @@ from pagewire.core.engine_messages import Add, StepDone
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.core.side_door import SideDoor
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.kvtransfer.transports.offered import offered
@@ -73,7 +74,7 @@ async def _measure(
     async with grpc.aio.insecure_channel(f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
         receiver = StreamReceiver(
             channel, pod_id="D", source_id="P", secret=SECRET, memory=engine.pool,
-            carriers=offered(transport).carriers, on_lost=lambda _peer, _keys: None,
+            carriers=offered(transport, door=SideDoor()).carriers, on_lost=lambda _peer, _keys: None,
         )  # fmt: skip
         keeper = asyncio.create_task(receiver.run())
         await receiver.connected(30)

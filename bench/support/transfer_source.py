@@ -27,6 +27,7 @@ from typing import Any
 
 import grpc
 
+from pagewire.core.side_door import SideDoor
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory
@@ -151,7 +152,7 @@ def pool_for(transport: str, block_bytes: int, num_blocks: int) -> BlockMemory:
 
 def carriers_of(transport: str) -> Sequence[Carrier]:
     """That transport alone, between processes."""
-    return offered(transport, device="cuda" if transport == "cuda_ipc" else "cpu").carriers
+    return offered(transport, device="cuda" if transport == "cuda_ipc" else "cpu", door=SideDoor()).carriers
 
 
 async def main() -> None:

@@ -110,6 +110,7 @@ class Exchange:
             lambda: front.identity,
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
             load=self.load,
+            door=front.door,
         )
         self._ticker = asyncio.create_task(self._keep_ticking())
 

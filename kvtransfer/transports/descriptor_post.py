@@ -13,9 +13,9 @@ import os
 import secrets
 import socket
 
+from pagewire.core.token_door import CONNECT_S, MAX_ASKING, TokenDoor
 from pagewire.kvtransfer.transports.host_socket import address_of, remove_abandoned
 from pagewire.kvtransfer.transports.line import SocketLine
-from pagewire.kvtransfer.transports.token_door import CONNECT_S, MAX_ASKING, TokenDoor
 
 
 class DescriptorPost:

@@ -9,6 +9,7 @@ import importlib
 import logging
 from typing import Any
 
+from pagewire.core.side_door import SideDoor
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.offers import Offer, Offers, parse_names
 from pagewire.kvtransfer.transports import nixl, tcp
@@ -16,7 +17,6 @@ from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.host_socket import host_token
 from pagewire.kvtransfer.transports.nixl_agent import load_library
 from pagewire.kvtransfer.transports.shm import shm_carrier
-from pagewire.kvtransfer.transports.tcp import TcpOptions
 
 log = logging.getLogger(__name__)
 
@@ -27,21 +27,21 @@ def offered(
     host: str = "127.0.0.1",
     device: str = "cpu",
     *,
-    bulk: TcpOptions | None = TcpOptions(),  # noqa: B008 - a frozen value
+    door: SideDoor | None = None,
 ) -> Offers:
     """Return the carriers of the setting `transports`, best first; `host` is where peers dial us.
 
-    `bulk` says where `tcp` listens; None: it is not offered: it sends in the clear. Raises ValueError for names, and
+    `door` is where `tcp` lets its streams in; None: it is not offered. Raises ValueError for names, and
     for carriers that do not go with a pool on `device`; ImportError or TransferFailed for a library that is not there.
     """
-    offers = (_offer(name, shm_dir, host, bulk) for name in parse_names(transports, device))
+    offers = (_offer(name, shm_dir, host, door) for name in parse_names(transports, device))
     return Offers(tuple(offer for offer in offers if offer is not None))
 
 
-def _offer(name: str, shm_dir: str, host: str, bulk: TcpOptions | None) -> Offer | None:
+def _offer(name: str, shm_dir: str, host: str, door: SideDoor | None) -> Offer | None:
     match name:
         case "tcp":
-            return None if bulk is None else Offer(tcp.carrier(bulk))
+            return None if door is None else Offer(tcp.carrier(door))
         case "shm":
             return _within_host(shm_carrier(shm_dir), host_token(shm_dir))
         case "nixl":

@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from pagewire.core import pages
 from pagewire.core.buffer_address import BufferAddress
 from pagewire.core.errors import TransferFailed
+from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.descriptor_post import DescriptorPost, fetch_descriptor
 from pagewire.kvtransfer.transports.line import SocketLine
-from pagewire.kvtransfer.transports.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "shm"

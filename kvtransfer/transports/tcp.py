@@ -7,7 +7,7 @@ A payload is received once its message was read, so nothing lies anywhere that n
 received and let go. Staging is used again, the last first, so it stays in the cache: a copy out of it that sums is as
 cheap as the sum alone of what was received in place, and no claim is open while a slow network delivers.
 
-Knows messages and staging; who may connect is `TokenDoor`'s, how bytes go over a socket `SocketLine`'s. In the clear:
+Knows messages and staging; who may connect is `SideDoor`'s, how bytes go over a socket `SocketLine`'s. In the clear:
 a pod with TLS does not offer it. Invariants: the pool is written within `place` alone, and read until the kernel has
 taken what `carry` gave it; what is staged is bounded.
 """
@@ -15,51 +15,31 @@ taken what `carry` gave it; what is staged is bounded.
 from __future__ import annotations
 
 import asyncio
-import functools
-import hmac
-import secrets
 import socket
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.errors import ContractBroken, TransferFailed
+from pagewire.core.side_door import Card, SideDoor, enter_by
 from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.rooms import Rooms
-from pagewire.kvtransfer.transports.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES, TokenDoor
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "tcp"
 FLOW = Flow(window_bytes=16 << 20, message_bytes=2 << 20)
 READ_BYTES = 4 << 10  # of messages at a time: what of the payload comes with one is copied once more
-MAX_HOST_BYTES = 255
+STAGED_BYTES = 64 << 20  # two windows, and more
 _COUNT = (1 << 32) - 1
-_CARD = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sH")  # the taker's token, the source's, port | host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpOptions:
-    """`host` is our own address, to listen on, `port` which, 0 for a free one, and `dialled` the name or address under
-    which peers find us, `host` where it is empty. `staged_bytes` bounds what a source can make us stage: two windows,
-    and more."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    dialled: str = ""
-    staged_bytes: int = 64 << 20
-
-
-def carrier(options: TcpOptions) -> Carrier:
-    """Return the carrier of a pod, whose streams share one door."""
-    door = TokenDoor()
+def carrier(door: SideDoor) -> Carrier:
+    """Return the carrier of a pod, whose streams come by its door."""
     return Carrier(
         name=NAME,
-        outlet=lambda memory, _: TcpOutlet(memory, options, door),
-        inlet=lambda memory, _: TcpInlet(memory, options),
+        outlet=lambda memory, _: TcpOutlet(memory, door),
+        inlet=lambda memory, _: TcpInlet(memory),
         flow=FLOW,
     )
 
@@ -71,13 +51,11 @@ class TcpOutlet:
     lends = False
     checksums = True
 
-    def __init__(self, memory: BlockMemory, options: TcpOptions, door: TokenDoor) -> None:
+    def __init__(self, memory: BlockMemory, door: SideDoor) -> None:
         self._socket_line = SocketLine(write_flags=socket.MSG_MORE)
         self._memory = memory
-        self._options = options
         self._door = door
-        self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._answer = secrets.token_bytes(TOKEN_BYTES)
+        self._card: Card | None = None
         self._count = 0  # of messages
         self._is_closed = False
 
@@ -87,17 +65,15 @@ class TcpOutlet:
         return self._socket_line
 
     async def open(self, card: bytes) -> bytes:
-        """Listen for the one that holds our card. Raises TransferFailed."""
-        options = self._options
+        """Expect the one that holds our card. Raises TransferFailed."""
         try:
-            listen = functools.partial(_listening, *await _addresses(options.host, options.port, socket.AI_PASSIVE))
-            if self._is_closed:
-                raise TransferFailed("closed while it opened")
-            port = self._door.expect(self._token, self._enter, listen)[1]
+            self._card = await self._door.invite(self._socket_line.attach)
         except OSError as error:
-            where = f"{options.host}, port {options.port or 'any'}"
-            raise TransferFailed(f"cannot listen on {where}: {error}") from error
-        return _CARD.pack(self._token, self._answer, port) + (options.dialled or options.host).encode()
+            raise TransferFailed(str(error)) from error
+        if self._is_closed:
+            self.close()
+            raise TransferFailed("closed while it opened")
+        return self._card.to_bytes()
 
     def tag(self, batch: Batch) -> int:
         """Number the message; see `Outlet`."""
@@ -112,13 +88,9 @@ class TcpOutlet:
     def close(self) -> None:
         """Expect nobody any more and hang up; see `Outlet`."""
         self._is_closed = True
-        self._door.forget(self._token)
+        if self._card is not None:
+            self._door.forget(self._card)
         self._socket_line.close()
-
-    def _enter(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.send(self._answer)
-        self._socket_line.attach(connection.dup())
 
 
 class TcpInlet:
@@ -127,10 +99,10 @@ class TcpInlet:
     card = b""
     place_bytes = 4 << 20
 
-    def __init__(self, memory: BlockMemory, options: TcpOptions) -> None:
+    def __init__(self, memory: BlockMemory, staged_bytes: int = STAGED_BYTES) -> None:
         self._socket_line = SocketLine(read_bytes=READ_BYTES)
         self._memory = memory
-        self._staged = Rooms(_room, max(options.staged_bytes, memory.block_bytes))
+        self._staged = Rooms(_room, max(staged_bytes, memory.block_bytes))
         self._count = 0
 
     @property
@@ -139,18 +111,11 @@ class TcpInlet:
         return self._socket_line
 
     async def open(self, card: bytes) -> None:
-        """Connect to where the card says, show its token, be shown the other. Raises TransferFailed."""
-        if not _CARD.size < len(card) <= _CARD.size + MAX_HOST_BYTES:
-            raise TransferFailed(f"a card of {len(card)} bytes")
-        token, answer, port = _CARD.unpack_from(card)
+        """Connect to where the card says, as it says. Raises TransferFailed."""
         try:
-            host = card[_CARD.size :].decode()
-            async with asyncio.timeout(CONNECT_S):
-                self._socket_line.attach(await _connected(host, port, token, answer))
-        except TimeoutError:
-            raise TransferFailed(f"nobody answered at {host}, port {port}, within {CONNECT_S} s") from None
-        except (OSError, ValueError) as error:  # a text that no host name is, too
-            raise TransferFailed(f"port {port} of the source cannot be used: {error}") from error
+            self._socket_line.attach(await enter_by(Card.from_bytes(card)))
+        except (OSError, ValueError) as error:
+            raise TransferFailed(f"the source's socket cannot be used: {error}") from error
 
     async def arrived(self, ready: Ready) -> None:
         """Receive the message's blocks; see `Inlet`."""
@@ -187,45 +152,3 @@ class TcpInlet:
 
 def _room(num_bytes: int) -> memoryview:
     return memoryview(bytearray(num_bytes))
-
-
-async def _addresses(host: str, port: int, flags: int = 0) -> list[tuple[int, Any]]:
-    """Family and address of each that `host` has. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [(family, address) for family, _, _, _, address in found]
-
-
-def _listening(at: tuple[int, Any], *_others: tuple[int, Any]) -> socket.socket:
-    family, address = at
-    return socket.create_server(address, family=family, backlog=MAX_ASKING)
-
-
-async def _connected(host: str, port: int, token: bytes, answer: bytes) -> socket.socket:
-    """Return a connection to who knows the tokens. Raises OSError, StreamLost."""
-    failed: OSError | StreamLost = ConnectionRefusedError("the name has no address")
-    for family, address in await _addresses(host, port):
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            await _proven(connection, address, token, answer)
-        except (OSError, StreamLost) as error:  # a stranger at one address says nothing of the next
-            connection.close()
-            failed = error
-        except BaseException:
-            connection.close()
-            raise
-        else:
-            return connection
-    raise failed
-
-
-async def _proven(connection: socket.socket, address: Any, token: bytes, answer: bytes) -> None:
-    """Connect, show `token`, and have seen `answer`. Raises OSError, StreamLost."""
-    loop, shown = asyncio.get_running_loop(), b""
-    connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    await loop.sock_connect(connection, address)
-    await loop.sock_sendall(connection, token)
-    while len(shown) < len(answer) and (more := await loop.sock_recv(connection, len(answer) - len(shown))):
-        shown += more
-    if not hmac.compare_digest(shown, answer):
-        raise StreamLost("whoever listens there is not the source")

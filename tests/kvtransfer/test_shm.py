@@ -16,6 +16,7 @@ import pytest
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import TransferFailed
+from pagewire.core.token_door import CONNECT_S, TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
@@ -24,7 +25,6 @@ from pagewire.kvtransfer.transports.descriptor_post import fetch_descriptor
 from pagewire.kvtransfer.transports.host_socket import ABANDONED_S, host_token
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet, ShmOutlet
-from pagewire.kvtransfer.transports.token_door import CONNECT_S, TOKEN_BYTES
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)

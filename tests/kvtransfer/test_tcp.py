@@ -19,6 +19,8 @@ from sources import make_rig
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, Recorder, RecordingSink, pool, serving, taking
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
+from pagewire.core.side_door import Card, SideDoor
+from pagewire.core.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.memory import PoolMemory
@@ -27,8 +29,7 @@ from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import tcp
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
-from pagewire.kvtransfer.transports.tcp import TcpInlet, TcpOptions, TcpOutlet
-from pagewire.kvtransfer.transports.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES, TokenDoor
+from pagewire.kvtransfer.transports.tcp import TcpInlet, TcpOutlet
 from pagewire.kvtransfer.wire import MalformedMessage, Ready
 
 KEY = ShipmentKey(1, 1)
@@ -38,18 +39,17 @@ def ready_of(number: int, *block_ids: int) -> Ready:
     return Ready(KEY, 0, (), block_ids=block_ids, tag=number)
 
 
-def outlet_of(memory: PoolMemory, door: TokenDoor | None = None, port: int = 0) -> TcpOutlet:
-    return TcpOutlet(memory, TcpOptions(port=port), door or TokenDoor())
+def outlet_of(memory: PoolMemory, door: SideDoor | None = None, port: int = 0) -> TcpOutlet:
+    return TcpOutlet(memory, door or SideDoor(port=port))
 
 
 def port_of(card: bytes) -> int:
-    port: int = tcp._CARD.unpack_from(card)[2]
-    return port
+    return Card.from_bytes(card).port
 
 
 @contextlib.asynccontextmanager
 async def a_pair(source: PoolMemory, target: PoolMemory) -> AsyncIterator[tuple[TcpOutlet, TcpInlet]]:
-    outlet, inlet = outlet_of(source), TcpInlet(target, TcpOptions())
+    outlet, inlet = outlet_of(source), TcpInlet(target)
     await inlet.open(await outlet.open(inlet.card))
     try:
         yield outlet, inlet
@@ -62,7 +62,7 @@ async def a_pair(source: PoolMemory, target: PoolMemory) -> AsyncIterator[tuple[
 async def a_source_of_ours(target: PoolMemory) -> AsyncIterator[tuple[TcpInlet, socket.socket]]:
     """An inlet, and the socket of a source that says what the test wants."""
     near, far = socket.socketpair()
-    inlet = TcpInlet(target, TcpOptions(staged_bytes=8 * BLOCK_BYTES))
+    inlet = TcpInlet(target, 8 * BLOCK_BYTES)
     near.setblocking(False)
     inlet._socket_line.attach(near)
     with far:
@@ -122,13 +122,13 @@ async def test_messages_larger_than_any_socket_buffer_arrive_and_the_loop_turns_
 
 
 async def test_a_wrong_token_gets_nothing_and_spoils_nothing_and_a_right_one_is_good_once() -> None:
-    outlet, inlet = outlet_of(pool(filled=True)), TcpInlet(pool(filled=False), TcpOptions())
+    outlet, inlet = outlet_of(pool(filled=True)), TcpInlet(pool(filled=False))
     card = await outlet.open(b"")
     with socket.create_connection(("127.0.0.1", port_of(card))) as stranger:
         stranger.sendall(bytes(TOKEN_BYTES))
         assert await asyncio.to_thread(stranger.recv, 100) == b""
     await inlet.open(card)
-    late = TcpInlet(pool(filled=False), TcpOptions())
+    late = TcpInlet(pool(filled=False))
     with pytest.raises(TransferFailed, match="cannot be used"):
         await late.open(card)  # nobody listens there any more
     with pytest.raises(ConnectionRefusedError):
@@ -138,11 +138,11 @@ async def test_a_wrong_token_gets_nothing_and_spoils_nothing_and_a_right_one_is_
 
 
 async def test_a_token_is_good_once_while_another_is_expected_at_the_same_door() -> None:
-    door = TokenDoor()
+    door = SideDoor()
     outlets = [outlet_of(pool(filled=True), door) for _ in range(2)]
     cards = [await outlet.open(b"") for outlet in outlets]
     assert port_of(cards[0]) == port_of(cards[1]), "streams share a door"
-    inlets = [TcpInlet(pool(filled=False), TcpOptions()) for _ in range(3)]
+    inlets = [TcpInlet(pool(filled=False)) for _ in range(3)]
     await inlets[0].open(cards[0])
     with pytest.raises(TransferFailed):
         await inlets[1].open(cards[0])
@@ -158,7 +158,7 @@ async def test_a_token_is_good_once_while_another_is_expected_at_the_same_door()
 
 
 async def test_strangers_that_say_nothing_hold_up_nobody_however_many() -> None:
-    outlet, inlet = outlet_of(pool(filled=True)), TcpInlet(pool(filled=False), TcpOptions())
+    outlet, inlet = outlet_of(pool(filled=True)), TcpInlet(pool(filled=False))
     card = await outlet.open(b"")
     with contextlib.ExitStack() as silent:
         strangers = []
@@ -185,20 +185,21 @@ def _ended(connection: socket.socket) -> bool:
 
 async def test_who_listens_in_the_place_of_the_source_is_not_believed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
-        card = tcp._CARD.pack(bytes(TOKEN_BYTES), b"a" * TOKEN_BYTES, impostor.getsockname()[1]) + b"127.0.0.1"
-        inlet = TcpInlet(pool(filled=False), TcpOptions())
+        port = impostor.getsockname()[1]
+        card = Card(token=bytes(TOKEN_BYTES), answer=b"a" * TOKEN_BYTES, host="127.0.0.1", port=port).to_bytes()
+        inlet = TcpInlet(pool(filled=False))
         opening = asyncio.create_task(inlet.open(card))
         connection, _ = await asyncio.to_thread(impostor.accept)
         with connection:
             connection.sendall(b"b" * TOKEN_BYTES)
-            with pytest.raises(TransferFailed, match="not the source"):
+            with pytest.raises(TransferFailed, match="did not write the card"):
                 await opening
         inlet.close()
 
 
 async def test_cards_that_lie_are_refused() -> None:
-    inlet = TcpInlet(pool(filled=False), TcpOptions())
-    head = tcp._CARD.pack(bytes(TOKEN_BYTES), bytes(TOKEN_BYTES), 1)
+    inlet = TcpInlet(pool(filled=False))
+    head = Card(token=bytes(TOKEN_BYTES), answer=bytes(TOKEN_BYTES), host="", port=1).to_bytes()
     for card in (b"", head, head + b"a" * 256, head + b"\xff\xfe", head + b"\0", head + b"127.0.0.1"):
         with pytest.raises(TransferFailed):
             await inlet.open(card)
@@ -352,10 +353,10 @@ async def test_a_late_block_is_received_and_never_written() -> None:
 async def test_where_the_port_cannot_be_dialled_or_had_the_pair_falls_back(how: str) -> None:
     recorder, source = Recorder(), pool(filled=True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        wrong = TcpOptions(dialled="127.0.0.2") if how == "refused" else TcpOptions(port=taken.getsockname()[1])
+        wrong = SideDoor(dialled="127.0.0.2") if how == "refused" else SideDoor(port=taken.getsockname()[1])
         sender = StreamSender(pod_id="P", secret=b"cluster secret", memory=source, carriers=(tcp.carrier(wrong), GRPC))
         async with serving(sender) as address:
-            carriers: tuple[Carrier, ...] = (tcp.carrier(TcpOptions()), GRPC)
+            carriers: tuple[Carrier, ...] = (tcp.carrier(SideDoor()), GRPC)
             async with taking(int(address.rpartition(":")[2]), carriers, recorder) as (receiver, target):
                 assert (receiver.transport, receiver.is_fallback) == ("grpc", True)
                 sink = RecordingSink(recorder)
@@ -369,10 +370,10 @@ async def test_where_the_port_cannot_be_dialled_or_had_the_pair_falls_back(how: 
 async def test_the_loss_of_the_socket_is_the_loss_of_the_stream_and_the_next_one_is_tcp_again(how: str) -> None:
     recorder, source = Recorder(), pool(filled=True)
     sender = StreamSender(
-        pod_id="P", secret=b"cluster secret", memory=source, carriers=(tcp.carrier(TcpOptions()), GRPC),
+        pod_id="P", secret=b"cluster secret", memory=source, carriers=(tcp.carrier(SideDoor()), GRPC),
         on_lost=recorder.on_lost,
     )  # fmt: skip
-    carriers = (tcp.carrier(TcpOptions()), GRPC)
+    carriers = (tcp.carrier(SideDoor()), GRPC)
     async with (
         serving(sender) as address,
         taking(int(address.rpartition(":")[2]), carriers, recorder) as (receiver, _),
@@ -399,7 +400,7 @@ async def test_opening_that_is_cancelled_or_closed_leaves_no_socket() -> None:
     source, target = pool(filled=True), pool(filled=False)
 
     async def a_round(steps: int, *, closed: bool) -> None:
-        outlet, inlet = outlet_of(source), TcpInlet(target, TcpOptions())
+        outlet, inlet = outlet_of(source), TcpInlet(target)
         opening = asyncio.create_task(inlet.open(await outlet.open(b"")))
         for _ in range(steps):
             await asyncio.sleep(0.0005)
@@ -422,7 +423,7 @@ async def test_opening_that_is_cancelled_or_closed_leaves_no_socket() -> None:
 
 def test_the_messages_are_those_of_every_stream() -> None:
     """A number is told in the tag of READY, which all carriers have: 32 bits."""
-    outlet = TcpOutlet(pool(filled=False), TcpOptions(), TokenDoor())
+    outlet = TcpOutlet(pool(filled=False), SideDoor())
     outlet._count = (1 << 32) - 1
     batch = Batch(KEY, 0, (1,))
     tag = outlet.tag(batch)

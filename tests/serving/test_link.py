@@ -1,9 +1,10 @@
-"""Links over real loopback gRPC: handshake, order, heartbeats, silence, reconnection with epochs."""
+"""Links over real loopback gRPC and sockets: handshake, order, heartbeats, silence, reconnection with epochs."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ from pagewire.core.errors import PeerMismatch, Unauthenticated, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
 from pagewire.core.messages import Cancel, Challenge, Heartbeat, LinkMessage, Refused, Role, Welcome
+from pagewire.core.side_door import Card, SideDoor
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
+from pagewire.serving.line import GrpcLine, SocketLine
 from pagewire.serving.link import (
     CHANNEL_OPTIONS,
-    MAX_BATCH_BYTES,
     METHOD,
     Link,
     LinkDialer,
@@ -70,8 +72,8 @@ class Recorder:
 class Served:
     """A gRPC server with a LinkServer, which can be stopped and started on the same port."""
 
-    def __init__(self, recorder: Recorder, who: Identity) -> None:
-        self.links = LinkServer(lambda: who, recorder.events(), times=FAST, load=lambda: Load(num_running=7))
+    def __init__(self, recorder: Recorder, who: Identity, door: SideDoor | None = None) -> None:
+        self.links = LinkServer(lambda: who, recorder.events(), times=FAST, load=lambda: Load(num_running=7), door=door)
         self.port = 0
         self.server: grpc.aio.Server | None = None
 
@@ -87,10 +89,10 @@ class Served:
         await self.server.stop(0)
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[tuple[Recorder, Served, str]]:
+@pytest.fixture(params=["grpc", "socket"])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Recorder, Served, str]]:
     recorder = Recorder()
-    served = Served(recorder, identity("server"))
+    served = Served(recorder, identity("server"), SideDoor() if request.param == "socket" else None)
     address = await served.start()
     yield recorder, served, address
     await served.stop()
@@ -146,11 +148,12 @@ async def test_who_hangs_up_at_once_leaves_no_traceback(
 
 
 async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder, Served, str]) -> None:
-    theirs, _, address = served
+    theirs, server, address = served
     ours = Recorder()
     dialer, task = await dialled(address, ours, identity("client"))
     link = await dialer.up(5)
     assert link.peer.peer_id == "server"
+    assert type(link._line) is type(theirs.links[0]._line) is (SocketLine if server.links._door else GrpcLine)
     frames = [Cancel(request_id=str(i), reason="client") for i in range(500)]
     for frame in frames:
         link.send(frame)
@@ -162,36 +165,6 @@ async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder,
     assert [m for m in ours.log if isinstance(m, Cancel)] == frames
     await ended(task)
     await theirs.until(lambda: theirs.log[-1] == "down")
-
-
-async def test_what_is_queued_at_once_is_few_messages_of_bounded_size(served: tuple[Recorder, Served, str]) -> None:
-    theirs, _, address = served
-    written: list[int] = []
-
-    class Counted:
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        async def read(self) -> Any:
-            return await self._stream.read()
-
-        async def write(self, data: bytes) -> None:
-            written.append(len(data))
-            await self._stream.write(data)
-
-    ours = Recorder()
-    dialer, task = await dialled(address, ours, identity("client"))
-    link = await dialer.up(5)
-    link._stream = Counted(link._stream)  # type: ignore[assignment]
-    frames = [Cancel(request_id=str(i), reason="x" * (MAX_BATCH_BYTES * 2 if i == 50 else 20_000)) for i in range(200)]
-    for frame in frames:
-        link.send(frame)
-    await theirs.until(lambda: frames[-1] in theirs.log)
-    assert [m for m in theirs.log if isinstance(m, Cancel)] == frames
-    assert max(written) < MAX_BATCH_BYTES * 2 + 100
-    assert sorted(written)[-2] <= MAX_BATCH_BYTES
-    assert len(written) < 20
-    await ended(task)
 
 
 async def test_an_idle_link_stays_up_and_carries_load(served: tuple[Recorder, Served, str]) -> None:
@@ -335,3 +308,81 @@ async def test_a_link_that_is_closed_right_after_a_send_ends(served: tuple[Recor
         await ours.until(lambda ours=ours: "down" in ours.log)  # type: ignore[misc]
         await ended(task)
     await theirs.until(lambda: theirs.log.count("down") >= 20)
+
+
+class _Bricked(SideDoor):
+    """Names a port where nobody listens, or where somebody else does."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.wrong_port = port
+
+    async def invite(self, *args: Any) -> Card:  # type: ignore[override]
+        return dataclasses.replace(await super().invite(*args), port=self.wrong_port)
+
+
+@pytest.mark.parametrize("how", ["nobody listens", "a stranger listens", "the port is taken"])
+async def test_a_link_goes_over_grpc_where_the_socket_cannot_be_had(how: str) -> None:
+    theirs, ours = Recorder(), Recorder()
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        door = SideDoor(port=port) if how == "the port is taken" else _Bricked(1 if how == "nobody listens" else port)
+        served = Served(theirs, identity("server"), door)
+        dialer, task = await dialled(await served.start(), ours, identity("client"))
+        link = await dialer.up(5)
+        link.send(Cancel(request_id="1", reason="client"))
+        await theirs.until(lambda: Cancel(request_id="1", reason="client") in theirs.log)
+        assert type(link._line) is type(theirs.links[0]._line) is GrpcLine
+        assert theirs.log.count("up") == ours.log.count("up") == 1, "whoever was not let in was no link"
+        await ended(task)
+        await served.stop()
+
+
+async def test_who_overheard_a_greeting_does_not_get_in() -> None:
+    theirs, door = Recorder(), SideDoor()
+    served = Served(theirs, identity("server"), door)
+    async with grpc.aio.insecure_channel(await served.start()) as channel, asyncio.timeout(30):
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+        challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+        assert isinstance(challenge, Challenge)
+        hello = dataclasses.replace(identity("router").hello(challenge, 1, bytes(16)), takes_socket=True)
+        await call.write(LINK_CODEC.encode(hello))
+        welcome = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+        assert isinstance(welcome, Welcome)
+        assert welcome.socket_port
+        guest, host = identity("router").socket_tokens(welcome)
+        assert not {guest, host} & {welcome.proof, hello.proof, hello.nonce, challenge.nonce}
+        for token in (welcome.proof, hello.proof, host, identity("x", secret=b"other").socket_tokens(welcome)[0]):
+            reader, writer = await asyncio.open_connection("127.0.0.1", welcome.socket_port)
+            writer.write(token)
+            assert await reader.read() == b"", "shown the door, and told nothing"
+            writer.close()
+        assert theirs.log == []
+        reader, writer = await asyncio.open_connection("127.0.0.1", welcome.socket_port)
+        writer.write(guest)
+        assert await reader.readexactly(len(host)) == host
+        await theirs.until(lambda: theirs.log == ["up"])
+        call.cancel()
+        while await reader.read(1 << 16):  # its heartbeats, until it hangs up: the stream is gone
+            pass
+        await theirs.until(lambda: theirs.log == ["up", "down"])
+        writer.close()
+    await served.stop()
+
+
+async def test_who_is_given_a_port_and_does_not_come_is_let_go_and_the_port_with_it() -> None:
+    theirs, door = Recorder(), SideDoor()
+    served = Served(theirs, identity("server"), door)
+    async with grpc.aio.insecure_channel(await served.start()) as channel, asyncio.timeout(30):
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+        challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+        assert isinstance(challenge, Challenge)
+        hello = dataclasses.replace(identity("router").hello(challenge, 1, bytes(16)), takes_socket=True)
+        await call.write(LINK_CODEC.encode(hello))
+        welcome = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+        assert isinstance(welcome, Welcome)
+        assert await call.read() is grpc.aio.EOF
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", welcome.socket_port)
+    assert theirs.log == []
+    await served.stop()

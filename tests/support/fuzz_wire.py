@@ -27,6 +27,7 @@ from pagewire.core.index_member import index_id_of, member
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.messages import NONCE_BYTES, Challenge, Ended, Hello, LinkMessage, Role, Tokens, Welcome
 from pagewire.core.sampling import FinishReason
+from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.core.token_record import TokenRecord
 from pagewire.core.trace_context import TraceContext, is_in_ratio
 from pagewire.engine import frames
@@ -39,8 +40,7 @@ from pagewire.kvtransfer.transport import Flow, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.communicator import Rendezvous
 from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.shm import ShmInlet
-from pagewire.kvtransfer.transports.tcp import TcpInlet, TcpOptions
-from pagewire.kvtransfer.transports.token_door import TOKEN_BYTES
+from pagewire.kvtransfer.transports.tcp import TcpInlet
 from pagewire.kvtransfer.wire import MalformedMessage
 from pagewire.protos import engine_pb2, link_pb2
 from pagewire.router.cache_watch import CacheNews
@@ -292,7 +292,7 @@ async def _shm_card(data: bytes) -> None:
 
 async def _tcp_card(data: bytes) -> None:
     """Open a card of tcp's; port 1 of this host is nobody's, and no other is dialled."""
-    inlet = TcpInlet(typing.cast(Any, _Memory()), TcpOptions())
+    inlet = TcpInlet(typing.cast(Any, _Memory()))
     try:
         await inlet.open(data[: 2 * TOKEN_BYTES] + b"\1\0127.0.0.1" if len(data) > 2 * TOKEN_BYTES + 2 else data)
     finally:
@@ -302,7 +302,7 @@ async def _tcp_card(data: bytes) -> None:
 async def _payload(data: bytes) -> None:
     """Receive what a source says after its greeting, as tcp does: messages, each with its payload."""
     ours, theirs = socket.socketpair()
-    inlet = TcpInlet(typing.cast(Any, _Memory()), TcpOptions(staged_bytes=1 << 20))
+    inlet = TcpInlet(typing.cast(Any, _Memory()), 1 << 20)
     with ours, theirs:
         ours.setblocking(False)
         inlet._socket_line.attach(ours.dup())

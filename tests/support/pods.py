@@ -31,6 +31,7 @@ from pagewire.core.messages import Cancel, Candidate, Ended, LinkMessage, Role, 
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
 from pagewire.core.sequence_spec import Branch, SequenceSpec, branches
+from pagewire.core.side_door import SideDoor
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.decode_service.service import DecodeService
 from pagewire.engine.exchange.delivery import Delivery
@@ -159,7 +160,7 @@ class Pod:
         self.bulk: list[FaultyChannel] = []
         faults = Faults()
         faults.around_line = lambda line: self.bulk[-1].line(line)
-        offers = faults.around_all(offers or offered(config.transports))
+        offers = faults.around_all(offers or offered(config.transports, door=SideDoor()))
         self.front = Front(config, role, self.engine, offers, config.wire())
         self.sender = StreamSender(
             pod_id=self.pod_id,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from pagewire.core.side_door import SideDoor
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.effects import Claim, Verdict
 from pagewire.kvtransfer.memory import PoolMemory
@@ -26,7 +27,6 @@ from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
-from pagewire.kvtransfer.transports.tcp import TcpOptions
 
 if TYPE_CHECKING:  # torch, only where it is used
     from pagewire.kvtransfer.transports.device_pool import DevicePool
@@ -56,7 +56,7 @@ _CARRIERS: dict[str, Callable[[], Carrier]] = {
     "local": lambda: LOCAL_POOLS.offer().carrier,
     "grpc": lambda: GRPC,
     "shm": shm_carrier,
-    "tcp": lambda: tcp.carrier(TcpOptions()),
+    "tcp": lambda: tcp.carrier(SideDoor()),
     "collective": _collective,
     "nixl": nixl.carrier,
     "cuda_ipc": _cuda_ipc,

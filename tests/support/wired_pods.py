@@ -27,6 +27,7 @@ from pagewire.core.errors import HandedOver, Overloaded, PagewireError, PodLost,
 from pagewire.core.messages import Candidate, Role, Source, Submit
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch
+from pagewire.core.side_door import SideDoor
 from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.kvtransfer import wire as blocks_wire
@@ -160,8 +161,8 @@ class Fleet:
         """What the next pod offers; all of them are in one process."""
         first, _, others = self._transports().partition(",")
         if first == "local":
-            return Offers((self._pools.offer(), *offered(others).offers))
-        return offered(",".join(filter(None, (first, others))))
+            return Offers((self._pools.offer(), *offered(others, door=SideDoor()).offers))
+        return offered(",".join(filter(None, (first, others))), door=SideDoor())
 
     def of(self, role: Role) -> list[WiredPod]:
         """The pods that may be used."""
