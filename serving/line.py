@@ -58,7 +58,7 @@ class _Stream(Protocol):
     async def write(self, data: bytes) -> None: ...
 
 
-class GrpcLine:
+class LinkStream:
     """The stream itself: the call at who dialled, its context at the other end."""
 
     def __init__(self, stream: _Stream) -> None:
@@ -118,7 +118,7 @@ class GrpcLine:
         return b"".join(batch)
 
 
-class SocketLine(asyncio.Protocol):
+class LinkSocket(asyncio.Protocol):
     """A socket, each message behind its length. What comes before `carry` waits for it."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class SocketLine(asyncio.Protocol):
         self._lingering: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def over(cls, connection: socket.socket) -> SocketLine:
+    async def over(cls, connection: socket.socket) -> LinkSocket:
         """Return the line over a connection, which it takes over."""
         _, line = await asyncio.get_running_loop().create_connection(cls, sock=connection)
         return line

@@ -34,7 +34,7 @@ from pagewire.core.side_door import Card, SideDoor, enter_by
 from pagewire.core.tasks import check_cancelled
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
-from pagewire.serving.line import BROKEN, MAX_FRAME_BYTES, GrpcLine, Line, SocketLine, why
+from pagewire.serving.line import BROKEN, MAX_FRAME_BYTES, Line, LinkSocket, LinkStream, why
 from pagewire.serving.tls import CLEAR, Wire
 
 log = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ class LinkServer:
         if self._door is not None and hello.takes_socket:
             return hello, await self._let_in(self._door, context, welcome, identity.socket_tokens(welcome))
         await context.write(LINK_CODEC.encode(welcome))
-        return hello, GrpcLine(context)  # type: ignore[arg-type]
+        return hello, LinkStream(context)  # type: ignore[arg-type]
 
     async def _let_in(
         self,
@@ -271,10 +271,10 @@ class LinkServer:
         except OSError as error:
             log.warning("links go over gRPC: %s", error)
             await context.write(LINK_CODEC.encode(welcome))
-            return GrpcLine(context)  # type: ignore[arg-type]
+            return LinkStream(context)  # type: ignore[arg-type]
         try:
             await context.write(LINK_CODEC.encode(dataclasses.replace(welcome, socket_port=card.port)))
-            return await SocketLine.over(await asyncio.shield(entered))
+            return await LinkSocket.over(await asyncio.shield(entered))
         except BaseException:
             door.forget(card)
             if entered.done():
@@ -404,13 +404,13 @@ class LinkDialer:
         if not isinstance(answer, Welcome):
             raise PeerMismatch(f"{self.address} answered {type(answer).__name__} to Hello")
         identity.check(hello, answer)
-        line: Line = GrpcLine(call)  # type: ignore[arg-type]
+        line: Line = LinkStream(call)  # type: ignore[arg-type]
         if takes_socket and answer.socket_port:
             token, shown = identity.socket_tokens(answer)
             host = self.address.rpartition(":")[0].strip("[]")
             card = Card(token=token, answer=shown, host=host, port=answer.socket_port)
             try:
-                line = await SocketLine.over(await enter_by(card, SOCKET_S))
+                line = await LinkSocket.over(await enter_by(card, SOCKET_S))
             except OSError as error:
                 raise _NoSocketError(str(error)) from error
         return Link(line, answer, self._times, self._load)

@@ -262,8 +262,8 @@ def test_nobody_else_gets_through() -> None:
     rendered = render()
     pods = rendered.one("NetworkPolicy", "-pods")["spec"]
     assert [rule["ports"] for rule in pods["ingress"]] == [
-        [{"port": "grpc"}, {"port": "bulk"}],
-        [{"port": "grpc"}],
+        [{"port": "grpc"}, {"port": "socket"}],
+        [{"port": "grpc"}, {"port": "socket"}],
         [{"port": "http"}],
     ]
     assert all(rule["from"] for rule in pods["ingress"])
@@ -272,7 +272,7 @@ def test_nobody_else_gets_through() -> None:
     assert redis["egress"] == []
     free = render({"poolDefaults": {"settings": {"transports": "nixl"}}}).one("NetworkPolicy", "-pods")["spec"]
     assert "ports" not in free["ingress"][0], "nixl chooses its ports"
-    assert free["ingress"][1]["ports"] == [{"port": "grpc"}], "routers do not"
+    assert free["ingress"][1]["ports"] == [{"port": "grpc"}, {"port": "socket"}], "links do not"
 
 
 def test_a_secret_is_made_once_and_never_where_there_is_one() -> None:

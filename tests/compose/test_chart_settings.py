@@ -157,7 +157,8 @@ def test_ports_and_probes_are_those_of_the_processes(tmp_path: Path) -> None:
         assert each["livenessProbe"]["httpGet"]["path"] == "/live"
         assert {each[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")} == {"http"}
     policies = rendered.one("NetworkPolicy", "-router")["spec"]["egress"]
-    assert policies[0]["ports"] == [{"port": pod.port}]
+    assert policies[0]["ports"] == [{"port": pod.port}, {"port": pod.socket_port}]
+    assert port(two, "socket") == pod.socket_port
 
 
 def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 import uvloop
 
-from pagewire.serving.line import CLOSED, MAX_BATCH_BYTES, MAX_FRAME_BYTES, GrpcLine, SocketLine
+from pagewire.serving.line import CLOSED, MAX_BATCH_BYTES, MAX_FRAME_BYTES, LinkSocket, LinkStream
 
 MESSAGES = [b"", b"x", b"y" * 70_000, b"", b"z" * 3_000_000, *(bytes([number]) * number for number in range(200))]
 
@@ -40,9 +40,9 @@ def connected() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-async def a_pair() -> tuple[SocketLine, SocketLine]:
+async def a_pair() -> tuple[LinkSocket, LinkSocket]:
     ours, theirs = connected()
-    return await SocketLine.over(ours), await SocketLine.over(theirs)
+    return await LinkSocket.over(ours), await LinkSocket.over(theirs)
 
 
 class Heard(list[bytes]):
@@ -90,7 +90,7 @@ def test_pieces_of_any_size_make_the_messages(run: Callable[..., None], size: in
 
     async def test() -> None:
         ours, theirs = connected()
-        line = await SocketLine.over(ours)
+        line = await LinkSocket.over(ours)
         stream = b"".join(map(framed, messages))
         theirs.setblocking(False)
         heard: list[bytes] = []
@@ -143,7 +143,7 @@ def test_what_was_sent_before_the_end_arrives_though_the_other_end_talks_on(run:
 def test_a_length_that_no_message_has_ends_the_line(run: Callable[..., None]) -> None:
     async def test() -> None:
         ours, theirs = connected()
-        line = await SocketLine.over(ours)
+        line = await LinkSocket.over(ours)
         theirs.sendall(framed(b"good") + (MAX_FRAME_BYTES + 1).to_bytes(4, "little") + b"GET / HTTP/1.1")
         heard: list[bytes] = []
         assert f"{MAX_FRAME_BYTES + 1} bytes" in await line.carry(heard.append)
@@ -158,7 +158,7 @@ def test_a_reset_and_an_end_within_a_message_are_ends(run: Callable[..., None]) 
     async def test() -> None:
         for is_reset in (False, True):
             ours, theirs = connected()
-            line = await SocketLine.over(ours)
+            line = await LinkSocket.over(ours)
             theirs.sendall(framed(b"whole") + framed(b"a half")[:6])
             heard = Heard()
             carrying = asyncio.create_task(line.carry(heard.take))
@@ -178,7 +178,7 @@ def test_a_reset_and_an_end_within_a_message_are_ends(run: Callable[..., None]) 
 def test_a_peer_that_does_not_read_shows_in_what_is_unsent_and_holds_nobody_up(run: Callable[..., None]) -> None:
     async def test() -> None:
         ours, theirs = connected()
-        line = await SocketLine.over(ours)
+        line = await LinkSocket.over(ours)
         carrying = asyncio.create_task(line.carry(lambda _: None))
         await asyncio.sleep(0)
         for _ in range(32):
@@ -216,7 +216,7 @@ class _Counted:
 
 async def test_what_is_queued_at_once_is_few_messages_of_grpc_of_bounded_size() -> None:
     stream = _Counted()
-    line = GrpcLine(stream)
+    line = LinkStream(stream)
     carrying = asyncio.create_task(line.carry(lambda _: None))
     frames = [bytes([number]) * (MAX_BATCH_BYTES * 2 if number == 50 else 20_000) for number in range(200)]
     for frame in frames:
@@ -238,7 +238,7 @@ async def test_a_stream_that_breaks_while_it_is_written_ends_the_line_and_whoeve
         async def write(self, data: bytes) -> None:
             raise grpc.aio.UsageError("the call is over")
 
-    line = GrpcLine(Broken())
+    line = LinkStream(Broken())
     line.send(b"x")
     assert "the call is over" in await line.carry(lambda _: None)
     await line.flush()

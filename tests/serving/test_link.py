@@ -18,7 +18,7 @@ from pagewire.core.messages import Cancel, Challenge, Heartbeat, LinkMessage, Re
 from pagewire.core.side_door import Card, SideDoor
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
-from pagewire.serving.line import GrpcLine, SocketLine
+from pagewire.serving.line import LinkSocket, LinkStream
 from pagewire.serving.link import (
     CHANNEL_OPTIONS,
     METHOD,
@@ -153,7 +153,7 @@ async def test_frames_arrive_once_and_in_order_both_ways(served: tuple[Recorder,
     dialer, task = await dialled(address, ours, identity("client"))
     link = await dialer.up(5)
     assert link.peer.peer_id == "server"
-    assert type(link._line) is type(theirs.links[0]._line) is (SocketLine if server.links._door else GrpcLine)
+    assert type(link._line) is type(theirs.links[0]._line) is (LinkSocket if server.links._door else LinkStream)
     frames = [Cancel(request_id=str(i), reason="client") for i in range(500)]
     for frame in frames:
         link.send(frame)
@@ -332,7 +332,7 @@ async def test_a_link_goes_over_grpc_where_the_socket_cannot_be_had(how: str) ->
         link = await dialer.up(5)
         link.send(Cancel(request_id="1", reason="client"))
         await theirs.until(lambda: Cancel(request_id="1", reason="client") in theirs.log)
-        assert type(link._line) is type(theirs.links[0]._line) is GrpcLine
+        assert type(link._line) is type(theirs.links[0]._line) is LinkStream
         assert theirs.log.count("up") == ours.log.count("up") == 1, "whoever was not let in was no link"
         await ended(task)
         await served.stop()

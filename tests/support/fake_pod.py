@@ -38,6 +38,7 @@ from pagewire.core.messages import (
 )
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
+from pagewire.core.side_door import SideDoor
 from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.serving.cache_feed import CacheFeed
@@ -112,7 +113,7 @@ class FakePod:
         self.changed = asyncio.Event()
         self._released = asyncio.Event()
         self._up: set[Link] = set()
-        self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load)
+        self._links = LinkServer(self._identity, self._events(), times=TIMES, load=lambda: self.load, door=SideDoor())
         self._server: grpc.aio.Server | None = None
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, Link] = {}  # of what runs: a router that goes away takes its own requests alone

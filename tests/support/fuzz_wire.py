@@ -25,7 +25,18 @@ from pagewire.core.errors import PeerMismatch, TransferFailed, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.index_member import index_id_of, member
 from pagewire.core.kv_layout import KVLayout
-from pagewire.core.messages import NONCE_BYTES, Challenge, Ended, Hello, LinkMessage, Role, Tokens, Welcome
+from pagewire.core.messages import (
+    NONCE_BYTES,
+    Cancel,
+    Challenge,
+    Ended,
+    Heartbeat,
+    Hello,
+    LinkMessage,
+    Role,
+    Tokens,
+    Welcome,
+)
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.core.token_record import TokenRecord
@@ -50,6 +61,7 @@ from pagewire.router.prefix_index import held, probes
 from pagewire.serving.block_index import BlockIndex
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
+from pagewire.serving.line import LinkSocket
 from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.redis_pipe import _Wire
 from pagewire.serving.redis_servers import RedisServers
@@ -316,6 +328,24 @@ async def _payload(data: bytes) -> None:
             inlet.close()
 
 
+async def _link_socket(data: bytes) -> None:
+    """Take what comes over a link's socket, as far as that goes."""
+    ours, theirs = socket.socketpair()
+    heard: list[bytes] = []
+    with theirs:
+        line = await LinkSocket.over(ours)
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        await line.carry(heard.append)
+    for message in heard:
+        list(LINK_CODEC.decode(message))
+
+
+def _link_messages() -> list[bytes]:
+    frames = [LINK_CODEC.encode(message) for message in (Cancel(request_id="r", reason="client"), Heartbeat())]
+    return [b"".join(struct.pack("<I", len(frame)) + frame for frame in (*frames, frames[0] + frames[1]))]
+
+
 def _payloads() -> list[bytes]:
     ready = wire.encode_ready(KEY, range(2), BLOCK_BYTES, (3, 1), (7, 8))
     payload = struct.pack("<I", 1 << 31 | 2 * BLOCK_BYTES) + bytes(2 * BLOCK_BYTES)
@@ -502,6 +532,15 @@ PARSERS = (
         mutate=fields,
     ),
     Parser(
+        name="link socket",
+        parse=run(_link_socket),
+        seeds=_link_messages,
+        errors=(PeerMismatch,),
+        files=("serving/line.py",),
+        mutate=behind_length(fields),
+        cost=4,
+    ),
+    Parser(
         name="bulk socket",
         parse=run(_on_a_socket),
         seeds=_socket_messages,
@@ -524,7 +563,7 @@ PARSERS = (
         parse=run(_tcp_card),
         seeds=tuple,
         errors=(TransferFailed,),
-        files=("kvtransfer/transports/tcp.py",),
+        files=("kvtransfer/transports/tcp.py", "core/side_door.py"),
         mutate=first_of(fields, lambda data, random, words: random.randbytes(2 * TOKEN_BYTES) + b"\1\0127.0.0.1"),
         cost=4,
     ),
