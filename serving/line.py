@@ -8,7 +8,6 @@ frames that are joined are frames. Invariants: all comes once and in order; a li
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import struct
@@ -25,7 +24,6 @@ BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asy
 MAX_FRAME_BYTES = 64 << 20
 MAX_BATCH_BYTES = 1 << 20  # of frames that go out as one message of gRPC, unless a single one is larger
 CLOSED = "the peer closed it"
-LINGER_S = 1.0  # for the other end to see that ours is over, before what it sent may be lost with what we did
 _LENGTH = struct.Struct("<I")
 
 
@@ -41,8 +39,8 @@ class Line(Protocol):
         """Queue `data` behind what is queued; nothing once the line has ended."""
         ...
 
-    async def flush(self) -> None:
-        """Return when nothing is queued, or the line has ended."""
+    async def finish(self) -> None:
+        """Send nothing that comes later, and return when what was queued has gone, or the line has ended."""
         ...
 
     async def carry(self, on_data: Callable[[bytes], None]) -> str:
@@ -67,17 +65,21 @@ class LinkStream:
         self._filled = asyncio.Event()
         self._written = asyncio.Event()  # all that was queued went out
         self._written.set()
+        self._is_finished = False
         self.unsent_bytes = 0
 
     def send(self, data: bytes) -> None:
         """See `Line`."""
+        if self._is_finished:
+            return
         self._outbox.append(data)
         self.unsent_bytes += len(data)
         self._written.clear()
         self._filled.set()
 
-    async def flush(self) -> None:
+    async def finish(self) -> None:
         """See `Line`."""
+        self._is_finished = True
         await self._written.wait()
 
     async def carry(self, on_data: Callable[[bytes], None]) -> str:
@@ -127,9 +129,7 @@ class LinkSocket(asyncio.Protocol):
         self._due = _LENGTH.size  # bytes, until which what was received is no whole message
         self._on_data: Callable[[bytes], None] | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._flushed = asyncio.Event()
-        self._flushed.set()
-        self._lingering: asyncio.TimerHandle | None = None
+        self._is_finished = False
 
     @classmethod
     async def over(cls, connection: socket.socket) -> LinkSocket:
@@ -144,12 +144,16 @@ class LinkSocket(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """See `Line`."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not (self._is_finished or self._transport.is_closing()):
             self._transport.write(_LENGTH.pack(len(data)) + data)
 
-    async def flush(self) -> None:
-        """See `Line`."""
-        await self._flushed.wait()
+    async def finish(self) -> None:
+        """See `Line`. Waits for the other end to hang up too: while something of it lies here unread, to close our end
+        would take what we sent from it."""
+        if self._transport is not None and not (self._is_finished or self._transport.is_closing()):
+            self._is_finished = True
+            self._transport.write_eof()
+        await asyncio.shield(self._ended)
 
     async def carry(self, on_data: Callable[[bytes], None]) -> str:
         """See `Line`."""
@@ -163,22 +167,15 @@ class LinkSocket(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Hang up, so that what was sent arrives."""
+        """Hang up at once; what is unsent is dropped."""
         self._end("it was closed here")
-        transport = self._transport
-        if transport is None or transport.is_closing() or self._lingering is not None:
-            return
-        # To close it while something of the other end lies here unread would take what we sent from the other end.
-        self._lingering = asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
-        with contextlib.suppress(OSError):
-            transport.write_eof()
-        transport.resume_reading()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.pause_reading()
-        self._transport.set_write_buffer_limits(0)  # we are told when all went out
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -199,20 +196,9 @@ class LinkSocket(asyncio.Protocol):
                 self._on_data(data)
         del received[:at]
 
-    def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
-        self._flushed.clear()
-
-    def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
-        self._flushed.set()
-
     def connection_lost(self, error: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._end(CLOSED if error is None else why(error))
-        self._flushed.set()
-        if self._lingering is not None:
-            self._lingering.cancel()
 
     def _end(self, reason: str) -> None:
         self._on_data = None

@@ -104,11 +104,11 @@ class Link:
         except Unavailable as error:
             log.debug("%s not said: %s", type(message).__name__, error.message)
 
-    async def flush(self, timeout_s: float) -> None:
-        """Wait until all that is queued went out, or the link is down, or `timeout_s` seconds passed."""
+    async def finish(self, timeout_s: float) -> None:
+        """Say nothing more; wait until what was said went out, or the link is down, or `timeout_s` seconds passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._line.flush()
+                await self._line.finish()
 
     def close(self, reason: str) -> None:
         """End the link; what is queued is dropped."""
@@ -208,7 +208,7 @@ class LinkServer:
         """End all links, after what is queued on them went out; a call that comes later ends at once."""
         self._is_closed = True
         links = list(self._links)
-        await asyncio.gather(*(link.flush(flush_s) for link in links))
+        await asyncio.gather(*(link.finish(flush_s) for link in links))
         for link in links:
             link.close(reason)
 

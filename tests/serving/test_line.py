@@ -25,7 +25,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
         async def bounded() -> None:
             async with asyncio.timeout(30):
                 await test()
-                await asyncio.sleep(0.1)  # who hung up hears that the other end did too
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if request.param == "uvloop" else None) as runner:
             runner.run(bounded())
@@ -110,7 +109,6 @@ def test_what_came_before_somebody_listens_waits(run: Callable[..., None]) -> No
         ours, theirs = await a_pair()
         for number in range(50):
             theirs.send(bytes([number]))
-        await theirs.flush()
         await asyncio.sleep(0.05)
         heard = Heard()
         carrying = asyncio.create_task(ours.carry(heard.take))
@@ -126,16 +124,21 @@ def test_what_was_sent_before_the_end_arrives_though_the_other_end_talks_on(run:
     async def test() -> None:
         for _ in range(20):
             ours, theirs = await a_pair()
-            heard: list[bytes] = []
-            listening = asyncio.create_task(theirs.carry(heard.append))
+            heard = Heard()
+            listening = asyncio.create_task(theirs.carry(heard.take))
             carrying = asyncio.create_task(ours.carry(lambda _: None))
             await asyncio.sleep(0)
             for _ in range(100):
                 theirs.send(b"talk" * 1000)
                 ours.send(b"last" * 1000)
-            carrying.cancel()
+            finishing = asyncio.create_task(ours.finish())
+            await asyncio.sleep(0)
+            ours.send(b"too late")
+            theirs.send(b"talk" * 1000)
             assert await listening == CLOSED
             assert heard == [b"last" * 1000] * 100
+            await finishing
+            assert await carrying == CLOSED
 
     run(test)
 
@@ -170,7 +173,7 @@ def test_a_reset_and_an_end_within_a_message_are_ends(run: Callable[..., None]) 
             assert ("ConnectionResetError" in reason) if is_reset else reason == CLOSED
             assert heard == [b"whole"]
             line.send(b"into the void")
-            await line.flush()
+            await line.finish()
 
     run(test)
 
@@ -185,16 +188,16 @@ def test_a_peer_that_does_not_read_shows_in_what_is_unsent_and_holds_nobody_up(r
             line.send(bytes(1 << 20))
         await asyncio.sleep(0.05)
         assert line.unsent_bytes > 8 << 20
-        flushing = asyncio.create_task(line.flush())
+        finishing = asyncio.create_task(line.finish())
         await asyncio.sleep(0.05)
-        assert not flushing.done()
+        assert not finishing.done()
         got = 0
         theirs.setblocking(False)
         while got < 32 * ((1 << 20) + 4):
             got += len(await asyncio.get_running_loop().sock_recv(theirs, 1 << 20))
-        await flushing
         assert line.unsent_bytes == 0
         theirs.close()
+        await finishing
         assert await carrying == CLOSED
 
     run(test)
@@ -222,7 +225,7 @@ async def test_what_is_queued_at_once_is_few_messages_of_grpc_of_bounded_size() 
     for frame in frames:
         line.send(frame)
     assert line.unsent_bytes == sum(map(len, frames))
-    await line.flush()
+    await line.finish()
     assert b"".join(stream.written) == b"".join(frames)
     sizes = sorted(map(len, stream.written))
     assert sizes[-1] == MAX_BATCH_BYTES * 2
@@ -241,4 +244,4 @@ async def test_a_stream_that_breaks_while_it_is_written_ends_the_line_and_whoeve
     line = LinkStream(Broken())
     line.send(b"x")
     assert "the call is over" in await line.carry(lambda _: None)
-    await line.flush()
+    await line.finish()
