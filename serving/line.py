@@ -44,7 +44,11 @@ class Line(Protocol):
         ...
 
     async def carry(self, on_data: Callable[[bytes], None]) -> str:
-        """Hand out what comes until the line ends, and return why it did; cancelled, it ends here."""
+        """Hand out what comes until the line ends, and return why it did."""
+        ...
+
+    def close(self) -> None:
+        """Hang up at once; what is unsent is dropped."""
         ...
 
 
@@ -94,6 +98,9 @@ class LinkStream:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._written.set()
+
+    def close(self) -> None:
+        """See `Line`. The stream's own end is that of its call, which is not ours."""
 
     async def _read(self, on_data: Callable[[bytes], None]) -> str:
         while (data := await self._stream.read()) is not grpc.aio.EOF:
@@ -161,13 +168,10 @@ class LinkSocket(asyncio.Protocol):
         self._hand_out()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-        try:
-            return await asyncio.shield(self._ended)
-        finally:
-            self.close()
+        return await asyncio.shield(self._ended)
 
     def close(self) -> None:
-        """Hang up at once; what is unsent is dropped."""
+        """See `Line`."""
         self._end("it was closed here")
         if self._transport is not None:
             self._transport.abort()

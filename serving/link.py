@@ -115,6 +115,7 @@ class Link:
         if not self._closing.is_set():
             self._reason = reason
             self._closing.set()
+            self._line.close()
 
     async def pump(self, on_message: MessageCallback) -> None:
         """Carry frames both ways until the link ends; returns, never raises, when it does."""
@@ -222,10 +223,12 @@ class LinkServer:
         except BROKEN as error:
             log.info("no link: %s is gone: %s", context.peer(), why(error))
             return
-        if greeted is None or self._is_closed:
+        if greeted is None:
             return
         hello, line = greeted
         link = Link(line, hello, self._times, self._load)
+        if self._is_closed:
+            return link.close("the process stops")
         self._links.add(link)
         try:
             self._events.on_up(link)
@@ -356,17 +359,23 @@ class LinkDialer:
             raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
         async with opened as channel:
             call, link = await self._linked(channel)
-            check_cancelled()
-            self.link, self.error = link, None
-            self._settled.set()
             try:
-                self._events.on_up(link)
-                await link.pump(self._events.on_message)
+                check_cancelled()
+                await self._keep(link)
             finally:
-                self.link = None
-                self.error = Unavailable(link.reason)
-                self._events.on_down(link)
+                link.close("the process stops")
                 call.cancel()
+
+    async def _keep(self, link: Link) -> None:
+        self.link, self.error = link, None
+        self._settled.set()
+        try:
+            self._events.on_up(link)
+            await link.pump(self._events.on_message)
+        finally:
+            self.link = None
+            self.error = Unavailable(link.reason)
+            self._events.on_down(link)
 
     async def _linked(self, channel: grpc.aio.Channel) -> tuple[_Call, Link]:
         """Return the call that a link was greeted over, and the link."""

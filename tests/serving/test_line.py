@@ -151,6 +151,7 @@ def test_a_length_that_no_message_has_ends_the_line(run: Callable[..., None]) ->
         heard: list[bytes] = []
         assert f"{MAX_FRAME_BYTES + 1} bytes" in await line.carry(heard.append)
         assert heard == [b"good"]
+        line.close()
         assert await asyncio.to_thread(theirs.recv, 1) == b"", "we hung up"
         theirs.close()
 
