@@ -161,7 +161,7 @@ class Pod:
         faults = Faults()
         faults.around_line = lambda line: self.bulk[-1].line(line)
         offers = faults.around_all(offers or offered(config.transports, door=SideDoor()))
-        self.front = Front(config, role, self.engine, offers, config.wire(), door=SideDoor())
+        self.front = Front(config, role, self.engine, offers, config.wire())
         self.sender = StreamSender(
             pod_id=self.pod_id,
             secret=SECRET.encode(),
