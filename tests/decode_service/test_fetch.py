@@ -11,6 +11,7 @@ from faulty_channel import corrupt
 from pod_wire import wire_to
 from pods import BLOCK, DEAR, Colocated, pods, prompt, until
 
+from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.messages import Role, Source
 
 LONG = prompt(1, 100)
@@ -295,6 +296,34 @@ async def test_a_draining_decode_pod_hands_a_sequence_over(model: Path, colocate
         assert report.decode_computed_tokens + report.decode_fetched_tokens >= len(LONG)
         await until(lambda: old.counter("handovers_fetched") == 1)
         await old.service.drained()
+
+
+async def test_what_is_sampled_while_blocks_are_pinned_is_left_to_the_next_pod(
+    model: Path, colocated: Colocated
+) -> None:
+    """It fetches just what is held for it: with more tokens it might ask for a block more, and who took it is unknown."""
+    async with pods(model, 0, 2) as cluster:
+        old, new = cluster.decode
+        old.engine.counts = lambda step: bool(step.records)
+        old.engine.allow(11)
+        begun = await cluster.submit("a", LONG, 60, on=old)
+        await until(lambda: len(begun.tokens) == 11)  # one more fills a block
+        hold = old.engine.hold
+
+        async def hold_late(command: Hold) -> Held:
+            held = await hold(command)
+            old.engine.let_go()
+            await until(lambda: old.engine.num_steps >= 14)
+            return held
+
+        old.engine.hold = hold_late  # type: ignore[method-assign]
+        old.service.hand_over()
+        assert (await cluster.end(begun)).cause == "handed_over"
+        known = len(LONG) + len(begun.tokens)
+        asked = await cluster.ask("b", LONG, 60, on=new, output=tuple(begun.tokens), sources=[old.source(known)])
+        assert begun.tokens + asked.tokens == colocated.answer(LONG, 60)
+        assert asked.report.decode_fetched_tokens == (known - 1) // BLOCK * BLOCK
+        await until(lambda: old.counter("handovers_fetched") == 1)
 
 
 async def test_blocks_that_nobody_fetches_are_let_go_in_time(model: Path) -> None:
