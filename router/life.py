@@ -47,7 +47,7 @@ class Life:
     """One request between admission and end. `internal_id` is never used twice, whatever its caller named it.
 
     `answer_tokens` are those of each sequence that KV is set aside for. `handovers` are the pods that gave the request
-    up while they drained, and still hold its KV.
+    up while they drained; the latest may have come to hold less of its KV than one before.
     """
 
     model: ServedModel
@@ -163,7 +163,7 @@ class Life:
             candidates=placed.placement.candidates,
             prefill=placed.mode.value,
             deadline_s=max(0.001, self.deadline_at_s - now_s),
-            sources=(*self.handovers[-1:], *placed.sources),
+            sources=(*reversed(self.handovers), *placed.sources),
             traceparent=self.trace.below(self.tries[-1].span_id).header if self.trace is not None else "",
         )
 

@@ -96,6 +96,20 @@ async def test_a_source_that_holds_less_than_was_said(model: Path, colocated: Co
         assert (none.report.decode_fetched_tokens, none.report.decode_computed_tokens) == (0, 100)
 
 
+async def test_what_one_source_lacks_is_asked_of_the_next(model: Path, colocated: Colocated) -> None:
+    async with pods(model, 0, 3) as cluster:
+        some, all_of_it, asker = cluster.decode
+        await cluster.ask("a", LONG[:50], on=some)
+        await cluster.ask("b", LONG, on=all_of_it)
+        nobody = Source(pod_id="d9", address="127.0.0.1:1", num_tokens=100)
+        sources = [nobody, some.source(100), all_of_it.source(100)]
+        asked = await cluster.ask("c", LONG, on=asker, sources=sources)
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asked.report.decode_computed_tokens) == (96, 4)
+        assert [pod.counter("exports_fetched_blocks") for pod in (some, all_of_it)] == [3, 3]
+        assert asker.counter("pods_unreached_unavailable") == 1
+
+
 async def test_a_source_whose_own_requests_wait_for_blocks_ships_nothing(model: Path, colocated: Colocated) -> None:
     """What it would hold for the other pod may be what its first in line lacks."""
     async with pods(model, 0, 2, d={"kv_memory_bytes": 24 * 12288}) as cluster:  # 24 blocks
@@ -181,6 +195,18 @@ async def test_a_prefill_pod_fetches_from_another(model: Path, colocated: Coloca
         assert (report.decode_fetched_tokens, report.decode_computed_tokens, report.blocks_shipped) == (0, 0, 7)
 
 
+async def test_a_prefill_pod_asks_the_next_source_for_what_one_lacks(model: Path, colocated: Colocated) -> None:
+    async with pods(model, 3) as cluster:
+        some, all_of_it, asker = cluster.prefill
+        await cluster.ask("a", LONG[:20], 1, candidates=[some.candidate])
+        await cluster.ask("b", LONG, 1, candidates=[all_of_it.candidate])
+        sources = [some.source(60), all_of_it.source(60)]
+        asked = await cluster.ask("c", LONG, candidates=[asker.candidate], sources=sources)
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.prefill_fetched_tokens, asked.report.prefill_computed_tokens) == (48, 52)
+        assert [pod.counter("exports_fetched_blocks") for pod in (some, all_of_it)] == [1, 2]
+
+
 async def test_a_prefill_pod_without_room_computes_in_its_turn(model: Path, colocated: Colocated) -> None:
     async with pods(model, 2, p={"kv_memory_bytes": 20 * 12288}) as cluster:  # 20 blocks
         holder, asker = cluster.prefill
@@ -221,19 +247,21 @@ async def test_what_is_held_nearly_whole_is_not_built_elsewhere(model: Path, col
 
 async def test_a_source_that_is_reached_too_late_is_asked_for_nothing(model: Path) -> None:
     """The prompt was given up while the link to the source came up: nobody would take what it ships."""
-    async with pods(model, 2) as cluster:
-        holder, asker = cluster.prefill
+    async with pods(model, 3) as cluster:
+        holder, asker, another = cluster.prefill
         await cluster.ask("a", LONG, 1, candidates=[holder.candidate])
         async with wire_to(holder) as (wire, there):
             wire.freeze()
             source = Source(pod_id=there.pod_id, address=there.address, num_tokens=60)
-            asked = await cluster.submit("b", LONG, candidates=[asker.candidate], sources=[source])
+            sources = [source, another.source(60)]
+            asked = await cluster.submit("b", LONG, candidates=[asker.candidate], sources=sources)
             await until(lambda: bool(wire._connections))  # it dials, and is not answered
             await cluster.cancel(asked)
             await until(lambda: asker.counter("prompts_accepted") == 1 and len(asker.service._exchange.exports) == 0)
             wire.thaw()
             await until(lambda: not asker.service._tasks)  # it is linked, or has given up: no more is to come
             assert (holder.counter("exports_fetches"), asker.open_shipments) == (0, [])
+            assert list(asker.service._exchange.peers.all()) == [holder.pod_id]  # no other was even dialled
             assert asker.engine.loop.load().blocks_held == 0
 
 
@@ -301,7 +329,7 @@ async def test_a_draining_decode_pod_hands_a_sequence_over(model: Path, colocate
 async def test_what_is_sampled_while_blocks_are_pinned_is_left_to_the_next_pod(
     model: Path, colocated: Colocated
 ) -> None:
-    """It fetches just what is held for it: with more tokens it might ask for a block more, and who took it is unknown."""
+    """It fetches just what is held for it: with more tokens it may ask for a block more, and who took it is unknown."""
     async with pods(model, 0, 2) as cluster:
         old, new = cluster.decode
         old.engine.counts = lambda step: bool(step.records)

