@@ -354,6 +354,21 @@ async def test_what_is_sampled_while_blocks_are_pinned_is_left_to_the_next_pod(
         await until(lambda: old.counter("handovers_fetched") == 1)
 
 
+async def test_blocks_that_nobody_wants_any_more_are_let_go_at_once(model: Path) -> None:
+    """The next pod has them, or finds computing cheaper, or the client went away: its router says so."""
+    async with pods(model, 1, 2) as cluster:
+        old, _ = cluster.decode
+        begun = await cluster.submit("a", LONG, 100, on=old)
+        await until(lambda: len(begun.tokens) >= 3)
+        old.service.hand_over()
+        assert (await cluster.end(begun)).cause == "handed_over"
+        assert old.counter("requests_handed_over") == 1
+        await cluster.cancel(begun, "moved", on=old)
+        await until(lambda: old.engine.loop.load().blocks_held == 0)
+        await old.service.drained()
+        assert old.counter("handovers_fetched") == 0
+
+
 async def test_blocks_that_nobody_fetches_are_let_go_in_time(model: Path) -> None:
     async with pods(model, 1, 2) as cluster:
         old, _ = cluster.decode
