@@ -5,14 +5,18 @@ Real pods over loopback, counted by their engines. Cannot prove what a copy cost
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
+import pytest
 from faulty_channel import corrupt
 from pod_wire import wire_to
 from pods import BLOCK, DEAR, Colocated, pods, prompt, until
 
 from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.messages import Role, Source
+from pagewire.engine.exchange.peers import open_bulk_channel
 
 LONG = prompt(1, 100)
 
@@ -136,6 +140,29 @@ async def test_a_source_that_is_not_there_costs_nothing_but_time(model: Path, co
         nobody = Source(pod_id="d9", address="127.0.0.1:1", num_tokens=100)
         asked = await cluster.ask("a", LONG, sources=[nobody])
         assert (asked.tokens, asked.report.decode_computed_tokens) == (colocated.answer(LONG), 100)
+
+
+async def test_a_source_that_goes_before_its_stream_is_up_is_not_waited_for(
+    model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagewire.engine.exchange.peer.CONNECT_S", 100.0)
+    async with pods(model, 0, 2) as cluster, contextlib.AsyncExitStack() as ends:
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder)
+
+        def keep_open(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ends.callback(writer.close)
+
+        silent = await asyncio.start_server(keep_open, "127.0.0.1", 0)
+        ends.callback(silent.close)
+        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        asker.service._exchange.peers._bulk_channel = lambda _: open_bulk_channel(address)
+        asked = await cluster.submit("b", LONG, on=asker, sources=[holder.source(100)])
+        await until(lambda: bool(holder.service._exchange._links_of[asker.pod_id]))
+        await cluster.router.hang_up(holder)
+        await holder.server.stop(0)
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asker.counter("pods_unreached_unavailable")) == (0, 1)
 
 
 async def test_a_source_that_dies_on_the_way(model: Path, colocated: Colocated) -> None:
