@@ -185,7 +185,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """End this request now; the answer is its `Ended`. `reason` is "client" or "deadline"."""
+    """End this request now; the answer is its `Ended`. `reason` is "client" or "deadline".
+
+    Of one that was handed over, let its blocks go: nobody comes for them any more; `reason` is "moved".
+    """
 
     request_id: str
     reason: str

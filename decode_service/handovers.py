@@ -1,6 +1,6 @@
 """The blocks of requests that this pod gave up while it drains, pinned until their next pod has fetched them.
 
-Knows hashes and moments. Invariant: every hold ends, by the fetch that takes it or by its time.
+Knows hashes and moments. Invariant: every hold ends, by the fetch that takes it, by the router's word or by its time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Handovers:
         hashes = tuple(chain(spec.root, tokens, self._engine.ready.layout.block_size))
         if not hashes:
             return
-        hold_id = f"handover/{spec.request_id}"
+        hold_id = _hold_id(spec.request_id)
         try:
             held = await self._engine.hold(Hold(request_id=hold_id, hashes=hashes))
         except EngineFailed as error:
@@ -65,6 +65,10 @@ class Handovers:
         """These blocks are on another pod now: whoever was to go on there can."""
         for hold_id in [hold_id for hold_id, last in self._last_hashes.items() if last & set(hashes[-1:])]:
             self.num_taken += self._end(hold_id)
+
+    def forget(self, request_id: str) -> None:
+        """Nobody comes for the blocks of this request any more; no-op where none are held."""
+        self._end(_hold_id(request_id))
 
     def tick(self, now_s: float) -> None:
         """Look at the clock."""
@@ -83,3 +87,7 @@ class Handovers:
         if not self._ends_s:
             self._idle.set()
         return True
+
+
+def _hold_id(request_id: str) -> str:
+    return f"handover/{request_id}"

@@ -7,10 +7,11 @@ token stands, whoever samples it again; what landed is never shipped twice.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
-from pagewire.core.block_hash import chain, max_hit_blocks
+from pagewire.core.block_hash import max_hit_blocks
 from pagewire.core.engine_messages import Keep
 from pagewire.core.messages import Candidate, FirstToken, Run, Source
 from pagewire.core.sequence_spec import SequenceSpec
@@ -108,13 +109,10 @@ class RemotePrefill:
 
         Returns how many blocks of the chain are here then.
         """
-        plan = self._around.costs.prefix(self._num_tokens, hit_blocks, self._sources)
-        if plan.source is None:
-            return hit_blocks
-        tokens = self._spec.tokens + self._spec.output
-        hashes = chain(self._spec.root, tokens, self._block_size)[hit_blocks : plan.num_blocks]
-        self.fetched_blocks = await self._taking.fetch(plan.source, hit_blocks, hashes)
-        return hit_blocks + self.fetched_blocks
+        plan = functools.partial(self._around.costs.prefix, self._num_tokens)
+        num_blocks = await self._taking.fetch_prefix(self._spec, hit_blocks, self._sources, plan)
+        self.fetched_blocks = num_blocks - hit_blocks
+        return num_blocks
 
     def spans(self, now_s: float) -> tuple[Span, ...]:
         """Return what a trace shows of what was brought here."""

@@ -133,6 +133,8 @@ class Request:
             self._life.cancel()
         (failure,) = await asyncio.gather(self._life, return_exceptions=True)
         error = self._error_of(failure)
+        # What is sampled from here on nobody hears of: another pod goes on from just what is held for it.
+        self._is_over = True
         if isinstance(error, HandedOver):
             await self._around.handovers.hold(self._spec, self._streams.output())
         self._watch.stamp(Phase.FINISHED, self._around.clock.now())
@@ -263,7 +265,6 @@ class Request:
         return DeadlineExceeded(f"no end within {self._submit.deadline_s:.3g} s; last: {last.value}")
 
     def _say_ended(self, error: PagewireError | None) -> None:
-        self._is_over = True
         first = self._remote.first_token
         ours = self._watch.timeline()
         timelines: tuple[Timeline, ...] = (ours, first.timeline) if first is not None else (ours,)

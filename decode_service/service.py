@@ -190,6 +190,8 @@ class DecodeService:
             case Submit():
                 self._on_submit(link, message)
             case Stop() | Cancel():
+                if isinstance(message, Cancel):
+                    self._handovers.forget(message.request_id)
                 request = self._requests.get(message.request_id)
                 if request is None or request.link is not link:
                     return

@@ -27,8 +27,8 @@ class Arrivals:
 
     @property
     def num_blocks_claimed(self) -> int:
-        """How many blocks may be written now."""
-        return len({self.block_of(part) for part in self._claimed})
+        """How many blocks may be written now; another thread may ask."""
+        return len({self.block_of(part) for part in tuple(self._claimed)})
 
     @property
     def num_parts(self) -> int:

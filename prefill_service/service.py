@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
-from pagewire.core.block_hash import chain
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import ChunkDone, StepDone
 from pagewire.core.errors import Draining, EngineFailed, ErrorInfo, Overloaded, PagewireError
-from pagewire.core.messages import Ended, LinkMessage, Run, RunAccepted, ShipmentRefused, Submit
+from pagewire.core.messages import Ended, LinkMessage, Run, RunAccepted, ShipmentRefused, Source, Submit
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.peers import BulkChannel
-from pagewire.engine.exchange.prefix_plan import FetchMode, plan_prefix
+from pagewire.engine.exchange.prefix_plan import FetchMode, PrefixPlan, plan_prefix
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.outgoing import OutgoingState
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -195,15 +194,14 @@ class PrefillService:
 
     async def _fetch(self, prompt: Prompt, hit_blocks: int) -> int:
         """Return how many blocks of the chain are here then."""
-        layout, peers = self._engine.ready.layout, self._exchange.peers
-        tokens = prompt.run.spec.tokens + prompt.run.spec.output
-        known = [(source, peers.cost(source.pod_id, source.address)) for source in prompt.run.sources]
+        spec, layout, peers = prompt.run.spec, self._engine.ready.layout, self._exchange.peers
         cost_s, mode = self._front.load().prefill_s_per_token, FetchMode(self._front.config.prefix_fetch)
-        plan = plan_prefix(len(tokens), hit_blocks, known, layout, cost_s, mode)
-        if plan.source is None:
-            return hit_blocks
-        hashes = chain(prompt.run.spec.root, tokens, layout.block_size)[hit_blocks : plan.num_blocks]
-        return hit_blocks + await prompt.taking.fetch(plan.source, hit_blocks, hashes)
+
+        def plan(num_blocks: int, sources: Sequence[Source]) -> PrefixPlan:
+            known = [(source, peers.cost(source.pod_id, source.address)) for source in sources]
+            return plan_prefix(len(spec.tokens) + len(spec.output), num_blocks, known, layout, cost_s, mode)
+
+        return await prompt.taking.fetch_prefix(spec, hit_blocks, prompt.run.sources, plan)
 
     def _on_chunk(self, prompt: Prompt, chunk: ChunkDone, records: Sequence[TokenRecord], elapsed_s: float) -> None:
         if prompt.shipment.state is not OutgoingState.SHIPPING:

@@ -213,6 +213,7 @@ class Dispatcher:
             yield finished
         finally:
             counts.leave(life)
+            _end_handovers(life)
             now_s = self._clock.now()
             self._admission.settle(life.num_output if life.attempt else -num_prompt, now_s, tenant)
             if life.forecast is not None and life.running:
@@ -245,10 +246,8 @@ class Dispatcher:
         )
         if self._cut_off is not None:
             raise self._cut_off()
-        if isinstance(error, HandedOver) and len(life.handovers) < MAX_HANDOVERS:
-            # Nothing failed: it costs neither a try nor the budget.
-            num_tokens = len(life.request.prompt) + len(life.running[0].output)
-            life.handovers.append(placed.decode_as_source(num_tokens))
+        if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:
+            life.handed_over(placed)  # nothing failed: it costs neither a try nor the budget
         elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
             raise error
         life.failed_keys.add(placed.key)
@@ -283,6 +282,7 @@ class Dispatcher:
                 if is_waiting and arrived.news:
                     is_waiting = False
                     placed.prefill_is_over(len(life.request.prompt))
+                    _end_handovers(life)
                 chunks = life.digest(arrived, self._clock.now())
                 for chunk in chunks:
                     if chunk.ending is not None and chunk.ending.stop_text is not None:
@@ -320,3 +320,10 @@ class Dispatcher:
         except (TimeoutError, PagewireError) as error:
             log.warning("no report of a finished request: %s", error)
             return None
+
+
+def _end_handovers(life: Life) -> None:
+    """Tell the pods that gave a request up: whoever goes on with it has what it wants of its KV, or nobody does."""
+    for each in life.handovers:
+        each.placed.decode.cancel(each.attempt_id, "moved")
+    life.handovers.clear()

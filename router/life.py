@@ -42,12 +42,26 @@ class Try:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """An attempt that its pod gave up while it drains: for a while it holds the KV of so many tokens."""
+
+    attempt_id: str
+    placed: Placed
+    num_tokens: int
+
+    @property
+    def source(self) -> Source:
+        """The pod as one to fetch from."""
+        return self.placed.decode_as_source(self.num_tokens)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Life:
     """One request between admission and end. `internal_id` is never used twice, whatever its caller named it.
 
-    `answer_tokens` are those of each sequence that KV is set aside for. `handovers` are the pods that gave the request
-    up while they drained, and still hold its KV.
+    `answer_tokens` are those of each sequence that KV is set aside for. `handovers` are those since the last token: who
+    gave the request up before it had its KV holds less of that than the one before.
     """
 
     model: ServedModel
@@ -65,7 +79,8 @@ class Life:
     failed_keys: set[str] = field(default_factory=set)
     error: PagewireError | None = None
     predicted_cached_tokens: int = 0
-    handovers: list[Source] = field(default_factory=list)
+    handovers: list[Handover] = field(default_factory=list)
+    num_handovers: int = 0
     ended: Ended | None = None
     forecast: Forecast | None = None  # of the first placement, until it comes true or is void
     placed: Placed | None = None  # the latest
@@ -104,7 +119,7 @@ class Life:
     @property
     def num_tries(self) -> int:
         """Attempts so far that did not end because the pod was going away."""
-        return self.attempt - len(self.handovers)
+        return self.attempt - self.num_handovers
 
     @property
     def num_scores(self) -> int:
@@ -156,6 +171,12 @@ class Life:
         self.tries[-1].placed_s = now_s
         self.attempt += 1
 
+    def handed_over(self, placed: Placed) -> None:
+        """The pods of the latest attempt have given it up, and hold what it came to."""
+        num_tokens = self.num_prompt + len(self.running[0].output)
+        self.handovers.append(Handover(attempt_id=self.attempt_id, placed=placed, num_tokens=num_tokens))
+        self.num_handovers += 1
+
     def submit(self, placed: Placed, attempt_id: str, now_s: float) -> Submit:
         """Return what the decode pod of the next attempt is told."""
         return Submit(
@@ -163,7 +184,7 @@ class Life:
             candidates=placed.placement.candidates,
             prefill=placed.mode.value,
             deadline_s=max(0.001, self.deadline_at_s - now_s),
-            sources=(*self.handovers[-1:], *placed.sources),
+            sources=(*(each.source for each in reversed(self.handovers)), *placed.sources),
             traceparent=self.trace.below(self.tries[-1].span_id).header if self.trace is not None else "",
         )
 

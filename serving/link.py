@@ -117,6 +117,10 @@ class Link:
             self._closing.set()
             self._line.close()
 
+    async def ended(self) -> None:
+        """Return once the link is down."""
+        await self._closing.wait()
+
     async def pump(self, on_message: MessageCallback) -> None:
         """Carry frames both ways until the link ends; returns, never raises, when it does."""
         self._heard_s = asyncio.get_running_loop().time()

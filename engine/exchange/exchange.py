@@ -147,7 +147,7 @@ class Exchange:
         return (self._links.handler(), self._sender.handler())
 
     def counters(self) -> dict[str, float]:
-        """Return totals since the start."""
+        """Return totals since the start. Called from the thread that serves metrics."""
         received, sent = self.peers.counters(), self._sender.counters
         block_bytes = self._front.engine.ready.layout.block_bytes  # what travels may be parts of blocks
         return {
@@ -158,9 +158,9 @@ class Exchange:
             "kv_blocks_sent": sent.bytes / block_bytes,
             "kv_bytes_sent": float(sent.bytes),
             **{f"exports_{name}": float(count) for name, count in self.exports.counters.items()},
-            **{f"shipments_lost_{cause}": float(count) for cause, count in self.peers.lost.items()},
-            **{f"shipments_refused_{cause}": float(count) for cause, count in self.peers.refused.items()},
-            **{f"pods_unreached_{cause}": float(count) for cause, count in self.peers.unreached.items()},
+            **{f"shipments_lost_{cause}": float(count) for cause, count in list(self.peers.lost.items())},
+            **{f"shipments_refused_{cause}": float(count) for cause, count in list(self.peers.refused.items())},
+            **{f"pods_unreached_{cause}": float(count) for cause, count in list(self.peers.unreached.items())},
         }
 
     def gauges(self) -> Iterator[Sample]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import grpc
 
-from pagewire.core.errors import PeerMismatch
+from pagewire.core.errors import PeerMismatch, Unavailable
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
 from pagewire.core.messages import Heartbeat, LinkMessage, Welcome
@@ -82,8 +82,24 @@ class Peer:
         if isinstance(link.peer, Welcome) and not self._offers.common(link.peer.transports):
             ours = ", ".join(self._offers.texts)
             raise PeerMismatch(f"{self._pod_id} ships by {link.peer.transports or 'no transport'}, not by {ours}")
-        await self.receiver.connected(CONNECT_S)
+        if not self.receiver.is_connected:
+            await self._connected_beside(link)
         return link
+
+    async def _connected_beside(self, link: Link) -> None:
+        """Wait for the bulk stream while the link is up: a pod that goes away meanwhile is not waited for."""
+        connected, ended = asyncio.create_task(self.receiver.connected(CONNECT_S)), asyncio.create_task(link.ended())
+        is_either = asyncio.Event()
+        for task in (connected, ended):
+            task.add_done_callback(lambda _: is_either.set())
+        try:
+            await is_either.wait()
+            if not connected.done():
+                raise Unavailable(f"the link to {self._pod_id} is down: {link.reason}")
+            await connected
+        finally:
+            connected.cancel()
+            ended.cancel()
 
     def _is_its(self, link: Link | None) -> bool:
         """True for a link to this very pod, and not to one that came in its place at the address."""

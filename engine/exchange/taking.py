@@ -12,15 +12,17 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pagewire.core.block_hash import BlockHash
+from pagewire.core.block_hash import BlockHash, chain
 from pagewire.core.clock import Clock
 from pagewire.core.errors import PagewireError, Unavailable
 from pagewire.core.messages import Fetch, FirstToken, Run, Source
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.trace_context import TraceContext
 from pagewire.engine.exchange.delivery import Delivery
 from pagewire.engine.exchange.peers import Peers
 from pagewire.engine.exchange.permits import Permits
+from pagewire.engine.exchange.prefix_plan import PrefixPlan
 from pagewire.engine.running_engine import RunningEngine
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.shipment import IncomingShipment
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 Question = Callable[[IncomingShipment, bytes, str], Run | Fetch]
 """Makes the message that begins a shipment, of the shipment, its ticket and its traceparent."""
+
+Plan = Callable[[int, Sequence[Source]], PrefixPlan]
+"""Says how to build a prompt of which so many blocks are here, where these sources may be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,20 @@ class Taking:
         """Have a prompt built by one pod, and see its shipment to the end; None when the pod cannot be reached."""
         return await self._take(pod_id, address, first_block, max_blocks, question, self.runs)
 
-    async def fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:
+    async def fetch_prefix(self, spec: SequenceSpec, num_blocks: int, sources: Sequence[Source], plan: Plan) -> int:
+        """Have other pods ship what they hold of a prompt behind its first `num_blocks`, as far as the plan says.
+
+        A source that is gone, or holds less than was said, costs an exchange: the next best is asked for the rest.
+        Returns how many blocks of the chain are here then.
+        """
+        tokens, block_size = spec.tokens + spec.output, self._taker.engine.ready.layout.block_size
+        while not self._is_settled and (best := plan(num_blocks, sources)).source is not None:
+            hashes = chain(spec.root, tokens, block_size)[num_blocks : best.num_blocks]
+            num_blocks += await self._fetch(best.source, num_blocks, hashes)
+            sources = [each for each in sources if each.pod_id != best.source.pod_id]
+        return num_blocks
+
+    async def _fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:
         """Have cached blocks shipped by one pod, from `first_block` of the chain on; return how many came."""
 
         def question(shipment: IncomingShipment, ticket: bytes, traceparent: str) -> Fetch:

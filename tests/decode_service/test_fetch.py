@@ -5,13 +5,18 @@ Real pods over loopback, counted by their engines. Cannot prove what a copy cost
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
+import pytest
 from faulty_channel import corrupt
 from pod_wire import wire_to
 from pods import BLOCK, DEAR, Colocated, pods, prompt, until
 
+from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.messages import Role, Source
+from pagewire.engine.exchange.peers import open_bulk_channel
 
 LONG = prompt(1, 100)
 
@@ -95,6 +100,20 @@ async def test_a_source_that_holds_less_than_was_said(model: Path, colocated: Co
         assert (none.report.decode_fetched_tokens, none.report.decode_computed_tokens) == (0, 100)
 
 
+async def test_what_one_source_lacks_is_asked_of_the_next(model: Path, colocated: Colocated) -> None:
+    async with pods(model, 0, 3) as cluster:
+        some, all_of_it, asker = cluster.decode
+        await cluster.ask("a", LONG[:50], on=some)
+        await cluster.ask("b", LONG, on=all_of_it)
+        nobody = Source(pod_id="d9", address="127.0.0.1:1", num_tokens=100)
+        sources = [nobody, some.source(100), all_of_it.source(100)]
+        asked = await cluster.ask("c", LONG, on=asker, sources=sources)
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asked.report.decode_computed_tokens) == (96, 4)
+        assert [pod.counter("exports_fetched_blocks") for pod in (some, all_of_it)] == [3, 3]
+        assert asker.counter("pods_unreached_unavailable") == 1
+
+
 async def test_a_source_whose_own_requests_wait_for_blocks_ships_nothing(model: Path, colocated: Colocated) -> None:
     """What it would hold for the other pod may be what its first in line lacks."""
     async with pods(model, 0, 2, d={"kv_memory_bytes": 24 * 12288}) as cluster:  # 24 blocks
@@ -121,6 +140,29 @@ async def test_a_source_that_is_not_there_costs_nothing_but_time(model: Path, co
         nobody = Source(pod_id="d9", address="127.0.0.1:1", num_tokens=100)
         asked = await cluster.ask("a", LONG, sources=[nobody])
         assert (asked.tokens, asked.report.decode_computed_tokens) == (colocated.answer(LONG), 100)
+
+
+async def test_a_source_that_goes_before_its_stream_is_up_is_not_waited_for(
+    model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagewire.engine.exchange.peer.CONNECT_S", 100.0)
+    async with pods(model, 0, 2) as cluster, contextlib.AsyncExitStack() as ends:
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder)
+
+        def keep_open(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ends.callback(writer.close)
+
+        silent = await asyncio.start_server(keep_open, "127.0.0.1", 0)
+        ends.callback(silent.close)
+        address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        asker.service._exchange.peers._bulk_channel = lambda _: open_bulk_channel(address)
+        asked = await cluster.submit("b", LONG, on=asker, sources=[holder.source(100)])
+        await until(lambda: bool(holder.service._exchange._links_of[asker.pod_id]))
+        await cluster.router.hang_up(holder)
+        await holder.server.stop(0)
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert (asked.report.decode_fetched_tokens, asker.counter("pods_unreached_unavailable")) == (0, 1)
 
 
 async def test_a_source_that_dies_on_the_way(model: Path, colocated: Colocated) -> None:
@@ -180,6 +222,18 @@ async def test_a_prefill_pod_fetches_from_another(model: Path, colocated: Coloca
         assert (report.decode_fetched_tokens, report.decode_computed_tokens, report.blocks_shipped) == (0, 0, 7)
 
 
+async def test_a_prefill_pod_asks_the_next_source_for_what_one_lacks(model: Path, colocated: Colocated) -> None:
+    async with pods(model, 3) as cluster:
+        some, all_of_it, asker = cluster.prefill
+        await cluster.ask("a", LONG[:20], 1, candidates=[some.candidate])
+        await cluster.ask("b", LONG, 1, candidates=[all_of_it.candidate])
+        sources = [some.source(60), all_of_it.source(60)]
+        asked = await cluster.ask("c", LONG, candidates=[asker.candidate], sources=sources)
+        assert asked.tokens == colocated.answer(LONG)
+        assert (asked.report.prefill_fetched_tokens, asked.report.prefill_computed_tokens) == (48, 52)
+        assert [pod.counter("exports_fetched_blocks") for pod in (some, all_of_it)] == [1, 2]
+
+
 async def test_a_prefill_pod_without_room_computes_in_its_turn(model: Path, colocated: Colocated) -> None:
     async with pods(model, 2, p={"kv_memory_bytes": 20 * 12288}) as cluster:  # 20 blocks
         holder, asker = cluster.prefill
@@ -220,19 +274,21 @@ async def test_what_is_held_nearly_whole_is_not_built_elsewhere(model: Path, col
 
 async def test_a_source_that_is_reached_too_late_is_asked_for_nothing(model: Path) -> None:
     """The prompt was given up while the link to the source came up: nobody would take what it ships."""
-    async with pods(model, 2) as cluster:
-        holder, asker = cluster.prefill
+    async with pods(model, 3) as cluster:
+        holder, asker, another = cluster.prefill
         await cluster.ask("a", LONG, 1, candidates=[holder.candidate])
         async with wire_to(holder) as (wire, there):
             wire.freeze()
             source = Source(pod_id=there.pod_id, address=there.address, num_tokens=60)
-            asked = await cluster.submit("b", LONG, candidates=[asker.candidate], sources=[source])
+            sources = [source, another.source(60)]
+            asked = await cluster.submit("b", LONG, candidates=[asker.candidate], sources=sources)
             await until(lambda: bool(wire._connections))  # it dials, and is not answered
             await cluster.cancel(asked)
             await until(lambda: asker.counter("prompts_accepted") == 1 and len(asker.service._exchange.exports) == 0)
             wire.thaw()
             await until(lambda: not asker.service._tasks)  # it is linked, or has given up: no more is to come
             assert (holder.counter("exports_fetches"), asker.open_shipments) == (0, [])
+            assert list(asker.service._exchange.peers.all()) == [holder.pod_id]  # no other was even dialled
             assert asker.engine.loop.load().blocks_held == 0
 
 
@@ -295,6 +351,49 @@ async def test_a_draining_decode_pod_hands_a_sequence_over(model: Path, colocate
         assert report.decode_computed_tokens + report.decode_fetched_tokens >= len(LONG)
         await until(lambda: old.counter("handovers_fetched") == 1)
         await old.service.drained()
+
+
+async def test_what_is_sampled_while_blocks_are_pinned_is_left_to_the_next_pod(
+    model: Path, colocated: Colocated
+) -> None:
+    """It fetches just what is held for it: with more tokens it may ask for a block more, and who took it is unknown."""
+    async with pods(model, 0, 2) as cluster:
+        old, new = cluster.decode
+        old.engine.counts = lambda step: bool(step.records)
+        old.engine.allow(11)
+        begun = await cluster.submit("a", LONG, 60, on=old)
+        await until(lambda: len(begun.tokens) == 11)  # one more fills a block
+        hold = old.engine.hold
+
+        async def hold_late(command: Hold) -> Held:
+            held = await hold(command)
+            old.engine.let_go()
+            await until(lambda: old.engine.num_steps >= 14)
+            return held
+
+        old.engine.hold = hold_late  # type: ignore[method-assign]
+        old.service.hand_over()
+        assert (await cluster.end(begun)).cause == "handed_over"
+        known = len(LONG) + len(begun.tokens)
+        asked = await cluster.ask("b", LONG, 60, on=new, output=tuple(begun.tokens), sources=[old.source(known)])
+        assert begun.tokens + asked.tokens == colocated.answer(LONG, 60)
+        assert asked.report.decode_fetched_tokens == (known - 1) // BLOCK * BLOCK
+        await until(lambda: old.counter("handovers_fetched") == 1)
+
+
+async def test_blocks_that_nobody_wants_any_more_are_let_go_at_once(model: Path) -> None:
+    """The next pod has them, or finds computing cheaper, or the client went away: its router says so."""
+    async with pods(model, 1, 2) as cluster:
+        old, _ = cluster.decode
+        begun = await cluster.submit("a", LONG, 100, on=old)
+        await until(lambda: len(begun.tokens) >= 3)
+        old.service.hand_over()
+        assert (await cluster.end(begun)).cause == "handed_over"
+        assert old.counter("requests_handed_over") == 1
+        await cluster.cancel(begun, "moved", on=old)
+        await until(lambda: old.engine.loop.load().blocks_held == 0)
+        await old.service.drained()
+        assert old.counter("handovers_fetched") == 0
 
 
 async def test_blocks_that_nobody_fetches_are_let_go_in_time(model: Path) -> None:

