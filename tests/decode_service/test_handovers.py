@@ -148,6 +148,7 @@ async def fetched(scene: Scene) -> None:
 
 async def running(scene: Scene) -> None:
     """The second pod has said tokens of its own."""
+    scene.second.engine.allow(0)
     await submitted(scene)
     await run(scene.second, scene.courses)
 
@@ -168,6 +169,7 @@ async def without_an_answer(scene: Scene) -> None:
 async def waiting(scene: Scene) -> None:
     """One of the pod's own has the blocks that they wait for."""
     filler = Course(scene.cluster, "filler", Question(prompt(4, 200), 20, {}))
+    scene.second.engine.allow(0)
     await filler.go_on(scene.second, prefill="local")
     await run(scene.second, [filler])
     await submitted(scene)
