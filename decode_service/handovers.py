@@ -28,6 +28,7 @@ class Handovers:
     def __init__(self, engine: RunningEngine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
+        self._pinning: set[str] = set()  # holds that the engine has not answered, and that are still wanted
         self._ends_s: dict[str, float] = {}
         self._last_hashes: dict[str, frozenset[BlockHash]] = {}
         self._idle = asyncio.Event()
@@ -49,17 +50,23 @@ class Handovers:
         if not hashes:
             return
         hold_id = _hold_id(spec.request_id)
+        self._pinning.add(hold_id)
         try:
             held = await self._engine.hold(Hold(request_id=hold_id, hashes=hashes))
         except EngineFailed as error:
             log.info("%s: nothing to hold: %s", spec.request_id, error.message, extra={"request_id": spec.request_id})
             return
+        finally:
+            is_forgotten = hold_id not in self._pinning
+            self._pinning.discard(hold_id)
         if held.block_ids:
             self.num_held += 1
             self._ends_s[hold_id] = self._clock.now() + FETCH_WITHIN_S
             # The very last block is not fetched when no token follows it: that token has to be computed.
             self._last_hashes[hold_id] = frozenset(hashes[-2:])
             self._idle.clear()
+        if is_forgotten:
+            self._end(hold_id)
 
     def fetched(self, hashes: tuple[BlockHash, ...]) -> None:
         """These blocks are on another pod now: whoever was to go on there can."""
@@ -68,7 +75,9 @@ class Handovers:
 
     def forget(self, request_id: str) -> None:
         """Nobody comes for the blocks of this request any more; no-op where none are held."""
-        self._end(_hold_id(request_id))
+        hold_id = _hold_id(request_id)
+        self._pinning.discard(hold_id)
+        self._end(hold_id)
 
     def tick(self, now_s: float) -> None:
         """Look at the clock."""

@@ -133,7 +133,7 @@ class Request:
             self._life.cancel()
         (failure,) = await asyncio.gather(self._life, return_exceptions=True)
         error = self._error_of(failure)
-        # What is sampled from here on nobody hears of: another pod goes on from just what is held for it.
+        # What steps sample from here on nobody hears of: another pod goes on from just what is held for it.
         self._is_over = True
         if isinstance(error, HandedOver):
             await self._around.handovers.hold(self._spec, self._streams.output())

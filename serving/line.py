@@ -155,8 +155,10 @@ class LinkSocket(asyncio.Protocol):
             self._transport.write(_LENGTH.pack(len(data)) + data)
 
     async def finish(self) -> None:
-        """See `Line`. Waits for the other end to hang up too: while something of it lies here unread, to close our end
-        would take what we sent from it."""
+        """See `Line`. Returns when the other end has hung up too.
+
+        To close ours while something lies here unread would take from the other end what we sent.
+        """
         if self._transport is not None and not (self._is_finished or self._transport.is_closing()):
             self._is_finished = True
             self._transport.write_eof()

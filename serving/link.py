@@ -1,11 +1,11 @@
 """The link: one long-lived bidirectional stream of frames between two processes.
 
-It is greeted over gRPC, and goes on over a socket beside that where both ends can, over the same stream where not.
+It is greeted over gRPC, and goes on over a socket of its own where both ends can, over the same stream where not.
 Knows frames, order, liveness and epochs; nothing of what a frame means. Every link ends exactly once, with a reason:
 the peer closed it, the stream broke, the peer fell silent, or it read too slowly.
 
     dialling -> (challenge, hello, welcome) -> up -> down -> dialling with the next epoch
-                (challenge, hello, welcome with a port, socket) -> up
+                (challenge, hello, welcome with a port, socket, end of the stream) -> up
                 (challenge, hello, refused) -> down, tried again at the slowest rate
 
 Invariant: `on_down` follows every `on_up`, and no message is handed out before the one or after the other.
@@ -76,6 +76,12 @@ class Link:
         self._closing = asyncio.Event()
         self._reason = ""
         self._heard_s = 0.0
+        self.has_heard = False  # a frame, ever
+
+    @property
+    def has_socket(self) -> bool:
+        """True where it needs its stream no more."""
+        return isinstance(self._line, LinkSocket)
 
     @property
     def is_up(self) -> bool:
@@ -148,7 +154,7 @@ class Link:
         self.close(await self._line.carry(functools.partial(self._take, on_message)))
 
     def _take(self, on_message: MessageCallback, data: bytes) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+        self._heard_s, self.has_heard = asyncio.get_running_loop().time(), True
         try:
             for message in LINK_CODEC.decode(data):
                 on_message(self, message)
@@ -200,6 +206,7 @@ class LinkServer:
         self._load = load
         self._door = door
         self._links: set[Link] = set()
+        self._carrying: set[asyncio.Task[None]] = set()  # those that have left their stream
         self._is_closed = False
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -216,6 +223,7 @@ class LinkServer:
         await asyncio.gather(*(link.finish(flush_s) for link in links))
         for link in links:
             link.close(reason)
+        await asyncio.gather(*self._carrying)
 
     async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         try:
@@ -233,6 +241,14 @@ class LinkServer:
         link = Link(line, hello, self._times, self._load)
         if self._is_closed:
             return link.close("the process stops")
+        if not link.has_socket:
+            return await self._keep(link)
+        # The stream ends with this, which says that the socket was taken: idle, it would last as proxies let it.
+        carrying = asyncio.create_task(self._keep(link))
+        self._carrying.add(carrying)
+        carrying.add_done_callback(self._carrying.discard)
+
+    async def _keep(self, link: Link) -> None:
         self._links.add(link)
         try:
             self._events.on_up(link)
@@ -317,6 +333,7 @@ class LinkDialer:
         self._times = times or LinkTimes()
         self._load = load
         self._wire = wire
+        self._takes_socket = wire.is_clear
         self._epoch = 0
         self._settled = asyncio.Event()
 
@@ -362,13 +379,16 @@ class LinkDialer:
         except OSError as error:
             raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
         async with opened as channel:
-            call, link = await self._linked(channel)
+            link = await self._linked(channel)
             try:
                 check_cancelled()
+                if link.has_socket:
+                    await channel.close()
                 await self._keep(link)
             finally:
                 link.close("the process stops")
-                call.cancel()
+        # A path may let a socket in and nothing through it.
+        self._takes_socket = self._wire.is_clear and (link.has_heard or not link.has_socket)
 
     async def _keep(self, link: Link) -> None:
         self.link, self.error = link, None
@@ -381,11 +401,10 @@ class LinkDialer:
             self.error = Unavailable(link.reason)
             self._events.on_down(link)
 
-    async def _linked(self, channel: grpc.aio.Channel) -> tuple[_Call, Link]:
-        """Return the call that a link was greeted over, and the link."""
+    async def _linked(self, channel: grpc.aio.Channel) -> Link:
         try:
             try:
-                return await self._greeted(channel, takes_socket=self._wire.is_clear)
+                return await self._greeted(channel, takes_socket=self._takes_socket)
             except _NoSocketError as error:
                 log.info("the link to %s goes over gRPC: %s", self.address, error)
                 return await self._greeted(channel, takes_socket=False)
@@ -394,11 +413,11 @@ class LinkDialer:
         except BROKEN as error:
             raise Unavailable(self._wire.explain(why(error))) from error
 
-    async def _greeted(self, channel: grpc.aio.Channel, *, takes_socket: bool) -> tuple[_Call, Link]:
+    async def _greeted(self, channel: grpc.aio.Channel, *, takes_socket: bool) -> Link:
         call: _Call = channel.stream_stream(METHOD)()
         try:
             async with asyncio.timeout(self._times.connect_s):
-                return call, await self._greet(call, takes_socket=takes_socket)
+                return await self._greet(call, takes_socket=takes_socket)
         except BaseException:
             call.cancel()
             raise
@@ -419,14 +438,25 @@ class LinkDialer:
         identity.check(hello, answer)
         line: Line = LinkStream(call)  # type: ignore[arg-type]
         if takes_socket and answer.socket_port:
-            token, shown = identity.socket_tokens(answer)
-            host = self.address.rpartition(":")[0].strip("[]")
-            card = Card(token=token, answer=shown, host=host, port=answer.socket_port)
-            try:
-                line = await LinkSocket.over(await enter_by(card, SOCKET_S))
-            except OSError as error:
-                raise _NoSocketError(str(error)) from error
+            line = await self._beside(call, answer.socket_port, identity.socket_tokens(answer))
         return Link(line, answer, self._times, self._load)
+
+    async def _beside(self, call: _Call, port: int, tokens: tuple[bytes, bytes]) -> Line:
+        """Return the socket that takes the stream's place. Raises _NoSocketError."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        try:
+            card = Card(token=tokens[0], answer=tokens[1], host=host, port=port)
+            line = await LinkSocket.over(await enter_by(card, SOCKET_S))
+        except OSError as error:
+            raise _NoSocketError(str(error)) from error
+        try:
+            said: Any = await call.read()
+            if said is not grpc.aio.EOF:
+                raise PeerMismatch(f"{self.address} talks on where its socket was taken")
+        except BaseException:
+            line.close()
+            raise
+        return line
 
     async def _heard(self, call: _Call) -> LinkMessage:
         data: Any = await call.read()

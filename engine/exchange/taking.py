@@ -90,14 +90,17 @@ class Taking:
     async def fetch_prefix(self, spec: SequenceSpec, num_blocks: int, sources: Sequence[Source], plan: Plan) -> int:
         """Have other pods ship what they hold of a prompt behind its first `num_blocks`, as far as the plan says.
 
-        A source that is gone, or holds less than was said, costs an exchange: the next best is asked for the rest.
-        Returns how many blocks of the chain are here then.
+        A source that is gone, or holds less than was said, costs an exchange: the next best is asked for the rest,
+        unless all of it took as long as one transfer may. Returns how many blocks of the chain are here then.
         """
+        ends_s = self._taker.clock.now() + self._taker.transfer_timeout_s
         tokens, block_size = spec.tokens + spec.output, self._taker.engine.ready.layout.block_size
         while not self._is_settled and (best := plan(num_blocks, sources)).source is not None:
             hashes = chain(spec.root, tokens, block_size)[num_blocks : best.num_blocks]
             num_blocks += await self._fetch(best.source, num_blocks, hashes)
             sources = [each for each in sources if each.pod_id != best.source.pod_id]
+            if self._taker.clock.now() >= ends_s:
+                break
         return num_blocks
 
     async def _fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:

@@ -10,15 +10,21 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from faulty_channel import swallow
 from pods import BLOCK, Asked, Colocated, Pod, Pods, pods, prompt, until
 
+from pagewire.core.block_hash import BlockHash
+from pagewire.core.clock import ManualClock
+from pagewire.core.engine_messages import Held, Hold
 from pagewire.core.messages import Source
 from pagewire.core.report import Report
-from pagewire.core.sequence_spec import Branch
+from pagewire.core.sampling import SamplingParams
+from pagewire.core.sequence_spec import Branch, SequenceSpec
+from pagewire.decode_service.handovers import Handovers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,3 +252,34 @@ def assert_right(scene: Scene, colocated: Colocated) -> None:
         for index in range(question.sampling.get("n", 1)):
             answer = colocated.answer(question.tokens, question.max_tokens, index=index, **sampling)
             assert list(course.said[index]) == answer, course.name
+
+
+class _Pinning:
+    """An engine that takes its time to pin."""
+
+    def __init__(self) -> None:
+        self.ready = SimpleNamespace(layout=SimpleNamespace(block_size=2))
+        self.may_answer = asyncio.Event()
+        self.released: list[str] = []
+
+    async def hold(self, hold: Hold) -> Held:
+        await self.may_answer.wait()
+        return Held(request_id=hold.request_id, block_ids=(1,))
+
+    def release(self, hold_id: str) -> None:
+        self.released.append(hold_id)
+
+
+@pytest.mark.parametrize("forgotten", [("a",), ("b",), ()])
+async def test_what_is_forgotten_while_it_is_pinned_is_let_go_at_once(forgotten: tuple[str, ...]) -> None:
+    engine = _Pinning()
+    handovers = Handovers(cast(Any, engine), ManualClock())
+    spec = SequenceSpec(request_id="a", tokens=(1, 2, 3), sampling=SamplingParams(), root=BlockHash(bytes(16)))
+    holding = asyncio.create_task(handovers.hold(spec, (4,)))
+    await asyncio.sleep(0)
+    for name in forgotten:
+        handovers.forget(name)
+    engine.may_answer.set()
+    await holding
+    assert len(handovers) == (forgotten != ("a",))
+    assert len(engine.released) == (forgotten == ("a",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
 from pagewire.core.messages import Cancel, Challenge, Heartbeat, LinkMessage, Refused, Role, Welcome
 from pagewire.core.side_door import Card, SideDoor
+from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.serving.codec import LINK_CODEC
 from pagewire.serving.handshake import Identity
 from pagewire.serving.line import LinkSocket, LinkStream
@@ -86,6 +88,8 @@ class Served:
 
     async def stop(self) -> None:
         assert self.server is not None
+        for link in list(self.links._links):
+            link.close("the server stops")
         await self.server.stop(0)
 
 
@@ -310,15 +314,65 @@ async def test_a_link_that_is_closed_right_after_a_send_ends(served: tuple[Recor
     await theirs.until(lambda: theirs.log.count("down") >= 20)
 
 
+async def test_a_link_outlives_the_stream_that_its_socket_took_the_place_of() -> None:
+    theirs, ours = Recorder(), Recorder()
+    served = Served(theirs, identity("server"), SideDoor())
+    dialer, task = await dialled(await served.start(), ours, identity("client"))
+    link = await dialer.up(5)
+    await theirs.until(lambda: "up" in theirs.log)
+    assert served.server is not None
+    await served.server.stop(0)  # as a proxy ends what has said nothing for minutes
+    link.send(Cancel(request_id="1", reason="client"))
+    theirs.links[0].send(Cancel(request_id="2", reason="client"))
+    await theirs.until(lambda: Cancel(request_id="1", reason="client") in theirs.log)
+    await ours.until(lambda: Cancel(request_id="2", reason="client") in ours.log)
+    await served.links.aclose("enough")
+    await ours.until(lambda: "down" in ours.log)
+    assert theirs.log[-1] == "down"
+    await ended(task)
+
+
+@pytest.mark.parametrize("how", ["cuts", "swallows"])
+async def test_where_a_socket_gets_in_and_nothing_through_the_next_link_goes_over_grpc(how: str) -> None:
+    theirs, ours = Recorder(), Recorder()
+    greeting = asyncio.Semaphore(0)
+
+    async def middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", bricked.real_port)
+        to_writer.write(await reader.readexactly(TOKEN_BYTES))
+        writer.write(await to_reader.readexactly(TOKEN_BYTES))
+        await writer.drain()
+        if how == "swallows":
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        to_writer.close()
+        writer.close()
+        greeting.release()
+
+    proxy = await asyncio.start_server(middle, "127.0.0.1", 0)
+    bricked = _Bricked(proxy.sockets[0].getsockname()[1])
+    served = Served(theirs, identity("server"), bricked)
+    _, task = await dialled(await served.start(), ours, identity("client"))
+    await ours.until(lambda: any(isinstance(message, Heartbeat) for message in ours.log))
+    assert [type(link._line) for link in ours.links] == [LinkSocket, LinkStream]
+    await greeting.acquire()
+    await ended(task)
+    await served.stop()
+    proxy.close()
+
+
 class _Bricked(SideDoor):
     """Names a port where nobody listens, or where somebody else does."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self.wrong_port = port
+        self.real_port = 0
 
     async def invite(self, *args: Any) -> Card:  # type: ignore[override]
-        return dataclasses.replace(await super().invite(*args), port=self.wrong_port)
+        card = await super().invite(*args)
+        self.real_port = card.port
+        return dataclasses.replace(card, port=self.wrong_port)
 
 
 @pytest.mark.parametrize("how", ["nobody listens", "a stranger listens", "the port is taken"])
@@ -362,11 +416,10 @@ async def test_who_overheard_a_greeting_does_not_get_in() -> None:
         writer.write(guest)
         assert await reader.readexactly(len(host)) == host
         await theirs.until(lambda: theirs.log == ["up"])
-        call.cancel()
-        while await reader.read(1 << 16):  # its heartbeats, until it hangs up: the stream is gone
-            pass
-        await theirs.until(lambda: theirs.log == ["up", "down"])
+        assert await call.read() is grpc.aio.EOF, "the socket has taken its place"
+        assert isinstance(LINK_CODEC.decode_one((await reader.read(1 << 16))[4:]), Heartbeat)
         writer.close()
+        await theirs.until(lambda: theirs.log == ["up", "down"])
     await served.stop()
 
 
