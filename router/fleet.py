@@ -20,7 +20,8 @@ from pagewire.core.messages import Role
 from pagewire.router.pod import Pod
 from pagewire.router.pods import PodPool
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import LinkDialer, LinkTimes
+from pagewire.serving.link import LinkTimes
+from pagewire.serving.link_dialer import LinkDialer
 from pagewire.serving.registration import Registration
 from pagewire.serving.tls import CLEAR, Wire
 

@@ -15,33 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
-import random
-import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import grpc
-
-from pagewire.core.errors import ErrorInfo, PagewireError, PeerMismatch, Unavailable
+from pagewire.core.errors import PeerMismatch, Unavailable
 from pagewire.core.load import Load
-from pagewire.core.messages import NONCE_BYTES, Challenge, Heartbeat, Hello, LinkMessage, Refused, Welcome
-from pagewire.core.side_door import Card, SideDoor, enter_by
-from pagewire.core.tasks import check_cancelled
+from pagewire.core.messages import Heartbeat, Hello, LinkMessage, Welcome
 from pagewire.serving.codec import LINK_CODEC
-from pagewire.serving.handshake import Identity
-from pagewire.serving.line import BROKEN, MAX_FRAME_BYTES, Line, LinkSocket, LinkStream, why
-from pagewire.serving.tls import CLEAR, Wire
+from pagewire.serving.line import MAX_FRAME_BYTES, Line, LinkSocket
 
 log = logging.getLogger(__name__)
 
 METHOD = "/pagewire.link.v1.Links/Connect"
 MAX_OUTBOX_BYTES = 64 << 20  # a peer that reads this far behind is as good as dead
-SOCKET_S = 1.0  # to connect beside a stream that stands; a firewall that drops packets costs this once a link
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
@@ -175,7 +163,8 @@ class Link:
             self.close("the heartbeat ended")  # whatever ended it, who hears nothing gives the link up
 
 
-def _no_load() -> Load | None:
+def no_load() -> Load | None:
+    """Return the load of who has none."""
     return None
 
 
@@ -186,280 +175,3 @@ class LinkEvents:
     on_message: MessageCallback
     on_up: Callable[[Link], None]
     on_down: Callable[[Link], None]
-
-
-class LinkServer:
-    """Accepts links; `handler()` is what the process's gRPC server adds, and `door` where sockets come in, if any."""
-
-    def __init__(
-        self,
-        identity: Callable[[], Identity],
-        events: LinkEvents,
-        *,
-        times: LinkTimes | None = None,
-        load: Callable[[], Load | None] = _no_load,
-        door: SideDoor | None = None,
-    ) -> None:
-        self._identity = identity
-        self._events = events
-        self._times = times or LinkTimes()
-        self._load = load
-        self._door = door
-        self._links: set[Link] = set()
-        self._carrying: set[asyncio.Task[None]] = set()  # those that have left their stream
-        self._is_closed = False
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the gRPC handler of `Links.Connect`."""
-        service, method = METHOD.strip("/").split("/")
-        return grpc.method_handlers_generic_handler(
-            service, {method: grpc.stream_stream_rpc_method_handler(self._connect)}
-        )
-
-    async def aclose(self, reason: str, flush_s: float = 1.0) -> None:
-        """End all links, after what is queued on them went out; a call that comes later ends at once."""
-        self._is_closed = True
-        links = list(self._links)
-        await asyncio.gather(*(link.finish(flush_s) for link in links))
-        for link in links:
-            link.close(reason)
-        await asyncio.gather(*self._carrying)
-
-    async def _connect(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        try:
-            async with asyncio.timeout(self._times.connect_s):
-                greeted = await self._greet(context)
-        except TimeoutError:
-            log.warning("link refused: %s said nothing for %s s", context.peer(), self._times.connect_s)
-            return
-        except BROKEN as error:
-            log.info("no link: %s is gone: %s", context.peer(), why(error))
-            return
-        if greeted is None:
-            return
-        hello, line = greeted
-        link = Link(line, hello, self._times, self._load)
-        if self._is_closed:
-            return link.close("the process stops")
-        if not link.has_socket:
-            return await self._keep(link)
-        # The stream ends with this, which says that the socket was taken: idle, it would last as proxies let it.
-        carrying = asyncio.create_task(self._keep(link))
-        self._carrying.add(carrying)
-        carrying.add_done_callback(self._carrying.discard)
-
-    async def _keep(self, link: Link) -> None:
-        self._links.add(link)
-        try:
-            self._events.on_up(link)
-            await link.pump(self._events.on_message)
-        finally:
-            self._links.discard(link)
-            link.close("the stream ended")
-            self._events.on_down(link)
-
-    async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> tuple[Hello, Line] | None:
-        """Return who dialled and what to talk over, once both have proven themselves; None for no link."""
-        challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
-        await context.write(LINK_CODEC.encode(challenge))
-        data: Any = await context.read()
-        if data is grpc.aio.EOF or self._is_closed:
-            return None
-        try:
-            hello = LINK_CODEC.decode_one(data)
-            if not isinstance(hello, Hello):
-                raise PeerMismatch(f"a link starts with Hello, not {type(hello).__name__}")
-            identity = self._identity()
-            welcome = identity.answer(challenge, hello)
-        except PagewireError as error:
-            log.warning("link refused: %s", error.message)
-            await context.write(LINK_CODEC.encode(Refused(error=ErrorInfo.of(error))))
-            return None
-        if self._door is not None and hello.takes_socket:
-            return hello, await self._let_in(self._door, context, welcome, identity.socket_tokens(welcome))
-        await context.write(LINK_CODEC.encode(welcome))
-        return hello, LinkStream(context)  # type: ignore[arg-type]
-
-    async def _let_in(
-        self,
-        door: SideDoor,
-        context: grpc.aio.ServicerContext[bytes, bytes],
-        welcome: Welcome,
-        tokens: tuple[bytes, bytes],
-    ) -> Line:
-        """Welcome who dialled with a port, and return the line that it opens there."""
-        entered: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-        try:
-            card = await door.invite(entered.set_result, tokens)
-        except OSError as error:
-            log.warning("links go over gRPC: %s", error)
-            await context.write(LINK_CODEC.encode(welcome))
-            return LinkStream(context)  # type: ignore[arg-type]
-        try:
-            await context.write(LINK_CODEC.encode(dataclasses.replace(welcome, socket_port=card.port)))
-            return await LinkSocket.over(await asyncio.shield(entered))
-        except BaseException:
-            door.forget(card)
-            if entered.done():
-                entered.result().close()
-            raise
-
-
-class _NoSocketError(Exception):
-    """The socket beside a stream cannot be had."""
-
-
-_Call = grpc.aio.StreamStreamCall[bytes, bytes]
-
-
-class LinkDialer:
-    """Keeps a link to one address: dials, hands it out, dials again with the next epoch when it ended."""
-
-    def __init__(
-        self,
-        address: str,
-        identity: Callable[[], Identity],
-        events: LinkEvents,
-        *,
-        times: LinkTimes | None = None,
-        load: Callable[[], Load | None] = _no_load,
-        wire: Wire = CLEAR,
-    ) -> None:
-        self.address = address
-        self.error: PagewireError | None = None  # why there is no link now
-        self.link: Link | None = None
-        self._identity = identity
-        self._events = events
-        self._times = times or LinkTimes()
-        self._load = load
-        self._wire = wire
-        self._takes_socket = wire.is_clear
-        self._epoch = 0
-        self._settled = asyncio.Event()
-
-    async def run(self) -> None:
-        """Keep the link until cancelled."""
-        times, loop = self._times, asyncio.get_running_loop()
-        delay_s = times.reconnect_min_s
-        while True:
-            check_cancelled()
-            self._epoch += 1
-            began_s = loop.time()
-            try:
-                await self._dial()
-                # One that was over at once is no better than none.
-                is_short = loop.time() - began_s < times.reconnect_max_s
-                delay_s = min(delay_s * 2, times.reconnect_max_s) if is_short else times.reconnect_min_s
-            except PagewireError as error:
-                if self.error is None or self.error.message != error.message:
-                    log.warning("no link to %s: %s", self.address, error.message)
-                self.error = error
-                delay_s = min(delay_s * 2, times.reconnect_max_s)
-                if not isinstance(error, Unavailable):
-                    delay_s = times.reconnect_max_s
-            self._settled.set()
-            # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
-
-    async def up(self, timeout_s: float) -> Link:
-        """Return the link, waiting for the first attempt; raises why there is none (Unavailable, PeerMismatch, …)."""
-        if self.link is None and self.error is None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._settled.wait()
-            except TimeoutError:
-                raise Unavailable(f"no link to {self.address} within {timeout_s} s") from None
-        if self.link is None:
-            raise self.error or Unavailable(f"no link to {self.address}")
-        return self.link
-
-    async def _dial(self) -> None:
-        try:
-            opened = self._wire.channel(self.address, CHANNEL_OPTIONS)
-        except OSError as error:
-            raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
-        async with opened as channel:
-            link = await self._linked(channel)
-            try:
-                check_cancelled()
-                if link.has_socket:
-                    await channel.close()
-                await self._keep(link)
-            finally:
-                link.close("the process stops")
-        # A path may let a socket in and nothing through it.
-        self._takes_socket = self._wire.is_clear and (link.has_heard or not link.has_socket)
-
-    async def _keep(self, link: Link) -> None:
-        self.link, self.error = link, None
-        self._settled.set()
-        try:
-            self._events.on_up(link)
-            await link.pump(self._events.on_message)
-        finally:
-            self.link = None
-            self.error = Unavailable(link.reason)
-            self._events.on_down(link)
-
-    async def _linked(self, channel: grpc.aio.Channel) -> Link:
-        try:
-            try:
-                return await self._greeted(channel, takes_socket=self._takes_socket)
-            except _NoSocketError as error:
-                log.info("the link to %s goes over gRPC: %s", self.address, error)
-                return await self._greeted(channel, takes_socket=False)
-        except TimeoutError:
-            raise Unavailable(f"{self.address} did not answer within {self._times.connect_s} s") from None
-        except BROKEN as error:
-            raise Unavailable(self._wire.explain(why(error))) from error
-
-    async def _greeted(self, channel: grpc.aio.Channel, *, takes_socket: bool) -> Link:
-        call: _Call = channel.stream_stream(METHOD)()
-        try:
-            async with asyncio.timeout(self._times.connect_s):
-                return await self._greet(call, takes_socket=takes_socket)
-        except BaseException:
-            call.cancel()
-            raise
-
-    async def _greet(self, call: _Call, *, takes_socket: bool) -> Link:
-        identity = self._identity()
-        challenge = await self._heard(call)
-        if not isinstance(challenge, Challenge):
-            raise PeerMismatch(f"{self.address} starts with {type(challenge).__name__}, not Challenge")
-        hello = identity.hello(challenge, self._epoch, secrets.token_bytes(NONCE_BYTES))
-        hello = dataclasses.replace(hello, takes_socket=takes_socket)
-        await call.write(LINK_CODEC.encode(hello))
-        answer = await self._heard(call)
-        if isinstance(answer, Refused):
-            raise answer.error.error()
-        if not isinstance(answer, Welcome):
-            raise PeerMismatch(f"{self.address} answered {type(answer).__name__} to Hello")
-        identity.check(hello, answer)
-        line: Line = LinkStream(call)  # type: ignore[arg-type]
-        if takes_socket and answer.socket_port:
-            line = await self._beside(call, answer.socket_port, identity.socket_tokens(answer))
-        return Link(line, answer, self._times, self._load)
-
-    async def _beside(self, call: _Call, port: int, tokens: tuple[bytes, bytes]) -> Line:
-        """Return the socket that takes the stream's place. Raises _NoSocketError."""
-        host = self.address.rpartition(":")[0].strip("[]")
-        try:
-            card = Card(token=tokens[0], answer=tokens[1], host=host, port=port)
-            line = await LinkSocket.over(await enter_by(card, SOCKET_S))
-        except OSError as error:
-            raise _NoSocketError(str(error)) from error
-        try:
-            said: Any = await call.read()
-            if said is not grpc.aio.EOF:
-                raise PeerMismatch(f"{self.address} talks on where its socket was taken")
-        except BaseException:
-            line.close()
-            raise
-        return line
-
-    async def _heard(self, call: _Call) -> LinkMessage:
-        data: Any = await call.read()
-        if data is grpc.aio.EOF:
-            raise Unavailable(f"{self.address} closed the link at once: {await call.details()}")
-        return LINK_CODEC.decode_one(data)

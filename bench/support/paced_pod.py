@@ -29,7 +29,8 @@ from pagewire.core.sampling import FinishReason
 from pagewire.core.side_door import SideDoor
 from pagewire.core.token_record import TokenRecord
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer
+from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents
+from pagewire.serving.link_server import LinkServer
 from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.registration import Registration
 from pagewire.serving.registry import Registry

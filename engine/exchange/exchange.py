@@ -38,7 +38,8 @@ from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.exchange.taking import Taker, Taking
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
-from pagewire.serving.link import Link, LinkEvents, LinkServer
+from pagewire.serving.link import Link, LinkEvents
+from pagewire.serving.link_server import LinkServer
 from pagewire.serving.sample import Sample
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import Link, LinkDialer, LinkEvents
+from pagewire.serving.link import Link, LinkEvents
+from pagewire.serving.link_dialer import LinkDialer
 from pagewire.serving.tls import Wire
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from pagewire.protos import inference_pb2
 from pagewire.serving.doors import Doors
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import METHOD as LINK
-from pagewire.serving.link import LinkEvents, LinkServer
+from pagewire.serving.link import LinkEvents
+from pagewire.serving.link_server import LinkServer
 
 PUBLIC = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
 

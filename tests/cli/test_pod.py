@@ -22,7 +22,8 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import Link, LinkDialer, LinkEvents
+from pagewire.serving.link import Link, LinkEvents
+from pagewire.serving.link_dialer import LinkDialer
 from pagewire.serving.pod_config import PodConfig
 
 SECRET = "a secret"

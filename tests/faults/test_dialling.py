@@ -16,7 +16,8 @@ from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import LinkDialer, LinkEvents, LinkTimes
+from pagewire.serving.link import LinkEvents, LinkTimes
+from pagewire.serving.link_dialer import LinkDialer
 
 NUM_TIMES = 400
 Dial = Callable[[str, grpc.aio.Channel], Coroutine[None, None, None]]

@@ -15,7 +15,7 @@ import pytest
 from pagewire.core.errors import PeerMismatch, Unauthenticated, Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
-from pagewire.core.messages import Cancel, Challenge, Heartbeat, LinkMessage, Refused, Role, Welcome
+from pagewire.core.messages import Cancel, Challenge, Heartbeat, Hello, LinkMessage, Refused, Role, Welcome
 from pagewire.core.side_door import Card, SideDoor
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.serving.codec import LINK_CODEC
@@ -25,11 +25,11 @@ from pagewire.serving.link import (
     CHANNEL_OPTIONS,
     METHOD,
     Link,
-    LinkDialer,
     LinkEvents,
-    LinkServer,
     LinkTimes,
 )
+from pagewire.serving.link_dialer import LinkDialer
+from pagewire.serving.link_server import LinkServer
 
 FAST = LinkTimes(heartbeat_s=0.05, silence_s=0.5, connect_s=2.0, reconnect_min_s=0.02, reconnect_max_s=0.05)
 PRINT = Fingerprint(
@@ -392,18 +392,26 @@ async def test_a_link_goes_over_grpc_where_the_socket_cannot_be_had(how: str) ->
         await served.stop()
 
 
+async def welcomed_with_a_port(
+    channel: grpc.aio.Channel,
+) -> tuple[grpc.aio.StreamStreamCall[bytes, bytes], Challenge, Hello, Welcome]:
+    """Dial, and return the call and what was said."""
+    call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+    challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+    assert isinstance(challenge, Challenge)
+    hello = dataclasses.replace(identity("router").hello(challenge, 1, bytes(16)), takes_socket=True)
+    await call.write(LINK_CODEC.encode(hello))
+    welcome = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
+    assert isinstance(welcome, Welcome)
+    assert welcome.socket_port
+    return call, challenge, hello, welcome
+
+
 async def test_who_overheard_a_greeting_does_not_get_in() -> None:
     theirs, door = Recorder(), SideDoor()
     served = Served(theirs, identity("server"), door)
     async with grpc.aio.insecure_channel(await served.start()) as channel, asyncio.timeout(30):
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
-        challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
-        assert isinstance(challenge, Challenge)
-        hello = dataclasses.replace(identity("router").hello(challenge, 1, bytes(16)), takes_socket=True)
-        await call.write(LINK_CODEC.encode(hello))
-        welcome = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
-        assert isinstance(welcome, Welcome)
-        assert welcome.socket_port
+        call, challenge, hello, welcome = await welcomed_with_a_port(channel)
         guest, host = identity("router").socket_tokens(welcome)
         assert not {guest, host} & {welcome.proof, hello.proof, hello.nonce, challenge.nonce}
         for token in (welcome.proof, hello.proof, host, identity("x", secret=b"other").socket_tokens(welcome)[0]):
@@ -427,13 +435,7 @@ async def test_who_is_given_a_port_and_does_not_come_is_let_go_and_the_port_with
     theirs, door = Recorder(), SideDoor()
     served = Served(theirs, identity("server"), door)
     async with grpc.aio.insecure_channel(await served.start()) as channel, asyncio.timeout(30):
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
-        challenge = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
-        assert isinstance(challenge, Challenge)
-        hello = dataclasses.replace(identity("router").hello(challenge, 1, bytes(16)), takes_socket=True)
-        await call.write(LINK_CODEC.encode(hello))
-        welcome = LINK_CODEC.decode_one(await call.read())  # type: ignore[arg-type]
-        assert isinstance(welcome, Welcome)
+        call, _, _, welcome = await welcomed_with_a_port(channel)
         assert await call.read() is grpc.aio.EOF
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", welcome.socket_port)

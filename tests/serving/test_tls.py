@@ -30,7 +30,9 @@ from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkServer, LinkTimes
+from pagewire.serving.link import Link, LinkEvents, LinkTimes
+from pagewire.serving.link_dialer import LinkDialer
+from pagewire.serving.link_server import LinkServer
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.redis_address import RedisAddress
 from pagewire.serving.tls import CLEAR, Tls, Wire

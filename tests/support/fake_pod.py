@@ -43,7 +43,8 @@ from pagewire.core.timeline import Phase, Stamp, Timeline
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.serving.cache_feed import CacheFeed
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkServer, LinkTimes
+from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkTimes
+from pagewire.serving.link_server import LinkServer
 from pagewire.serving.registration import Registration
 from pagewire.serving.tls import CLEAR
 

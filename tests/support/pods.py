@@ -45,7 +45,8 @@ from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.prefill_service.service import PrefillService
 from pagewire.serving.grpc_server import GrpcServer
 from pagewire.serving.handshake import Identity
-from pagewire.serving.link import Link, LinkDialer, LinkEvents, LinkTimes
+from pagewire.serving.link import Link, LinkEvents, LinkTimes
+from pagewire.serving.link_dialer import LinkDialer
 from pagewire.serving.pod_config import PodConfig
 
 SECRET = fake_pod.SECRET.decode()  # one for all tests: the real router knows real pods and fake ones alike
