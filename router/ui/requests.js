@@ -75,7 +75,7 @@ function spark(name, text, values, targetS) {
   const promise = target ? `; ${met} of ${values.length} met the target of ${ms(target)}` : "; no target is set";
   box.append(el("p", {}, el("strong", {}, name), ` ${text}: last ${ms(values.at(-1))}, p50 ${ms(middle(values, 0.5))}, p95 ${ms(middle(values, 0.95))}${promise}`));
   const width = Math.max(120, at("sparks").clientWidth);
-  const top = Math.max(target, ...values) * 1.1;
+  const top = Math.max(target, ...values) * 1.1 || 1; // tokens that came together took no time
   const x = (place) => 4 + (place * (width - 8)) / Math.max(1, values.length - 1);
   const y = (value) => HEIGHT - 4 - (value / top) * (HEIGHT - 18);
   const picture = svg("svg", { role: "img", "aria-label": `${name} of the last ${values.length} requests` });

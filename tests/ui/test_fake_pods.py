@@ -102,6 +102,22 @@ async def test_what_others_named_is_shown_and_never_run(
         await page.close()
 
 
+async def test_tokens_that_come_together_took_no_time_and_are_drawn(start: StartRouter, open_page: OpenPage) -> None:
+    pod = FakePod("d")
+    pod.tokens_per_record = 2
+    async with start(pod) as router:
+        body = {"model": pod.serves.model_name, "prompt": "x", "max_tokens": 2}
+        assert (await router.http.post("/v1/completions", json=body)).status_code == 200
+        page = await open_page(router.addresses["http"])
+        await page.wait_for_selector(".spark polyline", state="attached")
+        drawn = await page.evaluate(
+            "[...document.querySelectorAll('.spark polyline')].map((each) => each.getAttribute('points'))"
+        )
+        assert len(drawn) == 2
+        assert not [points for points in drawn if "NaN" in points]
+        await page.close()
+
+
 async def test_models_that_come_later_can_be_chosen(start: StartRouter, open_page: OpenPage, tmp_path: Path) -> None:
     small, large, later = (FakePod(name, serves=fingerprint(model_name=name)) for name in ("small", "large", "later"))
     folders = tuple(f"{name}={tmp_path / 'model'}" for name in ("later", "small", "large"))
