@@ -168,7 +168,10 @@ def _assemble(
     brownout = Brownout(least_prefill=least) if config.brownout else None
     # Who asks for groups has them always.
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
-    loop = EngineLoop(scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks, LONG_STEP_S)
+    loop = EngineLoop(
+        scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks, LONG_STEP_S,
+        launcher=runner if graphs is not None else None,
+    )  # fmt: skip
     return Engine(
         loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
     )

@@ -12,6 +12,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from pagewire.core.clock import Clock
@@ -35,15 +36,17 @@ from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.engine import hold, progress, reservation, role_terms
 from pagewire.engine.brownout import Brownout, pressure_of
+from pagewire.engine.flight import Flight, launch
+from pagewire.engine.follow import follow
 from pagewire.engine.group import Group
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.news import News
 from pagewire.engine.rehearsal import Rehearsal
 from pagewire.engine.role_terms import RoleTerms
-from pagewire.engine.runner import Runner, compute
+from pagewire.engine.runner import Launcher, Runner, compute
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import State
-from pagewire.engine.step import Computed, Step
+from pagewire.engine.step import AHEAD, Computed, Step
 from pagewire.engine.step_cost import StepShape
 from pagewire.engine.step_pace import StepPace
 
@@ -61,8 +64,9 @@ class Mover(Protocol):
 class EngineLoop:
     """One engine's sequences; `step` is for one thread, everything else for any.
 
-    Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more, or the step
-    should take `long_step_s` or more.
+    Where there is a `launcher`, a step of decodes is begun before the one before it is over, whatever that draws: see
+    `follow`. Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more, or
+    the step should take `long_step_s` or more.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class EngineLoop:
         roles: Mapping[Role, RoleTerms] | None = None,
         least_grouped_blocks: int = 0,
         long_step_s: float = math.inf,
+        launcher: Launcher | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -86,6 +91,9 @@ class EngineLoop:
         self._roles = roles or {}  # those that can be had
         self._least_grouped_blocks = least_grouped_blocks
         self._long_step_s = long_step_s
+        self._launcher = launcher
+        self._ahead: Flight | None = None  # behind the step that computes
+        self._ended_s = -math.inf  # the last step
         self._rehearsal = Rehearsal()
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
@@ -242,14 +250,15 @@ class EngineLoop:
 
     def step(self) -> StepDone | None:
         """Schedule, run, commit; None when nothing advanced and not even the load changed since the last call."""
-        step = self.begin()
-        if step is None:
+        flight = self._ahead or self._depart()
+        if flight is None:
             return self.news()
-        started_s = self._clock.now()
-        computed, errors = compute(self._runner, step, self._group_done)
+        self._ahead = self._follow(flight)
+        computed, errors = self._outcome(flight)
         ended_s = self._clock.now()
+        elapsed_s, self._ended_s = ended_s - max(flight.begun_s, self._ended_s), ended_s
         self._rehearsal.stepped(ended_s)
-        return self.commit(step, computed, errors, ended_s - started_s)
+        return self.commit(flight.step, computed, errors, elapsed_s)
 
     def begin(self) -> Step | None:
         """Return what is to be computed now, None when nothing can advance; `commit` is to follow.
@@ -264,8 +273,7 @@ class EngineLoop:
             self._move()
             if step is None:
                 return None
-            sequences = self._scheduler.sequences
-            self._in_step = frozenset(sequences[grant.request_id].request_id for grant in step.grants)
+            self._in_step = self._requests_of(step)
             self._news.begins(step)
             return step
 
@@ -277,7 +285,7 @@ class EngineLoop:
             self._commit(step, computed, errors)
             if not errors:
                 self._measure(step, elapsed_s)
-            self._in_step = frozenset()
+            self._in_step = self._ahead.requests if self._ahead is not None else frozenset()
             self._work = True  # whatever follows from this step
             return self._news.take(elapsed_s)
 
@@ -329,6 +337,44 @@ class EngineLoop:
             num_orphaned = pool.num_orphaned(self._scheduler.tables())
             assert num_orphaned == 0, f"{num_orphaned} blocks are held for nobody"
 
+    # ------------------------------------------------------------------------------- steps in flight, without the lock
+
+    def _depart(self) -> Flight | None:
+        step = self.begin()
+        if step is None:
+            return None
+        begun_s = self._clock.now()
+        return Flight(step=step, pending=launch(self._launcher, step), begun_s=begun_s, requests=self._in_step)
+
+    def _follow(self, flight: Flight) -> Flight | None:
+        """Launch the step behind one that computes, where there can be one."""
+        if flight.pending is None:
+            return None
+        with self._changed:
+            if self._due or self._aborted or self._stopped:
+                return None
+            self._news.prefill_budget = self._most_prefill()
+            step = follow(self._scheduler, flight.step)
+            self._move()
+            if step is None:
+                return None
+            requests = self._requests_of(step)
+            self._news.begins(step)
+        begun_s, pending = self._clock.now(), launch(self._launcher, step)
+        return None if pending is None else Flight(step=step, pending=pending, begun_s=begun_s, requests=requests)
+
+    def _outcome(self, flight: Flight) -> tuple[dict[str, Computed], dict[str, PagewireError]]:
+        """Wait for a step, or run it; what failed once it was launched is run again."""
+        computed = flight.outcome()
+        if computed is not None:
+            return computed, {}
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:  # of tokens that are to be drawn anew: what it writes is written again
+            ahead.outcome()
+        with self._changed:
+            step = self._known(flight.step)
+        return compute(self._runner, step, self._group_done) if step.grants else ({}, {})
+
     # ----------------------------------------------------------------------------------- inside, with the lock held
 
     def _change_role(self) -> None:
@@ -359,14 +405,34 @@ class EngineLoop:
         end = SequenceEnd(request_id=request_id, cached_tokens=0, computed_tokens=0, error=ErrorInfo.of(error))
         self._news.ended(end)
 
+    def _requests_of(self, step: Step) -> frozenset[str]:
+        sequences = self._scheduler.sequences
+        return frozenset(sequences[grant.request_id].request_id for grant in step.grants)
+
+    def _known(self, step: Step) -> Step:
+        """Return a step whose tokens were ahead with what they came to be, without those that have ended since."""
+        if step.grants[0].tokens[0] != AHEAD:
+            return step
+        pairs = ((grant, self._scheduler.sequences.get(grant.request_id)) for grant in step.grants)
+        return Step(
+            grants=tuple(
+                replace(grant, tokens=sequence.tokens(grant.start, grant.start + 1))
+                for grant, sequence in pairs
+                if sequence is not None and sequence.num_computed == grant.start
+            )
+        )
+
     def _commit(self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError]) -> None:
-        for request_id in sorted(self._aborted):
+        ahead = self._ahead
+        landed = self._scheduler.land(ahead.names if ahead is not None else frozenset())
+        aborted = self._aborted - (ahead.requests if ahead is not None else frozenset())  # the others' turn is then
+        for request_id in sorted(aborted):
             self._scheduler.remove_request(request_id)
             self._freed.append(Freed(request_id=request_id))
-        self._aborted.clear()
+        self._aborted -= aborted
         for grant in step.grants:
             sequence = self._scheduler.sequences.get(grant.request_id)
-            if sequence is None:  # ended meanwhile, or with another of its request
+            if sequence is None or grant.request_id in landed:  # ended meanwhile, or with another of its request
                 continue
             if grant.request_id in errors:
                 self._poison(sequence.group, errors[grant.request_id])
@@ -375,9 +441,12 @@ class EngineLoop:
             done = progress.commit(self._scheduler, sequence, grant, computed)
             self._news.progressed(sequence, grant, done, sequence.group.computed_tokens - before)
         # Only now: before the fork who is stopped hands its place to another, to whom what was drawn for it would go.
-        for stop in self._stopped:
-            self._stop(stop)
-        self._stopped.clear()
+        stopped, self._stopped = self._stopped, []
+        for stop in stopped:
+            if ahead is not None and stop.request_id in ahead.requests:
+                self._stopped.append(stop)
+            else:
+                self._stop(stop)
 
     def _poison(self, group: Group, error: PagewireError) -> None:
         self._news.ended(progress.end_of(group, ErrorInfo.of(error)))

@@ -97,6 +97,16 @@ class GraphInputs:
 
     def fill(self, grants: Sequence[Grant]) -> None:
         """Send what grants of one token each need, row by row, without waiting."""
+        self._send(grants, [grant.tokens[0] for grant in grants])
+
+    def follow(self, grants: Sequence[Grant], rows: Sequence[int], drawn: torch.Tensor) -> None:
+        """Do as `fill` for grants whose tokens are those of `rows` of `drawn` `[C]`, which the device may yet draw."""
+        self._send(grants, rows)
+        token_ids = self.batch.token_ids
+        # A row without a distribution has none; its sequence ends once the host hears of it.
+        token_ids.copy_(drawn.index_select(0, token_ids).clamp_(min=0))
+
+    def _send(self, grants: Sequence[Grant], tokens: Sequence[int]) -> None:
         edits, most = self._table.edits(grants), self._table.most_edits
         while len(edits) > most:  # many new sequences at once
             part, edits = edits[:most], edits[most:]
@@ -105,7 +115,7 @@ class GraphInputs:
         token_ids, positions, slots, kv_lens, columns = _parts(host, self._num_rows)
         count, size = len(grants), self._block_size
         for part_, values, nobody in (
-            (token_ids, [grant.tokens[0] for grant in grants], 0),
+            (token_ids, tokens, 0),
             (positions, [grant.start for grant in grants], 0),
             (slots, [grant.block_ids[grant.start // size] * size + grant.start % size for grant in grants], -1),
             (kv_lens, [grant.start + 1 for grant in grants], 0),

@@ -20,7 +20,7 @@ from pagewire.engine.batch import Batch
 from pagewire.engine.capture import Capture, Work
 from pagewire.engine.draw_rows import Drawn
 from pagewire.engine.graph_inputs import GraphInputs, GraphTable, draw_of
-from pagewire.engine.step import Grant, Step
+from pagewire.engine.step import AHEAD, Grant, Step
 from pagewire.kernels.graph_ops import GraphOps
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class GraphLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay left on the device, valid until the next."""
+    """What a replay left on the device: logits and batch are valid until the next."""
 
     logits: torch.Tensor  # [S, V] fp32
     batch: Batch  # the captured one, with the draws of this step row by row
@@ -100,24 +100,33 @@ class GraphPool:
         """Return whether a step is replayed."""
         return len(step.grants) <= self._buckets[-1] and all(self._is_plain(grant) for grant in step.grants)
 
+    def follows(self, step: Step) -> bool:
+        """Return whether a step is replayed on the tokens that the last one left: to capture would overwrite them."""
+        return self.fits(step) and self.bucket_of(len(step.grants)) in self._graphs
+
     def run(self, step: Step) -> Replayed:
-        """Replay a step that fits, without waiting for the device."""
+        """Replay a step that fits, without waiting for the device; all of its tokens may be `AHEAD`."""
+        before = {name: row for row, name in enumerate(self._names)}
         grants = self._seat(step.grants)
+        is_ahead = step.grants[0].tokens[0] == AHEAD
         size = self.bucket_of(len(grants))
         if size not in self._graphs:
             self.num_recaptures += self._is_warm
             self._capture_bucket(size)
         try:
-            self._inputs[size].fill(grants)
+            if is_ahead:
+                self._inputs[size].follow(grants, [before[grant.request_id] for grant in grants], self._tokens)
+            else:
+                self._inputs[size].fill(grants)
         except BaseException:
             self._table.forget()
             raise
         self._graphs[size]()
-        count, read = len(grants), self._ops.read_tokens
-        tokens = self._tokens[:count]
+        count = len(grants)
+        read_tokens = self._ops.send_tokens(self._tokens[:count])  # before another replay leaves its own there
         draws = {grant.request_id: draw_of(grant) for grant in grants}
         batch = replace(self._inputs[size].batch, draws=draws)
-        return Replayed(logits=self._logits[:count], batch=batch, read_tokens=lambda: read(tokens))
+        return Replayed(logits=self._logits[:count], batch=batch, read_tokens=read_tokens)
 
     def bucket_of(self, num_sequences: int) -> int:
         """Return the size of the graph that so many sequences take."""

@@ -14,13 +14,14 @@ import torch
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
+from pagewire.engine.graph_inputs import draw_of
 from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.architecture import Model
 from pagewire.engine.packed_batch import pack
-from pagewire.engine.runner import OnGroup
+from pagewire.engine.runner import OnGroup, Pending
 from pagewire.engine.sampler import Sampler
-from pagewire.engine.step import Computed, Draw, Grant, Step
+from pagewire.engine.step import AHEAD, Computed, Draw, Grant, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import OnLayer
 
@@ -73,6 +74,23 @@ class ModelRunner:
         with self._on_device():
             return self._run(step, on_group)
 
+    @torch.inference_mode()
+    def launch(self, step: Step) -> Pending | None:
+        """Replay a step whose tokens are drawn within its graph, and wait for nothing; see `Launcher`."""
+        graphs, is_ahead = self.graphs, step.grants[0].tokens[0] == AHEAD
+        if graphs is None or not (graphs.follows(step) if is_ahead else graphs.fits(step)):
+            return None
+        if not all(_is_drawn_within(draw_of(grant).sampling) for grant in step.grants):
+            return None
+        with self._on_device():
+            replayed = graphs.run(step)
+
+        def wait() -> dict[str, Computed]:
+            drawn = zip(replayed.batch.draws, replayed.read_tokens(), strict=True)
+            return {name: Computed(token=token) for name, token in drawn}
+
+        return wait
+
     def _run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         if self.graphs is not None and self.graphs.fits(step):
             return self._replay(self.graphs, step)
@@ -118,3 +136,8 @@ class ModelRunner:
         used = (grant.start + len(grant.tokens)) % self._cache.layout.block_size
         if used:
             self._backend.zero_slots(self._cache.pool[:, layers], grant.block_ids[-1], used)
+
+
+def _is_drawn_within(sampling: SamplingParams) -> bool:
+    """Return whether nothing is left to do behind a graph that draws: no edits, no reports, no typical-p."""
+    return not sampling.edits_logits and sampling.logprobs is None and sampling.typical_p == 1.0

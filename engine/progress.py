@@ -117,7 +117,7 @@ def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) ->
     sequence.output.append(token)
     reason = _reason(scheduler, sequence, sequence.output)
     if reason is not None:
-        scheduler.remove(sequence)
+        scheduler.end(sequence)
     return _record(sequence.spec, sequence.index, position, computed, reason)
 
 

@@ -20,6 +20,21 @@ OnGroup = Callable[[Step, int], None]
 """Called while a step computes: the KV of that group of layers is final for its grants that are sealed."""
 
 
+Pending = Callable[[], dict[str, Computed]]
+"""Waits for a step that was launched, and returns what was found out; raises what its computation raised."""
+
+
+class Launcher(Protocol):
+    """What begins steps without waiting for them: they are computed one after another."""
+
+    def launch(self, step: Step) -> Pending | None:
+        """Begin a step, None where it is one for `Runner.run`, which needs it to be begun by nobody.
+
+        Its tokens may be `AHEAD`: those that the step launched before draws for the same sequences.
+        """
+        ...
+
+
 class Runner(Protocol):
     """What computes a step."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Set
 from dataclasses import replace
 
 from pagewire.core.errors import InvalidRequest
@@ -66,6 +67,8 @@ class Scheduler:
         self.num_prompt_tokens = 0  # of the sequences that were admitted, and of those what was cached, and pinned
         self.num_cached_tokens = 0
         self.num_pinned_tokens = 0
+        self.ahead: frozenset[str] = frozenset()  # sequences in a step that was begun ahead of the one before
+        self._departing: dict[str, Sequence] = {}  # ended, in such a step all the same: it writes into their blocks
         self._arrivals = 0
         self._short: Sequence | None = None  # waits for blocks that were not there
         self._lone: Sequence | None = None  # larger than the pool: nobody runs beside it
@@ -181,6 +184,28 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence in whatever state, and give back its blocks and its promise."""
+        self._forget(sequence)
+        self._release(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a sequence that its own token ended; where a step is begun ahead for it, its blocks wait for that."""
+        if sequence.name in self.ahead:
+            self._forget(sequence)
+            self._departing[sequence.name] = sequence
+        else:
+            self.remove(sequence)
+
+    def land(self, ahead: frozenset[str] = frozenset()) -> Set[str]:
+        """Give back the blocks of those that had ended before the step that is over now; return their names.
+
+        The names `ahead` are in a step that was begun ahead of it.
+        """
+        landed, self._departing, self.ahead = self._departing, {}, ahead
+        for sequence in landed.values():
+            self._release(sequence)
+        return landed.keys()
+
+    def _forget(self, sequence: Sequence) -> None:
         del self.sequences[sequence.name]
         sequence.group.members.remove(sequence)
         if not sequence.group.members:
@@ -188,7 +213,6 @@ class Scheduler:
         for queue in (self.running, self.joined, self.waiting):
             if sequence in queue:
                 queue.remove(sequence)
-        self._release(sequence)
         self.pool.unreserve(sequence.promised)
         sequence.promised = 0
         swap.forget(self.pool, sequence)
@@ -211,7 +235,8 @@ class Scheduler:
 
     def tables(self) -> list[list[int]]:
         """Return the blocks that each sequence and each hold keeps."""
-        return [sequence.held for sequence in self.sequences.values()] + list(self.holds.values())
+        sequences = (*self.sequences.values(), *self._departing.values())
+        return [sequence.held for sequence in sequences] + list(self.holds.values())
 
     def num_held_tokens(self) -> int:
         """Return the tokens whose KV lies in blocks that sequences hold, each sequence counted for itself."""
@@ -269,6 +294,11 @@ class Scheduler:
                 waiting.clear()
             if self.num_preemptions != preempted_before:
                 waiting.clear()
+
+    @property
+    def may_start(self) -> bool:
+        """True where somebody who waits might have a place in the next step."""
+        return any(self._has_seats(queue[0]) for queue in (self.joined, self.waiting) if queue)
 
     def _has_seats(self, sequence: Sequence) -> bool:
         return sum(each.num_seats for each in self.running) + sequence.num_seats <= self.limits.max_num_seqs

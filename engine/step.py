@@ -8,6 +8,8 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine.beam_search import Candidates
 
+AHEAD = -1  # in place of a token: the one that the step before draws for the sequence, not known yet
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
@@ -46,6 +48,7 @@ class Grant:
     `request_id` is the sequence's name: its request's id, and for those that forked off their index behind it. `draw`
     is None for a chunk that is not the last. `forks` are the draws, from the same logits, of the sequences that fork
     off after it. `seal` zeroes the unfilled slots of the last block, because the block is about to leave the pod.
+    The token of a step that is begun ahead of the one before is `AHEAD`.
     `spilled` are the slots of host memory that its first blocks lie in, of which the block table says nothing; such a
     grant is alone in its step.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -21,6 +22,9 @@ class GraphOps(Protocol):
         """Write a token per row of logits `[n, V]` fp32 to out `[n]` int64, as `Backend.sample` but for typical-p."""
         ...
 
-    def read_tokens(self, tokens: torch.Tensor) -> list[int]:
-        """Wait for tokens `[n]` and return them. Raises ValueError for a row without a finite maximum."""
+    def send_tokens(self, tokens: torch.Tensor) -> Callable[[], list[int]]:
+        """Send tokens `[n]`, as they are now, to the host; what is returned waits for them.
+
+        It raises ValueError for a row without a finite maximum.
+        """
         ...

@@ -6,6 +6,9 @@ tier behind the pool) is moved by torch. Importing this file imports triton.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul
@@ -106,23 +109,25 @@ class TritonBackend(TorchBackend):
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""
-        return self.read_tokens(self.sample_on_device(logits, rows))
+        return self.send_tokens(self.sample_on_device(logits, rows))()
 
     def draw(self, logits: torch.Tensor, columns: SamplingColumns, out: torch.Tensor) -> None:
         """Write a token per row of logits `[n, V]` fp32 to out `[n]`, whatever is asked but typical-p."""
         sampling.draw(logits, columns, cuts=True, out=out)
 
-    def read_tokens(self, tokens: torch.Tensor) -> list[int]:
-        """Wait for tokens `[n]` and return them. Raises ValueError for a row without a finite maximum."""
-        if tokens.is_cuda:
-            here = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            here.copy_(tokens, non_blocking=True)
-            torch.cuda.current_stream(tokens.device).record_event().synchronize()
-            tokens = here
-        read: list[int] = tokens.tolist()
-        if sampling.NO_TOKEN in read:
-            raise ValueError(f"row {read.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
-        return read
+    def send_tokens(self, tokens: torch.Tensor) -> Callable[[], list[int]]:
+        """Send tokens `[n]`, as they are now, to the host; what is returned waits for them."""
+        if not tokens.is_cuda:
+            return functools.partial(_checked, tokens.tolist())
+        here = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        here.copy_(tokens, non_blocking=True)
+        sent = torch.cuda.current_stream(tokens.device).record_event()
+
+        def wait() -> list[int]:
+            sent.synchronize()
+            return _checked(here.tolist())
+
+        return wait
 
     def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy whole blocks inside the pool."""
@@ -142,3 +147,9 @@ class TritonBackend(TorchBackend):
     def zero_slots(self, pool: torch.Tensor, block_id: int, first_slot: int) -> None:
         """Zero the slots of one block from `first_slot` on."""
         moves.zero_slots(pool, block_id, first_slot)
+
+
+def _checked(tokens: list[int]) -> list[int]:
+    if sampling.NO_TOKEN in tokens:
+        raise ValueError(f"row {tokens.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
+    return tokens

@@ -7,6 +7,7 @@ nothing waits or allocates within a capture.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -23,9 +24,9 @@ from pagewire.engine import assembly, model_runner
 from pagewire.engine.assembly import Engine
 from pagewire.engine.batch import Batch
 from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.graph_pool import GraphLimits, GraphPool, Replayed
 from pagewire.engine.packed_batch import pack
-from pagewire.engine.step import Draw, Grant, Scoring, Step
+from pagewire.engine.step import AHEAD, Draw, Grant, Scoring, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.torch_backend import TorchBackend
@@ -101,6 +102,23 @@ def test_tokens_are_those_of_torch_with_graphs_and_without(folder: Path) -> None
     assert run(engine.loop) == expected
     assert capture.replays >= 5
     assert graphs.num_recaptures == engine.runner.num_recaptures == 0
+
+    engine = engine_of(folder, triton())
+    graphed(engine, RecordedCapture())
+    engine.loop._launcher, launched = engine.runner, list[Step]()
+    with mock.patch.object(GraphPool, "run", autospec=True, side_effect=_noting(launched)):
+        assert run(engine.loop) == expected
+    assert any(step.grants[0].tokens[0] == AHEAD for step in launched), "no step was begun ahead"
+
+
+def _noting(steps: list[Step]) -> Callable[[GraphPool, Step], Replayed]:
+    run = GraphPool.run
+
+    def noted(graphs: GraphPool, step: Step) -> Replayed:
+        steps.append(step)
+        return run(graphs, step)
+
+    return noted
 
 
 def decode(name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams) -> Grant:

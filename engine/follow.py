@@ -1,0 +1,58 @@
+"""The step behind one of decodes, made before the tokens of that one are known: the same sequences, a token further.
+
+Works on a scheduler; knows nothing of how steps are computed. Whatever is drawn, the sequences that do not end by their
+length go on, so the device need not stand still while the host hears of tokens, tells them and schedules. Invariants:
+nothing of a sequence changes but its block table, which covers a token more, so a step that is dropped was never there;
+it begins only where nobody else could advance, and preempts nobody.
+"""
+
+from __future__ import annotations
+
+from pagewire.engine.limits import Limits
+from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import Sequence
+from pagewire.engine.step import AHEAD, Draw, Grant, Step
+
+
+def follow(scheduler: Scheduler, step: Step) -> Step | None:
+    """Return the step behind `step`, which computes; None where it hangs on what comes of that one, or none is left."""
+    limits, pool = scheduler.limits, scheduler.pool
+    if scheduler.is_alone or scheduler.may_start or len(scheduler.running) != len(step.grants):
+        return None
+    going: list[tuple[Sequence, Draw]] = []
+    missing = 0
+    for grant in step.grants:
+        sequence = scheduler.sequences.get(grant.request_id)
+        if sequence is None or grant.draw is None or sequence.group.members != [sequence] or sequence.unforked:
+            return None
+        if _ends(sequence, limits):
+            continue
+        first = (grant.start + 1) // limits.block_size
+        if first == len(sequence.block_table):
+            missing += 1
+        elif not pool.is_writable(sequence.block_table[first]):
+            return None
+        going.append((sequence, grant.draw))
+    if not going or missing > pool.num_available:
+        return None
+    return Step(grants=tuple(_further(scheduler, sequence, draw) for sequence, draw in going))
+
+
+def _ends(sequence: Sequence, limits: Limits) -> bool:
+    """Return whether the token that is being drawn is the last, whichever it is."""
+    num_output = len(sequence.output) + 1
+    return num_output >= sequence.spec.sampling.max_tokens or sequence.num_prompt + num_output >= limits.max_model_len
+
+
+def _further(scheduler: Scheduler, sequence: Sequence, draw: Draw) -> Grant:
+    start = sequence.num_tokens
+    if start // scheduler.limits.block_size == len(sequence.block_table):
+        sequence.block_table += scheduler.pool.allocate(1)
+    return Grant(
+        request_id=sequence.name,
+        tokens=(AHEAD,),
+        start=start,
+        block_ids=tuple(sequence.block_table[: scheduler.limits.num_blocks(start + 1)]),
+        draw=Draw(sampling=draw.sampling, index=draw.index, position=draw.position + 1),
+        spilled=tuple(sequence.spilled),
+    )

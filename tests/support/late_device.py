@@ -1,0 +1,105 @@
+"""A made-up device that computes what was launched as late as it may, on a memory of tokens in the place of KV.
+
+What a sequence is given next is a function of all that its blocks hold: who writes into a block that is not its own, or
+reads one too early, says other tokens. The reference is that function of the tokens alone.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+
+from pagewire.engine.moves import Move, Way
+from pagewire.engine.runner import OnGroup, Pending
+from pagewire.engine.step import AHEAD, Computed, Grant, Step
+
+VOCABULARY = 40
+
+
+def following(tokens: Sequence[int], index: int) -> int:
+    """Return the token that follows in the sequence of that index."""
+    return zlib.crc32(bytes((index, *tokens))) % VOCABULARY
+
+
+class LateDevice:
+    """Runner, launcher and mover. `during` runs while a step is waited for, before any of it is computed."""
+
+    def __init__(self, block_size: int, chance: random.Random) -> None:
+        self.num_recaptures = 0
+        self.during: Callable[[], None] = lambda: None
+        self.num_launched = 0
+        self.num_ahead = 0
+        self.fails = 0.0  # how likely it is that a launched step fails
+        self._block_size = block_size
+        self._chance = chance
+        self._slots: dict[tuple[int, int], int] = {}
+        self._queue: list[Callable[[], None]] = []
+        self._to_write: set[int] = set()  # blocks, by what is queued
+        self._drawn: dict[str, int] = {}
+
+    def launch(self, step: Step) -> Pending | None:
+        """Queue a step of plain decodes."""
+        if any(len(grant.tokens) != 1 or grant.draw is None or grant.forks for grant in step.grants):
+            return None
+        self.num_launched += 1
+        self.num_ahead += step.grants[0].tokens[0] == AHEAD
+        found: dict[str, Computed] = {}
+        self._queue.append(lambda: found.update(self._compute(step)))
+        self._to_write |= {grant.block_ids[-1] for grant in step.grants}
+        if self._chance.random() < 0.3:  # it may be quick
+            self._flush()
+        fails = self._chance.random() < self.fails
+
+        def wait() -> dict[str, Computed]:
+            self.during()
+            self._flush()
+            if fails:
+                raise RuntimeError("a launched step failed")
+            return found
+
+        return wait
+
+    def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
+        """Compute a step behind all that was launched."""
+        self.during()
+        self._flush()
+        return self._compute(step)
+
+    def rehearse(self) -> None:
+        """Compute nothing."""
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Copy blocks behind all that was launched."""
+        self._flush()
+        for move in moves:
+            assert move.way is Way.WITHIN, "no host tier here"
+            for offset in range(self._block_size):
+                self._slots[move.target, offset] = self._slots.get((move.source, offset), -1)
+
+    def write(self, block_ids: Sequence[int], tokens: Sequence[int]) -> None:
+        """Write what another pod sent, at once."""
+        assert not self._to_write & {*block_ids}, "blocks were given to another while a step that writes them computes"
+        for at, token in enumerate(tokens):
+            self._slots[block_ids[at // self._block_size], at % self._block_size] = token
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        self._to_write.clear()
+        for work in queue:
+            work()
+
+    def _compute(self, step: Step) -> dict[str, Computed]:
+        found: dict[str, Computed] = {}
+        for grant in step.grants:
+            tokens = [self._drawn[grant.request_id] if token == AHEAD else token for token in grant.tokens]
+            for at, token in enumerate(tokens, grant.start):
+                self._slots[self._slot(grant, at)] = token
+            seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(grant.start + len(tokens))]
+            for name, draw in grant.draws().items():
+                self._drawn[name] = following(seen, draw.index)
+                found[name] = Computed(token=self._drawn[name])
+        return found
+
+    def _slot(self, grant: Grant, at: int) -> tuple[int, int]:
+        return grant.block_ids[at // self._block_size], at % self._block_size
