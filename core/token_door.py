@@ -33,7 +33,7 @@ class TokenDoor:
     def __init__(self) -> None:
         self._expected: dict[bytes, Enter] = {}
         self._listening: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._asking: dict[asyncio.Task[None], None] = {}
 
     def expect(self, token: bytes, enter: Enter, listen: Callable[[], socket.socket]) -> Any:
         """Let in who shows `token`, until `forget`; return the address. `listen` is called where nobody was expected.
@@ -43,7 +43,8 @@ class TokenDoor:
         if self._listening is None:
             self._listening = listen()
             self._listening.setblocking(False)
-            self._serving = asyncio.create_task(self._serve(self._listening))
+            # Not by `sock_accept`: who is accepted as that is cancelled would be lost, and left open.
+            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
         self._expected[token] = enter
         return self._listening.getsockname()
 
@@ -54,33 +55,29 @@ class TokenDoor:
 
     def _shut(self) -> None:
         listening, self._listening = self._listening, None
-        if listening is None or self._serving is None:
+        if listening is None:
             return
-        self._serving.cancel()
-        # Before the close: until the cancelled accept has run, the loop would take the next file of that number for
-        # this one, think that it watches it already, and never wake whoever reads it.
         asyncio.get_running_loop().remove_reader(listening)
+        for answering in self._asking:
+            answering.cancel()
         address = listening.getsockname()
         listening.close()
         if isinstance(address, str) and address:
             Path(address).unlink(missing_ok=True)
 
-    async def _serve(self, listening: socket.socket) -> None:
-        loop, asking = asyncio.get_running_loop(), dict[asyncio.Task[None], None]()
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                try:
-                    connection, _ = await loop.sock_accept(listening)
-                except ConnectionAbortedError:  # who connected is gone
-                    continue
-                except OSError as error:
-                    log.warning("nobody is let in at %s any more: %s", listening.getsockname(), error)
-                    return self._shut()
-                answering = tasks.create_task(self._answer(connection))
-                asking[answering] = None
-                answering.add_done_callback(functools.partial(_answered, connection, asking))
-                if len(asking) > MAX_ASKING:
-                    next(iter(asking)).cancel()
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # who connected is gone
+            return
+        except OSError as error:
+            log.warning("nobody is let in at %s any more: %s", listening.getsockname(), error)
+            return self._shut()
+        answering = asyncio.create_task(self._answer(connection))
+        self._asking[answering] = None
+        answering.add_done_callback(functools.partial(self._answered, connection))
+        if len(self._asking) > MAX_ASKING:
+            next(iter(self._asking)).cancel()
 
     async def _answer(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -91,6 +88,10 @@ class TokenDoor:
                     self.forget(token)  # first: it is good once, whatever comes of it
                     return enter(connection)
 
+    def _answered(self, connection: socket.socket, answering: asyncio.Task[None]) -> None:
+        connection.close()  # here, since a task may be cancelled before it began
+        del self._asking[answering]
+
 
 async def _shown(connection: socket.socket) -> bytes:
     loop, shown = asyncio.get_running_loop(), b""
@@ -98,8 +99,3 @@ async def _shown(connection: socket.socket) -> bytes:
         while len(shown) < TOKEN_BYTES and (more := await loop.sock_recv(connection, TOKEN_BYTES - len(shown))):
             shown += more
     return shown
-
-
-def _answered(connection: socket.socket, asking: dict[asyncio.Task[None], None], task: asyncio.Task[None]) -> None:
-    connection.close()  # here, since a task may be cancelled before it began
-    asking.pop(task, None)

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from pagewire.core.listeners import accepted_last
 from pagewire.router.http_protocol import BoundedProtocol
 from pagewire.serving.renewed_context import RenewedContext
 from pagewire.serving.tls import Tls
@@ -46,6 +47,11 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone: the lifecycle decides when to stop."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take leave of all connections, also of those that are only just accepted, which uvicorn would lose."""
+        await accepted_last(*self.servers)
+        await super().shutdown(sockets)
 
 
 def listen(host: str, port: int, *, shares: bool = False) -> socket.socket:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import secrets
 import socket
@@ -81,22 +82,29 @@ class LinkServer:
         link = Link(line, hello, self._times, self._load)
         if self._is_closed:
             return link.close("the process stops")
+        self._links.add(link)  # now: the server may be closed before the task below begins
         if not link.has_socket:
             return await self._keep(link)
         # The stream ends with this, which says that the socket was taken: idle, it would last as proxies let it.
         carrying = asyncio.create_task(self._keep(link))
         self._carrying.add(carrying)
-        carrying.add_done_callback(self._carrying.discard)
+        carrying.add_done_callback(functools.partial(self._carried, link))
 
     async def _keep(self, link: Link) -> None:
-        self._links.add(link)
         try:
             self._events.on_up(link)
             await link.pump(self._events.on_message)
         finally:
-            self._links.discard(link)
-            link.close("the stream ended")
+            self._let_go(link)
             self._events.on_down(link)
+
+    def _carried(self, link: Link, carrying: asyncio.Task[None]) -> None:
+        self._carrying.discard(carrying)
+        self._let_go(link)  # here too, since a task may be cancelled before it began
+
+    def _let_go(self, link: Link) -> None:
+        self._links.discard(link)
+        link.close("the stream ended")
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> tuple[Hello, Line] | None:
         """Return who dialled and what to talk over, once both have proven themselves; None for no link."""

@@ -15,6 +15,7 @@ from pod_wire import wire_to
 from pods import BLOCK, DEAR, Colocated, pods, prompt, until
 
 from pagewire.core.engine_messages import Held, Hold
+from pagewire.core.listeners import accepted_last
 from pagewire.core.messages import Role, Source
 from pagewire.engine.exchange.peers import open_bulk_channel
 
@@ -154,7 +155,7 @@ async def test_a_source_that_goes_before_its_stream_is_up_is_not_waited_for(
             ends.callback(writer.close)
 
         silent = await asyncio.start_server(keep_open, "127.0.0.1", 0)
-        ends.callback(silent.close)
+        ends.push_async_callback(accepted_last, silent)
         address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
         asker.service._exchange.peers._bulk_channel = lambda _: open_bulk_channel(address)
         asked = await cluster.submit("b", LONG, on=asker, sources=[holder.source(100)])

@@ -392,6 +392,63 @@ async def test_a_link_goes_over_grpc_where_the_socket_cannot_be_had(how: str) ->
         await served.stop()
 
 
+class _Watched(SideDoor):
+    """Says when somebody has come in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = asyncio.Event()
+
+    async def invite(self, enter: Callable[[socket.socket], None], *args: Any) -> Card:  # type: ignore[override]
+        def watched(connection: socket.socket) -> None:
+            enter(connection)
+            self.entered.set()
+
+        return await super().invite(watched, *args)
+
+
+async def why_it_ended(dialer: LinkDialer) -> str:
+    async with asyncio.timeout(10):
+        while dialer.error is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return dialer.error.message
+
+
+@pytest.mark.parametrize("num_turns", range(10))
+async def test_a_link_whose_socket_was_just_taken_ends_with_its_server(num_turns: int) -> None:
+    """Whatever turn of the loop that is in."""
+    theirs, ours, door = Recorder(), Recorder(), _Watched()
+    served = Served(theirs, identity("server"), door)
+    dialer, task = await dialled(await served.start(), ours, identity("client"))
+    await door.entered.wait()
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(served.links.aclose("enough", flush_s=0.05))
+    try:
+        assert "silent" not in await why_it_ended(dialer)
+        async with asyncio.timeout(10):
+            await closing
+    finally:
+        await ended(task)
+        await served.stop()
+    assert theirs.log.count("up") == theirs.log.count("down")
+
+
+async def test_a_link_whose_task_is_cancelled_before_it_begins_is_hung_up() -> None:
+    served = Served(Recorder(), identity("server"), SideDoor())
+    dialer, task = await dialled(await served.start(), Recorder(), identity("client"))
+    while not served.links._carrying:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    (carrying,) = served.links._carrying
+    carrying.cancel()
+    try:
+        assert "silent" not in await why_it_ended(dialer)
+    finally:
+        await ended(task)
+        await served.stop()
+    assert not served.links._links
+
+
 async def welcomed_with_a_port(
     channel: grpc.aio.Channel,
 ) -> tuple[grpc.aio.StreamStreamCall[bytes, bytes], Challenge, Hello, Welcome]:

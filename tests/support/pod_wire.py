@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 
 from pods import Pod
 
+from pagewire.core.listeners import accepted_last, stop_accepting
 from pagewire.core.messages import Candidate
 from pagewire.serving.grpc_server import GrpcServer
 
@@ -24,6 +25,7 @@ class Wire:
         self._accepted: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._is_cut = False
 
     def freeze(self) -> None:
         """Let nothing through."""
@@ -43,7 +45,8 @@ class Wire:
     def cut(self) -> None:
         """Break what is connected, and refuse what comes."""
         assert self._server is not None
-        self._server.close()
+        self._is_cut = True
+        stop_accepting(self._server)
         self.drop()
 
     async def start(self) -> None:
@@ -53,9 +56,9 @@ class Wire:
 
     async def aclose(self) -> None:
         """Stop."""
+        assert self._server is not None
         self.cut()
-        for _ in range(2):
-            await asyncio.sleep(0)  # what the kernel has handed over becomes a transport, and that one is made known
+        await accepted_last(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -78,7 +81,7 @@ class Wire:
             writer.transport.abort()
             return
         self._connections.append((writer, far_writer))
-        if self._server is None or not self._server.is_serving():  # it was cut meanwhile
+        if self._is_cut:  # meanwhile
             self.drop()
         for source, target in ((reader, far_writer), (far_reader, writer)):
             self._go_on(self._copy(source, target))

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from pagewire.core.listeners import accepted_last
+
 
 class SlowProxy:
     """Forwards to a port; answers come `delay_s` late, and never while it is None.
@@ -86,9 +88,7 @@ class SlowProxy:
             writer.transport.abort()
 
     async def end(self) -> None:
-        """Break all connections, those that are just being made among them, and wait until they are closed."""
-        for _ in range(2):
-            await asyncio.sleep(0)  # what the kernel has handed over becomes a transport, and that one is made known
+        """Break all connections, and wait until they are closed."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -105,6 +105,6 @@ async def slow_proxy(target: int) -> AsyncIterator[SlowProxy]:
     try:
         yield proxy
     finally:
-        server.close()
+        await accepted_last(server)
         await proxy.end()
         await server.wait_closed()

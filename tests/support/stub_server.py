@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagewire.core.listeners import accepted_last
+
 HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
 
@@ -97,4 +99,7 @@ async def serving(answer: Callable[[Asked], Awaitable[None]]) -> AsyncIterator[S
     server = await asyncio.start_server(stub.handle, "127.0.0.1", 0)
     stub.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        yield stub
+        try:
+            yield stub
+        finally:
+            await accepted_last(server)
