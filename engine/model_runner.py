@@ -6,7 +6,7 @@ to the same places, so a failed step may be retried in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
+from pagewire.engine.chunk_graphs import ChunkGraphs
 from pagewire.engine.graph_inputs import draw_of
 from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.kv_cache import KVCache
@@ -44,6 +45,7 @@ class ModelRunner:
         num_groups: int = 1,
         host: torch.Tensor | None = None,
         graphs: GraphPool | None = None,
+        chunk_graphs: ChunkGraphs | None = None,
         batch_of: BatchOf | None = None,
     ) -> None:
         layout = cache.layout
@@ -53,6 +55,7 @@ class ModelRunner:
                 "fall into that many equal spans"
             )
         self.graphs = graphs
+        self.chunk_graphs = chunk_graphs if num_groups == 1 else None  # nothing is told of within a replay
         self._device = cache.pool.device
         self._batch_of = batch_of or (Batch.of if self._device.type == "cpu" else pack)
         self._layers_per_group = layout.num_layers // num_groups
@@ -95,6 +98,8 @@ class ModelRunner:
         if self.graphs is not None and self.graphs.fits(step):
             return self._replay(self.graphs, step)
         sealed = [grant for grant in step.grants if grant.seal]
+        if self.chunk_graphs is not None and self.chunk_graphs.fits(step):
+            return self._replay(self.chunk_graphs, step, sealed)
 
         def wrote(layer: int) -> None:
             group, rest = divmod(layer + 1, self._layers_per_group)
@@ -123,13 +128,21 @@ class ModelRunner:
         logits = self._model.forward(batch, pool, wrote)  # [n, V]
         if batch.draws or batch.scorings:
             return self._sampler.draw(logits, batch)
-        if self._device.type == "cuda":  # nothing is read, but whoever hears of the step takes it for done
-            torch.cuda.current_stream(self._device).synchronize()
+        self._wait()
         return {}
 
-    def _replay(self, graphs: GraphPool, step: Step) -> dict[str, Computed]:
+    def _replay(self, graphs: GraphPool | ChunkGraphs, step: Step, sealed: Sequence[Grant] = ()) -> dict[str, Computed]:
         replayed = graphs.run(step)
-        return self._sampler.draw(replayed.logits, replayed.batch, replayed.read_tokens)
+        for grant in sealed:
+            self._seal(grant, slice(0, self._cache.layout.num_layers))
+        if replayed.batch.draws:
+            return self._sampler.draw(replayed.logits, replayed.batch, replayed.read_tokens)
+        self._wait()
+        return {}
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":  # nothing is read, but whoever hears of the step takes it for done
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _seal(self, grant: Grant, layers: slice) -> None:
         # What the tail block held before belongs to somebody else; it must not leave the pod.
