@@ -8,7 +8,10 @@
     sample   a token for each row of logits: bytes of logits, over the copy rate
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
-holds what is read. Random numbers, never zeros, which are faster. Bytes of keys and values count once a KV head.
+holds what attention reads. Rows and logits are the same ones each time, and in a cache where they fit, as they are in a
+step that has just written them: they may be faster than a copy. Random numbers, never zeros, which are faster. Bytes of
+keys and values count once a KV head. `over-PEER` is how many times as long as ours it takes.
+
 `--quick` measures what the target table asks for, in a minute. `--device cpu` under TRITON_INTERPRET=1 runs all of it
 on tiny shapes: it shows that this works, and its figures are nothing. `--json PATH` writes figures, machine, command.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ import triton
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from attention_peers import flashinfer_decode, torch_peers
+from attention_peers import flashinfer_decode, leave_out, torch_peers
 from device_limits import limits
 from gpu_clock import seconds
 from machine import command, machine, versions
@@ -132,6 +135,16 @@ class Lab:
         """See `gpu_clock.seconds`."""
         return seconds(self.device, works, rounds=7 if self.device.type == "cuda" else 1)
 
+    def over(self, peers: Sequence[Mapping[str, Callable[[], object]]], ours_s: float) -> dict[str, float]:
+        """Return how many times as long as ours each peer takes, given each layer's; not one that no graph holds."""
+        found: dict[str, float] = {}
+        for name in (name for name in peers[0] if all(name in each for each in peers)):
+            try:
+                found[f"over-{name}"] = self.seconds([each[name] for each in peers]) / ours_s
+            except RuntimeError as error:
+                leave_out(name, error)
+        return found
+
     def turns(self, num_bytes: int) -> int:
         """Return how many of that many bytes take turns, so that none is in a cache when it has its own."""
         return max(2, -(-self.cold_bytes // num_bytes))
@@ -175,10 +188,7 @@ def _decode(
     kv = [lab.random(2, num_sequences, model.num_kv_heads, kv_len, model.head_dim) for _ in layers]
     peers = [torch_peers(q[:, :, None], each[0], each[1], is_causal=False) for each in kv]
     pages = [flashinfer_decode(q, pool, layer, table, kv_len) for layer in layers]
-    for found in (peers, pages):
-        for peer in found[0]:
-            row[f"over-{peer}"] = lab.seconds([each[peer] for each in found]) / ours_s
-    return row
+    return row | lab.over(peers, ours_s) | lab.over(pages, ours_s)
 
 
 def prompts(lab: Lab) -> Iterator[dict[str, Any]]:
@@ -204,9 +214,7 @@ def _chunk(lab: Lab, name: str, model: Model, length: int) -> dict[str, Any]:
     }  # fmt: skip
     dense = q.view(num_sequences, length, model.num_q_heads, model.head_dim).transpose(1, 2)
     kv = lab.random(2, num_sequences, model.num_kv_heads, length, model.head_dim)
-    for peer, attend in torch_peers(dense, kv[0], kv[1], is_causal=True, flex=lab.flex).items():
-        row[f"over-{peer}"] = lab.seconds([attend]) / ours_s
-    return row
+    return row | lab.over([torch_peers(dense, kv[0], kv[1], is_causal=True, flex=lab.flex)], ours_s)
 
 
 def rows(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
@@ -284,7 +292,10 @@ def main() -> None:
     copy_rate = found["copy-bytes-per-s"]
     products = found["matmul-flop-per-s"] / TERA
     print(f"copy {copy_rate / GB:.0f} GB/s by {found['copied-by']}, products {products:.0f} TFLOP/s", flush=True)
+    gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
     found["kernels"] = []
+    found |= {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
+    found["command"] = command(sys.argv)
     for each in (decodes(lab, copy_rate), prompts(lab), rows(lab, copy_rate), samples(lab, copy_rate)):
         for row in each:
             found["kernels"].append(row)
@@ -294,10 +305,8 @@ def main() -> None:
                 ),
                 flush=True,
             )
-    if options.json:
-        gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
-        told = {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
-        options.json.write_text(json.dumps({**found, **told, "command": command(sys.argv)}, indent=1) + "\n")
+            if options.json:  # what is known stays, whatever comes
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,11 @@ def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Attend:
     return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=True)
 
 
+def leave_out(name: str, error: Exception) -> None:
+    """Print why a peer is not among those that are measured."""
+    print(f"{name} is left out: {next(iter(str(error).splitlines()), type(error).__name__)}", flush=True)
+
+
 def _those_that_run(makers: Mapping[str, Callable[[], Attend]]) -> dict[str, Attend]:
     """Return what is made and runs once."""
     peers: dict[str, Attend] = {}
@@ -99,7 +104,7 @@ def _those_that_run(makers: Mapping[str, Callable[[], Attend]]) -> dict[str, Att
             attend = make()
             attend()
         except Exception as error:  # each fails in its own way, and its compilers in theirs
-            print(f"{name} is left out: {next(iter(str(error).splitlines()), type(error).__name__)}", flush=True)
+            leave_out(name, error)
             continue
         peers[name] = attend
     return peers
