@@ -105,6 +105,7 @@ def _peer(folder: Path, way: str, scale: Scale) -> dict[str, Any]:
     told = json.loads(done.stdout)
     rate = told["output-tokens"] / told["seconds"]
     row |= {"output-tokens": told["output-tokens"], "seconds": told["seconds"], "tokens-per-s": rate}
+    row["attention"] = told["attention"]
     if told["output-tokens"] != told["wanted"]:
         row["wanted"] = told["wanted"]
     return row

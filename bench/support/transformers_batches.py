@@ -7,6 +7,7 @@ cache is allotted, its graphs are captured) is done before the clock runs, as it
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ from transformers.generation.continuous_batching.utils import WorkloadHints
 
 BATCH = 64  # of `generate`; requests of one batch wait for its longest
 TEMPERATURE = 0.6
+FLASH = ("flash_attn", "flash_attn_interface")  # packages that continuous batching is better with
 Request = tuple[list[int], int]  # a prompt, and how many tokens to generate
 Serve = Callable[[list[Request]], int]  # returns the tokens that were asked for and came
 
@@ -55,6 +57,8 @@ def _generate(model: Any, requests: list[Request]) -> None:
 @contextmanager
 def continuous(model: Any, requests: list[Request]) -> Iterator[Serve]:
     """Hand all requests to one continuous batching manager, each with its own length."""
+    if not any(map(importlib.util.find_spec, FLASH)):
+        model.set_attn_implementation("paged|sdpa")  # by itself it would have a kernel fetched
     longest_prompt, longest_output = max(len(prompt) for prompt, _ in requests), max(most for _, most in requests)
     config = transformers.GenerationConfig(
         do_sample=True, temperature=TEMPERATURE, eos_token_id=-1, pad_token_id=0, max_new_tokens=longest_output
@@ -101,8 +105,10 @@ def main(folder: str, way: str, device: str, dtype: str) -> None:
         started_s = time.perf_counter()
         tokens = serve(requests)
         elapsed_s = time.perf_counter() - started_s
+        attention = model.config._attn_implementation
     wanted = sum(max_tokens for _, max_tokens in requests)
-    told = {"seconds": elapsed_s, "output-tokens": tokens, "wanted": wanted, "transformers": transformers.__version__}
+    told = {"seconds": elapsed_s, "output-tokens": tokens, "wanted": wanted, "attention": attention}
+    told["transformers"] = transformers.__version__
     print(json.dumps(told), file=answers, flush=True)
 
 
