@@ -6,14 +6,16 @@ what they print, `summary.json` with exit codes and seconds. The exit code is th
 is to run is chosen by `--parts`, where a machine is lent for minutes: `--most-s` bounds the whole.
 
 Needs torch, triton, transformers, pytest, hypothesis and psutil; the engine's parts llguidance besides, and
-`transfer-tests` pytest-asyncio. `--tiny` runs the kernels' and the engine's on a CPU under Triton's interpreter, to see
-that they work.
+`engine-tests` and `transfer-tests` pytest-asyncio. Tests run side by side where pytest-xdist is installed, and one that
+hangs tells its stack where pytest-timeout is. `--tiny` runs the kernels' and the engine's on a CPU under Triton's
+interpreter, to see that they work.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -39,11 +41,39 @@ markers =
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command; `--json PATH` is added where it measures."""
+    """A command of Python's, to which `--json PATH` is added; of tests, arguments of pytest."""
 
     arguments: tuple[str, ...]
     limit_s: float
-    measures: bool = True
+    test_s: float = 0.0  # the longest of one test; 0: these are no tests
+
+    def command(self, ini: Path, path: Path) -> list[str]:
+        """Return the command: of tests with the settings in `ini`, if it asks for them, or with figures to `path`."""
+        if not self.test_s:
+            return [sys.executable, *self.arguments, "--json", str(path)]
+        command = [sys.executable, "-m", "pytest", *test_options(self.test_s)]
+        for argument in self.arguments:
+            if argument == "{kernels}":
+                command += map(str, sorted((ROOT / "tests" / "kernels").glob("test_*_on_a_gpu.py")))
+            else:
+                command.append(argument.replace("{ini}", str(ini)).replace("{root}", str(ROOT)))
+        return command
+
+    def environ(self, environ: dict[str, str]) -> dict[str, str]:
+        """Return its environment: what tests compare with is computed on a CPU, by many of them side by side."""
+        return environ | (dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") if self.test_s else {})
+
+
+def test_options(test_s: float) -> list[str]:
+    """Return what pytest is asked for by what is installed: workers on half the cores, a limit of `test_s` each."""
+    # Beside workers pytest-benchmark warns, which our settings make an error.
+    options = ["-p", "no:benchmark", "--durations", "10"]
+    num_workers = min(8, (os.cpu_count() or 1) // 2)
+    if num_workers > 1 and importlib.util.find_spec("xdist"):
+        options += ["-n", str(num_workers)]
+    if importlib.util.find_spec("pytest_timeout"):
+        options += ["--timeout", f"{test_s:g}"]
+    return options
 
 
 def _engine(shapes: str, parts: str) -> tuple[str, ...]:
@@ -51,9 +81,10 @@ def _engine(shapes: str, parts: str) -> tuple[str, ...]:
 
 
 PARTS = {
-    "tests": Part(("-m", "pytest", "--noconftest", "-c", "{ini}", "--rootdir", "{root}", "{kernels}"), 400, False),
-    "engine-tests": Part(("-m", "pytest", "tests/engine/test_on_a_gpu.py"), 300, False),
-    "transfer-tests": Part(("-m", "pytest", "-m", "gpu", "tests/kvtransfer"), 200, False),
+    "tests": Part(("--noconftest", "-c", "{ini}", "--rootdir", "{root}", "{kernels}"), 400, 60),
+    "engine-tests": Part(("tests/engine/test_on_a_gpu.py",), 300, 120),
+    "transfer-tests": Part(("-m", "gpu", "tests/kvtransfer"), 200, 60),
+    "tiles": Part(("bench/tiles.py",), 580),
     "kernels": Part(("bench/kernels.py",), 300),
     "engine-steps": Part(_engine("Qwen3-0.6B,Qwen2.5-1.5B", "steps,idle"), 240),
     "engine-8b": Part(_engine("Llama-3-8B", "steps"), 300),
@@ -71,19 +102,12 @@ def run(name: str, part: Part, limit_s: float, out: Path, log: IO[str], environ:
     with tempfile.TemporaryDirectory(prefix="pagewire-gpu-") as folder:
         ini = Path(folder) / "pytest.ini"
         ini.write_text(PYTEST_INI.format(support=ROOT / "tests" / "support"))
-        command = [sys.executable]
-        for argument in part.arguments:
-            if argument == "{kernels}":
-                command += map(str, sorted((ROOT / "tests" / "kernels").glob("test_*_on_a_gpu.py")))
-            else:
-                command.append(argument.replace("{ini}", str(ini)).replace("{root}", str(ROOT)))
-        if part.measures:
-            command += ("--json", str(out / f"{name}.json"))
         print(f"== {name}, at most {limit_s:.0f} s", file=log, flush=True)
         started_s = time.monotonic()
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environ, start_new_session=True
-        )
+            part.command(ini, out / f"{name}.json"), stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
+            env=part.environ(environ), start_new_session=True,
+        )  # fmt: skip
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:

@@ -3,14 +3,17 @@
     copy     bytes read and written by one copy within the device
     matmul   FLOP of large products of random matrices
     decode   one token each of a batch over paged keys and values: the bytes of those, over the copy rate
-    chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN
+    chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN, and FlexAttention with `--flex`
     rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
     sample   a token for each row of logits: bytes of logits, over the copy rate
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
-holds what is read. Random numbers, never zeros, which are faster. Bytes of keys and values count once a KV head.
-`--device cpu` under TRITON_INTERPRET=1 runs all of it on tiny shapes: it shows that this works, and its figures are
-nothing. `--json PATH` writes figures, machine, command.
+holds what attention reads. Rows and logits are the same ones each time, and in a cache where they fit, as they are in a
+step that has just written them: they may be faster than a copy. Random numbers, never zeros, which are faster. Bytes of
+keys and values count once a KV head. `over-PEER` is how many times as long as ours it takes.
+
+`--quick` measures what the target table asks for, in a minute. `--device cpu` under TRITON_INTERPRET=1 runs all of it
+on tiny shapes: it shows that this works, and its figures are nothing. `--json PATH` writes figures, machine, command.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ import triton
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from attention_peers import flashinfer_decode, torch_peers
+from attention_peers import flashinfer_decode, leave_out, torch_peers
 from device_limits import limits
 from gpu_clock import seconds
 from machine import command, machine, versions
@@ -64,9 +67,34 @@ MODELS = {
     "Qwen2.5-1.5B": Model(12, 2, 128, 1536, 8960, 151936),
     "Qwen3-0.6B": Model(16, 8, 128, 1024, 3072, 151936),
 }
-DECODES = ((1, 8192), (8, 2048), (64, 512), (64, 2048), (64, 8192), (256, 1024))  # sequences, tokens of each
-PROMPTS = (2048, 8192)
-TINY = {"tiny": Model(4, 2, 16, 64, 96, 320)}
+TINY_MODEL = Model(4, 2, 16, 64, 96, 320)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What is measured: a model each, and how much of it."""
+
+    decodes: Sequence[tuple[str, int, int]]  # sequences, tokens of each
+    prompts: Sequence[tuple[str, int]]  # tokens of each
+    rows: Sequence[tuple[str, int]]  # rows of what is done row by row
+    samples: Sequence[tuple[str, int]]  # rows of logits
+
+
+_DECODES = ((1, 8192), (8, 2048), (64, 512), (64, 2048), (64, 8192), (256, 1024))
+FULL = Scope(
+    decodes=[(name, *each) for name in MODELS for each in _DECODES],
+    prompts=[(name, length) for name in MODELS for length in (2048, 8192)],
+    rows=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 8192)],
+    samples=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 256)],
+)
+QUICK = Scope(
+    decodes=[("Llama-3-8B", *each) for each in ((64, 2048), (64, 512), (8, 2048), (1, 8192))]
+    + [("Qwen3-0.6B", 64, 2048)],
+    prompts=[("Llama-3-8B", 8192), ("Llama-3-8B", 2048)],
+    rows=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
+    samples=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
+)
+TINY = Scope(decodes=[("tiny", 2, 40)], prompts=[("tiny", 48)], rows=[("tiny", 3)], samples=[("tiny", 2)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +106,22 @@ class Lab:
     processor: Processor
     backend: TritonBackend
     models: dict[str, Model]
-    decodes: Sequence[tuple[int, int]]
-    prompts: Sequence[int]
+    scope: Scope
     cold_bytes: int
-    num_rows: Sequence[int]  # of what is done row by row
+    prompt_tokens: int  # of all prompts of a batch together, or of one that is longer
     matrix: int  # the side of a large one
+    flex: bool  # whether FlexAttention is among the peers
 
     @classmethod
-    def on(cls, device: torch.device) -> Lab:
-        """Return that of a CUDA device, or a tiny one."""
+    def on(cls, device: torch.device, scope: Scope, *, flex: bool = False) -> Lab:
+        """Return that of a CUDA device, or, whatever the scope, a tiny one."""
         if device.type == "cuda":
-            own, rows = Processor.of(device), (1, 64, 8192)
+            own = Processor.of(device)
             backend = TritonBackend(device, own)
-            return cls(device, torch.bfloat16, own, backend, MODELS, DECODES, PROMPTS, COLD_BYTES, rows, 8192)
+            return cls(device, torch.bfloat16, own, backend, MODELS, scope, COLD_BYTES, 16384, 8192, flex)
         few = Processor((9, 0), 2)
         backend = TritonBackend(device, few)
-        return cls(device, torch.float32, few, backend, TINY, ((2, 40),), (48,), 1 << 16, (3,), 64)
+        return cls(device, torch.float32, few, backend, {"tiny": TINY_MODEL}, TINY, 1 << 16, 48, 64, flex)
 
     def plan(self, sequences: Sequences) -> AttentionPlan:
         """Return what attention needs of a batch whose lengths are there already, as a graph's are."""
@@ -107,6 +135,16 @@ class Lab:
         """See `gpu_clock.seconds`."""
         return seconds(self.device, works, rounds=7 if self.device.type == "cuda" else 1)
 
+    def over(self, peers: Sequence[Mapping[str, Callable[[], object]]], ours_s: float) -> dict[str, float]:
+        """Return how many times as long as ours each peer takes, given each layer's; not one that no graph holds."""
+        found: dict[str, float] = {}
+        for name in (name for name in peers[0] if all(name in each for each in peers)):
+            try:
+                found[f"over-{name}"] = self.seconds([each[name] for each in peers]) / ours_s
+            except RuntimeError as error:
+                leave_out(name, error)
+        return found
+
     def turns(self, num_bytes: int) -> int:
         """Return how many of that many bytes take turns, so that none is in a cache when it has its own."""
         return max(2, -(-self.cold_bytes // num_bytes))
@@ -114,10 +152,9 @@ class Lab:
 
 def decodes(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each model, batch and size of blocks."""
-    for name, model in lab.models.items():
-        for num_sequences, kv_len in lab.decodes:
-            for block_size in (BLOCK, 4 * BLOCK):
-                yield _decode(lab, name, model, num_sequences, kv_len, block_size, copy_rate)
+    for name, num_sequences, kv_len in lab.scope.decodes:
+        for block_size in (BLOCK, 4 * BLOCK):
+            yield _decode(lab, name, lab.models[name], num_sequences, kv_len, block_size, copy_rate)
 
 
 def _decode(
@@ -150,48 +187,45 @@ def _decode(
     }  # fmt: skip
     kv = [lab.random(2, num_sequences, model.num_kv_heads, kv_len, model.head_dim) for _ in layers]
     peers = [torch_peers(q[:, :, None], each[0], each[1], is_causal=False) for each in kv]
-    pages = [flashinfer_decode(q, pool, layer, table, kv_len) if pool.is_cuda else {} for layer in layers]
-    for found in (peers, pages):
-        for peer in found[0]:
-            row[f"over-{peer}"] = lab.seconds([each[peer] for each in found]) / ours_s
-    return row
+    pages = [flashinfer_decode(q, pool, layer, table, kv_len) for layer in layers]
+    return row | lab.over(peers, ours_s) | lab.over(pages, ours_s)
 
 
 def prompts(lab: Lab) -> Iterator[dict[str, Any]]:
     """Yield a row for each model and length: 16k tokens of prompts, causal, none of it cached."""
-    for name, model in lab.models.items():
-        for length in lab.prompts:
-            num_sequences = max(1, (16384 if lab.device.type == "cuda" else length) // length)
-            flop = 2 * num_sequences * model.num_q_heads * length * (length + 1) * model.head_dim  # half of all pairs
-            of_each = -(-length // BLOCK)
-            pool = lab.random(num_sequences * of_each, 1, 2, model.num_kv_heads, BLOCK, model.head_dim)
-            table = torch.randperm(len(pool)).view(num_sequences, of_each).to(lab.device)
-            lengths = (length,) * num_sequences
-            ragged = Ragged(query_lens=lengths, kv_lens=lengths, block_table=table, block_size=BLOCK)
-            plan = lab.plan(Sequences.of(ragged))
-            q, scale = lab.random(ragged.num_rows, model.num_q_heads, model.head_dim), model.head_dim**-0.5
-            ours_s = lab.seconds([lambda: paged_attention(q, pool, 0, plan, scale)])  # noqa: B023
-            row: dict[str, Any] = {
-                "what": "chunk", "model": name, "sequences": num_sequences, "tokens": length,
-                "us": ours_s * 1e6, "tflop-per-s": flop / ours_s / TERA,
-            }  # fmt: skip
-            dense = q.view(num_sequences, length, model.num_q_heads, model.head_dim).transpose(1, 2)
-            kv = lab.random(2, num_sequences, model.num_kv_heads, length, model.head_dim)
-            for peer, attend in torch_peers(dense, kv[0], kv[1], is_causal=True).items():
-                row[f"over-{peer}"] = lab.seconds([attend]) / ours_s
-            yield row
+    for name, length in lab.scope.prompts:
+        yield _chunk(lab, name, lab.models[name], length)
+
+
+def _chunk(lab: Lab, name: str, model: Model, length: int) -> dict[str, Any]:
+    num_sequences = max(1, lab.prompt_tokens // length)
+    flop = 2 * num_sequences * model.num_q_heads * length * (length + 1) * model.head_dim  # half of all pairs
+    of_each = -(-length // BLOCK)
+    pool = lab.random(num_sequences * of_each, 1, 2, model.num_kv_heads, BLOCK, model.head_dim)
+    table = torch.randperm(len(pool)).view(num_sequences, of_each).to(lab.device)
+    lengths = (length,) * num_sequences
+    ragged = Ragged(query_lens=lengths, kv_lens=lengths, block_table=table, block_size=BLOCK)
+    plan = lab.plan(Sequences.of(ragged))
+    q, scale = lab.random(ragged.num_rows, model.num_q_heads, model.head_dim), model.head_dim**-0.5
+    ours_s = lab.seconds([lambda: paged_attention(q, pool, 0, plan, scale)])
+    row: dict[str, Any] = {
+        "what": "chunk", "model": name, "sequences": num_sequences, "tokens": length,
+        "us": ours_s * 1e6, "tflop-per-s": flop / ours_s / TERA,
+    }  # fmt: skip
+    dense = q.view(num_sequences, length, model.num_q_heads, model.head_dim).transpose(1, 2)
+    kv = lab.random(2, num_sequences, model.num_kv_heads, length, model.head_dim)
+    return row | lab.over([torch_peers(dense, kv[0], kv[1], is_causal=True, flex=lab.flex)], ours_s)
 
 
 def rows(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each kernel that goes row by row, and for each that moves blocks."""
-    for name, model in lab.models.items():
-        for num_rows in lab.num_rows:
-            for what, num_bytes, work in _row_works(lab, model, num_rows):
-                took_s = lab.seconds([work] * 4)
-                yield {
-                    "what": what, "model": name, "rows": num_rows, "bytes": num_bytes, "us": took_s * 1e6,
-                    "over-copy": num_bytes / took_s / copy_rate,
-                }  # fmt: skip
+    for name, num_rows in lab.scope.rows:
+        for what, num_bytes, work in _row_works(lab, lab.models[name], num_rows):
+            took_s = lab.seconds([work] * 4)
+            yield {
+                "what": what, "model": name, "rows": num_rows, "bytes": num_bytes, "us": took_s * 1e6,
+                "over-copy": num_bytes / took_s / copy_rate,
+            }  # fmt: skip
 
 
 def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int, Callable[[], object]]]:
@@ -224,21 +258,20 @@ def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int
 def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each way of sampling; nothing goes to the host."""
     ways = {"greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0), "top-p": (1.0, 0, 0.9)}
-    for name, model in lab.models.items():
-        for num_rows in (1, 64, 256) if lab.device.type == "cuda" else (2,):
-            logits = torch.randn(num_rows, model.vocab, device=lab.device) * 4
-            for way, (temperature, top_k, top_p) in ways.items():
-                asked = SamplingRows(
-                    temperature=(temperature,) * num_rows, top_k=(top_k,) * num_rows, top_p=(top_p,) * num_rows,
-                    min_p=(0.0,) * num_rows, typical_p=(1.0,) * num_rows, seed=tuple(range(num_rows)),
-                    index=(0,) * num_rows, position=(7,) * num_rows,
-                )  # fmt: skip
-                columns = SamplingColumns.of(asked, lab.device)
-                took_s = _drawn(lab, logits, columns, cuts=way.startswith("top"))
-                yield {
-                    "what": "sample", "model": name, "rows": num_rows, "way": way, "us": took_s * 1e6,
-                    "over-copy": logits.nbytes / took_s / copy_rate,
-                }  # fmt: skip
+    for name, num_rows in lab.scope.samples:
+        logits = torch.randn(num_rows, lab.models[name].vocab, device=lab.device) * 4
+        for way, (temperature, top_k, top_p) in ways.items():
+            asked = SamplingRows(
+                temperature=(temperature,) * num_rows, top_k=(top_k,) * num_rows, top_p=(top_p,) * num_rows,
+                min_p=(0.0,) * num_rows, typical_p=(1.0,) * num_rows, seed=tuple(range(num_rows)),
+                index=(0,) * num_rows, position=(7,) * num_rows,
+            )  # fmt: skip
+            columns = SamplingColumns.of(asked, lab.device)
+            took_s = _drawn(lab, logits, columns, cuts=way.startswith("top"))
+            yield {
+                "what": "sample", "model": name, "rows": num_rows, "way": way, "us": took_s * 1e6,
+                "over-copy": logits.nbytes / took_s / copy_rate,
+            }  # fmt: skip
 
 
 def _drawn(lab: Lab, logits: torch.Tensor, columns: SamplingColumns, *, cuts: bool) -> float:
@@ -249,14 +282,20 @@ def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that this works")
+    parser.add_argument("--quick", action="store_true", help="the rows of the target table alone")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for each shape")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.manual_seed(0)
-    lab = Lab.on(torch.device(options.device))
-    found: dict[str, Any] = dict(limits(lab.device, lab.dtype, max(lab.cold_bytes, 1 << 20) * 4, lab.matrix))
+    lab = Lab.on(torch.device(options.device), QUICK if options.quick else FULL, flex=options.flex)
+    found = limits(lab.device, lab.dtype, max(lab.cold_bytes, 1 << 20) * 4, lab.matrix)
     copy_rate = found["copy-bytes-per-s"]
-    print(f"copy {copy_rate / GB:.0f} GB/s, products {found['matmul-flop-per-s'] / TERA:.0f} TFLOP/s", flush=True)
+    products = found["matmul-flop-per-s"] / TERA
+    print(f"copy {copy_rate / GB:.0f} GB/s by {found['copied-by']}, products {products:.0f} TFLOP/s", flush=True)
+    gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
     found["kernels"] = []
+    found |= {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
+    found["command"] = command(sys.argv)
     for each in (decodes(lab, copy_rate), prompts(lab), rows(lab, copy_rate), samples(lab, copy_rate)):
         for row in each:
             found["kernels"].append(row)
@@ -266,10 +305,8 @@ def main() -> None:
                 ),
                 flush=True,
             )
-    if options.json:
-        gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
-        told = {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
-        options.json.write_text(json.dumps({**found, **told, "command": command(sys.argv)}, indent=1) + "\n")
+            if options.json:  # what is known stays, whatever comes
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

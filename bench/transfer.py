@@ -183,6 +183,8 @@ def main() -> None:
     figures = asyncio.run(run(options))
     if options.json:
         told = {"machine": machine(), "versions": versions("grpcio", "xxhash"), "command": command(sys.argv)}
+        if "cuda_ipc" in options.transports.split(","):
+            told["machine"] |= {"gpu": importlib.import_module("device").name()}
         options.json.write_text(json.dumps({**figures, **told}, indent=1) + "\n")
 
 

@@ -14,6 +14,11 @@ def is_at_hand() -> bool:
     return torch.cuda.is_available()
 
 
+def name() -> str:
+    """The name of the first device, "none" where there is none."""
+    return torch.cuda.get_device_name(0) if is_at_hand() else "none"
+
+
 def make_pool(block_bytes: int, num_blocks: int) -> DevicePool:
     """A pool of random bytes on the first device."""
     blocks = torch.randint(0, 256, (num_blocks, block_bytes), dtype=torch.uint8, device="cuda:0")

@@ -116,7 +116,7 @@ def _again(engine: Engine, backend: Any, scale: Scale) -> GraphPool:
     return graphs
 
 
-def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dict[str, float]) -> Iterator[Any]:
+def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dict[str, Any]) -> Iterator[Any]:
     """Yield for each batch the time of a replay, of a whole step, and of its roofline."""
     config = random_models.shape_of(folder)
     engine.cache.pool.normal_()

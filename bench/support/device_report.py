@@ -32,7 +32,9 @@ def run(scale: Scale, models: Sequence[str], parts: Sequence[str], path: Path | 
     torch.manual_seed(0)
     size, side = (1 << 30, 8192) if is_cuda else (1 << 20, 64)
     found = limits(scale.device, getattr(torch, scale.dtype), size, side)
-    print(", ".join(f"{name} {value:.3g}" for name, value in found.items()), flush=True)
+    print(", ".join(f"{name} {_short(value)}" for name, value in found.items() if name != "copies"), flush=True)
+    if is_cuda:
+        torch.cuda.empty_cache()
     gpu = torch.cuda.get_device_name(scale.device) if is_cuda else "none: interpreted"
     told = {
         "machine": machine() | {"gpu": gpu},
@@ -66,7 +68,7 @@ def run(scale: Scale, models: Sequence[str], parts: Sequence[str], path: Path | 
 
 
 def _measure_own(
-    name: str, folder: Path, scale: Scale, found: dict[str, float], parts: Sequence[str], tell: Any
+    name: str, folder: Path, scale: Scale, found: dict[str, Any], parts: Sequence[str], tell: Any
 ) -> float | None:
     """Tell the rows of our engine; return its tokens per second, None where requests are not measured."""
     rate = None
@@ -103,6 +105,7 @@ def _peer(folder: Path, way: str, scale: Scale) -> dict[str, Any]:
     told = json.loads(done.stdout)
     rate = told["output-tokens"] / told["seconds"]
     row |= {"output-tokens": told["output-tokens"], "seconds": told["seconds"], "tokens-per-s": rate}
+    row["attention"] = told["attention"]
     if told["output-tokens"] != told["wanted"]:
         row["wanted"] = told["wanted"]
     return row

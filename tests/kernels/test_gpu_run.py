@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,8 +32,8 @@ def test_every_part_is_told(
     write = "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('{}')"
     outrun = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
     parts = {
-        "fails": gpu.Part(("-c", "import sys; print('said'); sys.exit(3)"), 20, False),
-        "outruns": gpu.Part(("-c", outrun + "time.sleep(60)"), 1.0, False),
+        "fails": gpu.Part(("-c", "import sys; print('said'); sys.exit(3)"), 20),
+        "outruns": gpu.Part(("-c", outrun + "time.sleep(60)"), 1.0),
         "measures": gpu.Part(("-c", write), 20),
     }
     monkeypatch.setattr(gpu, "TINY", parts)
@@ -58,6 +60,45 @@ def test_every_part_is_told(
     with pytest.raises(SystemExit):
         gpu.main()
     assert "no part is called other" in capsys.readouterr().err
+
+
+def test_tests_run_side_by_side_on_one_thread_each(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is installed; what measures is given all cores."""
+    at_hand = {"xdist", "pytest_timeout"}
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name if name in at_hand else None)
+    monkeypatch.setattr(gpu.os, "cpu_count", lambda: 16)
+    part = gpu.Part(("-c", "{ini}", "{kernels}"), 100, 60)
+    command = part.command(Path("own.ini"), Path("part.json"))
+    assert command[:5] == [sys.executable, "-m", "pytest", "-p", "no:benchmark"]
+    assert command[command.index("-n") + 1] == "8"
+    assert command[command.index("--timeout") + 1] == "60"
+    assert command[command.index("-c") + 1] == "own.ini"
+    assert {Path(each).name for each in command[-3:]} == {
+        "test_attention_on_a_gpu.py", "test_graphs_on_a_gpu.py", "test_ops_on_a_gpu.py",
+    }  # fmt: skip
+    assert part.environ({"A": "b"}) == {"A": "b", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    at_hand.clear()
+    assert not {"-n", "--timeout"} & {*part.command(Path("own.ini"), Path("part.json"))}
+    measuring = gpu.Part(("bench/kernels.py",), 100)
+    assert measuring.command(Path("own.ini"), Path("part.json"))[1:] == ["bench/kernels.py", "--json", "part.json"]
+    assert measuring.environ({"A": "b"}) == {"A": "b"}
+
+
+@pytest.mark.parametrize("name", ["tests", "engine-tests", "transfer-tests"])
+def test_every_part_of_tests_finds_some(gpu: Any, name: str, tmp_path: Path) -> None:
+    ini = tmp_path / "pytest.ini"
+    ini.write_text(gpu.PYTEST_INI.format(support=ROOT / "tests" / "support"))
+    part = gpu.PARTS[name]
+    environ = part.environ({**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONSAFEPATH": "1"})
+    command = [*part.command(ini, tmp_path), "--collect-only", "-q", "-p", "no:cacheprovider"]
+    found = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_every_part_that_measures_is_there(gpu: Any) -> None:
+    scripts = {part.arguments[0] for part in gpu.PARTS.values() if not part.test_s}
+    assert {"bench/tiles.py", "bench/kernels.py", "bench/engine.py", "bench/transfer.py"} == scripts
+    assert all((ROOT / script).is_file() for script in scripts)
 
 
 def test_a_machine_without_a_device_is_told_apart(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

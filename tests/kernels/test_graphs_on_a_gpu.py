@@ -1,7 +1,8 @@
 """Decode steps in real CUDA graphs against the same steps computed eagerly, in bfloat16.
 
-Random weights and keys, NaN in every slot without a token. Products round otherwise for other batch sizes, so logits
-are compared within bfloat16's noise; tokens are those of the logits that they were drawn from, exactly.
+Random weights and keys, NaN in every slot without a token. Products round otherwise for other batch sizes, so rows are
+compared whole, within bfloat16's noise, in which a single element may be anywhere; tokens are those of the logits that
+they were drawn from, exactly.
 """
 
 from __future__ import annotations
@@ -29,13 +30,20 @@ from pagewire.kernels.triton_backend import TritonBackend
 HOPPER = (9, 0)
 BLOCK, LONGEST, SEQUENCES, BLOCKS = 16, 2048, 20, 600
 CUDA = torch.device("cuda")
+# Of a row, apart, over its norm. Two shapes of products put these models' logits 0.7 to 1.0 % apart; a row of something
+# else is 140 % away.
+APART = 0.03
 
 
 def has_hopper() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
 
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_hopper(), reason="no CUDA device of capability 9.0")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not has_hopper(), reason="no CUDA device of capability 9.0"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 
 
 def config_of(*, windows: tuple[int, int], qk_norm: bool, scaling: str) -> DecoderConfig:
@@ -101,6 +109,12 @@ def random_step(rig: Rig, chance: random.Random, names: list[str]) -> Step:
     return Step(grants=tuple(grants))
 
 
+def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return how far the worst row is from what it should be, over the norm of that; rows of zeros are no rows."""
+    away = (found - expected).float().norm(dim=-1)
+    return float((away / expected.float().norm(dim=-1).clamp(min=1e-6)).max())
+
+
 @torch.inference_mode()
 def test_replays_are_eager_steps(rig: Rig) -> None:
     """Sequences join, leave and change places; every bucket is met; replays wait for nothing."""
@@ -119,8 +133,9 @@ def test_replays_are_eager_steps(rig: Rig) -> None:
         grants = {grant.request_id: grant for grant in step.grants}
         seated = tuple(grants[name] for name in replayed.batch.draws)
         expected = rig.model.forward(pack(Step(grants=seated), BLOCK, CUDA), rig.pool).float()
-        torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
-        torch.testing.assert_close(after, rig.pool, rtol=2e-2, atol=2e-2, equal_nan=True)
+        assert apart(found, expected) < APART
+        assert torch.equal(after.isnan(), rig.pool.isnan())
+        assert apart(after.nan_to_num(), rig.pool.nan_to_num()) < APART
         rows = rows_of([draw_of(grant) for grant in seated])
         assert tokens == TorchBackend().sample(found.cpu(), rows)
     assert rig.graphs.num_recaptures == 0

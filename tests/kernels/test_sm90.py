@@ -5,13 +5,15 @@ Says nothing of speed. A spill or a narrow load costs tens of percent and shows 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sm90
 import torch
 from paged_batches import paged_batch
 
 from pagewire.kernels.gpu.paged_attention import paged_attention, partial_attention, plan_attention
-from pagewire.kernels.gpu.tiles import Processor, Tiles
+from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles, choose
 
 H200 = Processor((9, 0), 132)
 HEAD_DIMS = (64, 128, 256)  # the widest of each entry of the table
@@ -40,9 +42,12 @@ def attend(
 
 def check(tiles: Tiles, kernels: dict[str, sm90.Kernel]) -> sm90.Kernel:
     """Hold kernels to what their tiles promise, and return that of attention itself."""
+    # With a window, chunks of odd groups lay one register aside around the loops over keys: it is read once an item.
+    laid_aside = 1 if tiles.rows > 64 else 0
     for kernel in kernels.values():
-        assert kernel.stack == 0, kernel
-        assert kernel.spills == 0, kernel
+        assert kernel.inner_spills == 0, kernel
+        assert kernel.spills <= 2 * laid_aside, kernel
+        assert kernel.stack <= 8 * laid_aside, kernel
         assert kernel.shared <= sm90.SHARED_BYTES, kernel
     kernel = kernels["_attend"]
     assert kernel.constants["ROWS"] == tiles.rows
@@ -98,6 +103,22 @@ def test_attention_over_quantised_pools(query_len: int, group: int, head_dim: in
 def test_attention_in_fp32(query_len: int, group: int, head_dim: int) -> None:
     tiles, kernels = attend(query_len, group, head_dim, stored=torch.float32, dtype=torch.float32)
     check(tiles, kernels)
+
+
+def test_a_spill_within_a_loop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagewire.kernels.gpu.paged_attention.choose", lambda *_: Tiles(128, 128, 4, 3, 1, 1))
+    _, kernels = attend(200, 6, 128)
+    assert kernels["_attend"].inner_spills > 0
+
+
+def test_decodes_have_tiles_of_their_own_rows() -> None:
+    """A tile is of the smallest entry that holds a sequence; what no decode's entry holds is a chunk."""
+    four = Heads(16, 4, 128, torch.bfloat16, torch.bfloat16)
+    few, some, many = (choose(H200, four, query_len) for query_len in (4, 8, 16))
+    assert [(each.rows, each.keys) for each in (few, some, many)] == [(16, 32), (32, 64), (64, 32)]
+    assert choose(H200, four, 1) == few
+    assert choose(H200, four, 40) == many, "several tiles"
+    assert choose(H200, replace(four, num_q_heads=4 * 96), 1) == choose(H200, four, None)
 
 
 @pytest.mark.parametrize("query_len", [1, 200])

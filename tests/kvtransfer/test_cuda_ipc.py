@@ -211,20 +211,15 @@ async def test_a_source_that_let_go_is_noticed_after_the_copy() -> None:
 
 @pytest.mark.gpu
 @on_a_device
-@pytest.mark.parametrize("spoil", ["empty", "magic", "handle", "length"])
-async def test_a_card_is_checked(spoil: str) -> None:
+async def test_a_card_is_checked() -> None:
     async with a_source() as source:
         card = source.card
-        spoilt = {
-            "empty": b"",
-            "magic": b"x" + card[1:],
-            "handle": card[:4] + bytes(64) + card[68:],
-            "length": card[:-1],
-        }
-        inlet = CudaIpcInlet(device_pool(filled=False))
-        with pytest.raises(TransferFailed):
-            await inlet.open(spoilt[spoil])
-        inlet.close()
+        of_another_handle = card[:4] + bytes(64) + card[68:]
+        for spoilt in (b"", b"x" + card[1:], of_another_handle, card[:-1]):
+            inlet = CudaIpcInlet(device_pool(filled=False))
+            with pytest.raises(TransferFailed):
+                await inlet.open(spoilt)
+            inlet.close()
 
 
 @pytest.mark.gpu

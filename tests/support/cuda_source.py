@@ -1,6 +1,6 @@
 """A source with its pool on CUDA device 0, in a process of its own, for tests: prints its card as hex, then obeys.
 
-    "write N"  fill block N with N + 100, behind a long wait on the writing stream; answers the tag of that write
+    "write N"  fill block N with N + 100, behind a wait on the writing stream; answers the tag of that write
     "close"    let go of the stream; answers "closed"
 
 Its pool begins as `transport_rigs.pool(filled=True)`.
@@ -18,7 +18,7 @@ from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcOutlet
 
-WAIT_CYCLES = 500_000_000  # of the device's clock: some hundred milliseconds
+WAIT_CYCLES = 50_000_000  # of the device's clock: some 30 ms, many times what a copy needs to begin
 
 
 async def main() -> None:

@@ -27,7 +27,8 @@ from triton.runtime.jit import JITFunction
 SHARED_BYTES = 227 << 10  # of one block, at most
 REGISTERS = 65536  # of one multiprocessor
 _BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-_OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*)")
+_LOCAL = r"LDL|STL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Kernel:
     registers: int  # of a thread
     stack: int  # bytes of a thread: what is spilled, and arrays
     shared: int  # bytes of a block
+    inner_spills: int  # of `spills`, those in loops that hold no other loop
     opcodes: Counter[str] = field(repr=False)  # "LDGSTS.E.BYPASS.128" and the like
     ptx: str = field(repr=False)
 
@@ -51,7 +53,7 @@ class Kernel:
     @property
     def spills(self) -> int:
         """Loads and stores of local memory."""
-        return self.count(r"LDL|STL")
+        return self.count(_LOCAL)
 
     @property
     def hgmma(self) -> int:
@@ -134,13 +136,27 @@ def _inspect(name: str, constants: dict[str, Any], grid: tuple[int, ...], binary
         sass = _cuobjdump("--dump-sass", file.name)
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
-    lines = (_OPCODE.match(line) for line in sass.splitlines())
-    opcodes = Counter(line[1] for line in lines if line)
+    lines = [line for line in map(_INSTRUCTION.match, sass.splitlines()) if line]
+    opcodes = Counter(line[2] for line in lines)
     assert opcodes["EXIT"], "the disassembly is not read as it is written"
     return Kernel(
         name=name, constants=constants, grid=grid, num_warps=binary.metadata.num_warps, registers=int(found[1]),
-        stack=int(found[2]), shared=binary.metadata.shared, opcodes=opcodes, ptx=binary.asm["ptx"],
+        stack=int(found[2]), shared=binary.metadata.shared, inner_spills=_inner_spills(lines), opcodes=opcodes,
+        ptx=binary.asm["ptx"],
     )  # fmt: skip
+
+
+def _inner_spills(lines: list[re.Match[str]]) -> int:
+    """Return how many loads and stores of local memory are in innermost loops: between a branch back and its target."""
+    branches = [(int(line[1], 16), re.search(r"0x([0-9a-f]+)", line[3])) for line in lines if line[2].startswith("BRA")]
+    loops = [(int(target[1], 16), at) for at, target in branches if target and int(target[1], 16) < at]
+    inner = [
+        (first, last)
+        for first, last in loops
+        if not any((first, last) != other and first <= other[0] and other[1] <= last for other in loops)
+    ]
+    spills = [int(line[1], 16) for line in lines if re.match(_LOCAL, line[2])]
+    return sum(any(first <= at <= last for first, last in inner) for at in spills)
 
 
 def _cuobjdump(option: str, path: str) -> str:
