@@ -22,6 +22,7 @@ from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import Brownout
 from pagewire.engine.capture import CudaCapture
+from pagewire.engine.chunk_graphs import ChunkGraphs
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
@@ -142,8 +143,8 @@ def _assemble(
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    graphs = _graphs(config, architecture, model, cache, backend, max_model_len)
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
+    graphs, chunk_graphs = _graphs(config, architecture, model, cache, backend, max_model_len)
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs, chunk_graphs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(
@@ -201,20 +202,23 @@ def warm_up(engine: Engine) -> None:
 
 def _graphs(
     config: EngineConfig, architecture: Architecture, model: Model, cache: KVCache, backend: Backend, max_model_len: int
-) -> GraphPool | None:
-    """Return the captured graphs of decode steps, None where there is nothing to capture with or for."""
+) -> tuple[GraphPool, ChunkGraphs] | tuple[None, None]:
+    """Return the captured graphs of decode steps and of chunks, None where there is nothing to capture with or for."""
     device = cache.pool.device
     if device.type != "cuda" or not isinstance(architecture, NativeArchitecture) or not isinstance(backend, GraphOps):
-        return None
+        return None, None
     limits = GraphLimits(
         max_num_seqs=config.max_num_seqs,
         max_model_len=max_model_len,
         block_size=config.block_size,
         vocab_size=architecture.vocab_size,
     )
-    graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
+    capture = CudaCapture(device)
+    graphs = GraphPool(model, cache.pool, backend, capture, limits)
+    chunk_graphs = ChunkGraphs(model, cache.pool, backend, capture, limits)
+    chunk_graphs.warm_up()
     graphs.warm_up()
-    return graphs
+    return graphs, chunk_graphs
 
 
 def _load(

@@ -2,8 +2,8 @@
 
 A short prompt is hundreds of kernels of microseconds, as a decode is, and launched one by one it takes as long as its
 launches. What `GraphPool` does for decodes is done here for a step of one chunk. Longer chunks, and steps of several
-sequences, are computed eagerly. Knows no queue. Invariant: rows of nobody have no slot and belong to no sequence, so
-that what is computed of them touches no block and reaches no other row.
+sequences, are computed eagerly. Knows no queue. Invariant: rows of nobody have no slot and are a sequence of no
+tokens, so that what is computed of them reads no key and writes none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from pagewire.kernels.sampling_columns import COLUMNS, SamplingColumns
 
 log = logging.getLogger(__name__)
 
-# Attention takes up to 8 tokens of a sequence for a decode of several, by other kernels than a graph of a chunk holds.
-LEAST_TOKENS = 9
 BUCKETS = (16, 32, 64, 128, 256, 512)
 NOWHERE = -1  # the slot of a row of nobody
 
@@ -67,7 +65,7 @@ class ChunkGraphs:
         grant = step.grants[0]
         return (
             len(step.grants) == 1
-            and LEAST_TOKENS <= len(grant.tokens) <= self._buckets[-1]
+            and 1 < len(grant.tokens) <= self._buckets[-1]
             and not (grant.forks or grant.scoring or grant.spilled)
             and (grant.draw is None or not grant.draw.num_candidates)
         )
@@ -91,21 +89,24 @@ class _Inputs:
 
     def __init__(self, num_rows: int, width: int, block_size: int, device: torch.device) -> None:
         self._block_size = block_size
-        # Tokens, positions, slots, block table, first row and the end, tokens in the cache, row that draws, how.
-        self._counts = (num_rows, num_rows, num_rows, width, 1, 1, 1, COLUMNS)
+        # Tokens, positions, slots, block table, where rows begin and end, tokens in the cache, row that draws, how.
+        self._counts = (num_rows, num_rows, num_rows, width, 2, 1, 1, COLUMNS)
+        self._num_rows = num_rows
         self._memory = torch.zeros(sum(map(lines, self._counts)), dtype=torch.int64, device=device)
         token_ids, positions, slots, table, query_starts, kv_lens, logit_rows, columns = self._parts(self._memory)
-        slots.fill_(NOWHERE)  # what runs while it is captured touches no block
+        # What runs while it is captured touches no block.
+        slots.fill_(NOWHERE)
+        query_starts.view(torch.int32)[2] = num_rows
         self.columns = SamplingColumns.view(columns.view(COLUMNS, 1))
-        lengths = DeviceLengths(query_starts=query_starts.view(torch.int32), kv_lens=kv_lens.view(torch.int32)[:1])
+        lengths = DeviceLengths(query_starts=query_starts.view(torch.int32)[:3], kv_lens=kv_lens.view(torch.int32))
         self.batch = Batch(
             token_ids=token_ids,
             positions=positions,
             slots=slots,
             ragged=Ragged(
-                query_lens=(num_rows,),
-                kv_lens=(width * block_size,),
-                block_table=table.view(1, width),
+                query_lens=(num_rows, 0),
+                kv_lens=(width * block_size, 0),
+                block_table=table.expand(2, width),
                 block_size=block_size,
                 on_device=lengths,
             ),
@@ -127,8 +128,8 @@ class _Inputs:
             (table, ids, 0),
         ):
             part[: len(values)], part[len(values) :] = values, nobody
-        query_starts.view(torch.int32)[:] = torch.tensor((0, count), dtype=torch.int32)
-        kv_lens.view(torch.int32)[0] = grant.start + count
+        query_starts.view(torch.int32)[:3] = torch.tensor((0, count, self._num_rows), dtype=torch.int32)
+        kv_lens.view(torch.int32)[:] = torch.tensor((grant.start + count, 0), dtype=torch.int32)
         logit_rows[0] = count - 1
         draws = [] if grant.draw is None else [grant.draw]  # of a chunk that is not the last nobody reads the token
         SamplingColumns.view(columns.view(COLUMNS, 1)).fill(rows_of(draws))

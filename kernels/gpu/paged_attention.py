@@ -53,12 +53,13 @@ class AttentionPlan:
         if heads not in self.lists:
             decodes, chunks = self.sequences.longest_decode, self.sequences.has_chunks
             query_lens = ([decodes] if decodes else []) + ([None] if chunks else [])
-            self.lists[heads] = tuple(self._list(heads, query_len) for query_len in query_lens)
+            is_only = len(query_lens) == 1
+            self.lists[heads] = tuple(self._list(heads, query_len, is_only=is_only) for query_len in query_lens)
         return self.lists[heads]
 
-    def _list(self, heads: Heads, query_len: int | None) -> WorkList:
+    def _list(self, heads: Heads, query_len: int | None, *, is_only: bool) -> WorkList:
         tiles = choose(self.processor, heads, query_len)
-        is_decode = query_len is not None
+        is_decode = None if is_only else query_len is not None
         return WorkList.build(
             self.sequences, heads, tiles, self.processor, window=self.window, shift=self.shift, is_decode=is_decode
         )

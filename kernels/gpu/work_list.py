@@ -85,9 +85,9 @@ class WorkList:
     @classmethod
     def build(
         cls, sequences: Sequences, heads: Heads, tiles: Tiles, processor: Processor, *,
-        window: int, is_decode: bool, shift: int = 0,
+        window: int, is_decode: bool | None, shift: int = 0,
     ) -> WorkList:  # fmt: skip
-        """Build that of the decodes or of the chunks; `shift` is how far their rows stand behind their last keys."""
+        """Build that of decodes, of chunks, or (None) of all; their rows stand `shift` behind their last keys."""
         device = sequences.kv_lens.device
         tokens = tiles.rows // heads.group  # of an item
         num_items = sequences.num_rows // tokens + sequences.num_sequences  # at most one of a sequence is not full
@@ -123,7 +123,7 @@ def _build(
     is_sequence = lane < num_sequences
     length = tl.load(query_starts + lane + 1, mask=is_sequence, other=0)
     length -= tl.load(query_starts + lane, mask=is_sequence, other=0)
-    is_mine = (length <= SHORT) == IS_DECODE
+    is_mine = length > 0 if IS_DECODE is None else (length <= SHORT) == IS_DECODE
     num_items_of = tl.where(is_mine, tl.cdiv(length, TOKENS), 0)
     num_items = tl.sum(num_items_of)
     tl.store(ends + lane, tl.cumsum(num_items_of), mask=is_sequence)

@@ -7,8 +7,10 @@ nothing waits or allocates within a capture.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import engine_runs
@@ -23,6 +25,7 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import assembly, model_runner
 from pagewire.engine.assembly import Engine
 from pagewire.engine.batch import Batch
+from pagewire.engine.chunk_graphs import ChunkGraphs
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.graph_pool import GraphLimits, GraphPool, Replayed
 from pagewire.engine.packed_batch import pack
@@ -70,6 +73,17 @@ def graphed(engine: Engine, capture: RecordedCapture) -> GraphPool:
     return graphs
 
 
+def chunks_graphed(engine: Engine, capture: RecordedCapture) -> ChunkGraphs:
+    """Give an engine's runner graphs of chunks too."""
+    limits = GraphLimits(
+        max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=engine.ready.vocab_size
+    )
+    chunks = ChunkGraphs(engine.runner._model, engine.cache.pool, triton(), capture, limits)
+    chunks.warm_up()
+    engine.runner.chunk_graphs = chunks
+    return chunks
+
+
 def specs() -> list[SequenceSpec]:
     """Return greedy and random sequences that end at different times, of prompts of one and several chunks."""
     lengths, outputs = (7, 21, 8, 1, 15, 16, 3), (6, 3, 10, 5, 2, 9, 4)
@@ -109,6 +123,42 @@ def test_tokens_are_those_of_torch_with_graphs_and_without(folder: Path) -> None
     with mock.patch.object(GraphPool, "run", autospec=True, side_effect=_noting(launched)):
         assert run(engine.loop) == expected
     assert any(step.grants[0].tokens[0] == AHEAD for step in launched), "no step was begun ahead"
+
+
+def test_chunks_are_replayed_and_say_the_same(folder: Path) -> None:
+    """Prompts one after another: of every bucket, in one chunk and in several."""
+    lengths = (4, 9, 16, 17, 40, 60)
+    asked = [spec(str(length), [(7 * at + length) % 250 for at in range(length)], greedy(3)) for length in lengths]
+    plain, engine, capture = engine_of(folder, TorchBackend()), engine_of(folder, triton()), RecordedCapture()
+    chunks_graphed(engine, capture)
+    assert capture.captures == 3  # of 16, 32 and 64
+    assert bool(engine.cache.pool.isnan().all()), "what is captured writes to no block"
+    engine.runner._batch_of = pack
+    for one in asked:
+        heard = engine_runs.run_all(engine.loop, [one])
+        assert heard.tokens == engine_runs.run_all(plain.loop, [one]).tokens
+    # Of 16 tokens at most: 17 but for its last token, 40 and 60 in parts.
+    assert capture.replays == 1 + 1 + 1 + 1 + 3 + 4
+
+
+def test_what_is_no_single_chunk_is_computed_eagerly(folder: Path) -> None:
+    engine = engine_of(folder, triton())
+    chunks = chunks_graphed(engine, RecordedCapture())
+    one = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=None)
+    assert chunks.fits(Step(grants=(one,)))
+    other = dataclasses.replace(one, request_id="b", block_ids=(2,))
+    draw = Draw(sampling=greedy(1), index=0, position=0)
+    changed: tuple[dict[str, Any], ...] = (
+        {"tokens": (1,)},
+        {"tokens": (1,) * 200},
+        {"spilled": (0,)},
+        {"scoring": Scoring(first_row=0, targets=(1,), num_top=0)},
+        {"draw": draw, "forks": (draw,)},
+        {"draw": dataclasses.replace(draw, num_candidates=2)},
+    )
+    for changes in changed:
+        assert not chunks.fits(Step(grants=(dataclasses.replace(one, **changes),))), changes
+    assert not chunks.fits(Step(grants=(one, other)))
 
 
 def _noting(steps: list[Step]) -> Callable[[GraphPool, Step], Replayed]:
