@@ -37,11 +37,11 @@ class TritonBackend(TorchBackend):
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (normalised, x + residual)."""
-        return rms_norm.rms_norm(x, weight, eps, residual)
+        return rms_norm.rms_norm(x, weight, eps, residual, overlaps=self._processor.overlaps)
 
     def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) * up: `[T, 2 I]` -> `[T, I]`."""
-        return silu_and_mul.silu_and_mul(gate_up)
+        return silu_and_mul.silu_and_mul(gate_up, overlaps=self._processor.overlaps)
 
     def append_kv(
         self,
@@ -56,11 +56,12 @@ class TritonBackend(TorchBackend):
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
         """Norm and rotate q and k, write k and v to their slots, return q; a row of a negative slot is kept nowhere."""
-        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms)
+        overlaps = self._processor.overlaps
+        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms, overlaps=overlaps)
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
         """Write k and v to their slots."""
-        append_kv.write_kv(k, v, pool, layer, slots)
+        append_kv.write_kv(k, v, pool, layer, slots, overlaps=self._processor.overlaps)
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
