@@ -1,4 +1,4 @@
-"""The CUDA backend: every op but the matrix products in Triton, those in torch.
+"""The CUDA backend: every op in Triton but the products of many rows, those in torch.
 
 Satisfies `Backend`, which says what each op means; `gpu/` says how they are computed. What lies in host memory (the
 tier behind the pool) is moved by torch. Importing this file imports triton.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.backend import Linear, NormedLinear
+from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul, small_linear
 from pagewire.kernels.gpu import blocks as moves
 from pagewire.kernels.gpu.paged_attention import AttentionPlan
 from pagewire.kernels.gpu.tiles import Processor
@@ -32,6 +33,28 @@ class TritonBackend(TorchBackend):
     def of(cls, device: torch.device) -> TritonBackend:
         """Return the backend of a CUDA device."""
         return cls(device, Processor.of(device))
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, of few rows or of many."""
+        many = super().linear(weight, bias)
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            return small_linear.small_linear(x, weight, bias, self._processor) if _is_few(x) else many(x)
+
+        return compute
+
+    def normed_linear(
+        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+    ) -> NormedLinear:
+        """Return the product behind a norm, of few rows by one kernel."""
+        many = super().normed_linear(norm, eps, weight, bias, is_gated=is_gated)
+
+        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+            if not _is_few(x):
+                return many(x, residual)
+            return small_linear.normed_linear(x, residual, norm, eps, weight, bias, self._processor, is_gated=is_gated)
+
+        return compute
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -143,3 +166,7 @@ class TritonBackend(TorchBackend):
     def zero_slots(self, pool: torch.Tensor, block_id: int, first_slot: int) -> None:
         """Zero the slots of one block from `first_slot` on."""
         moves.zero_slots(pool, block_id, first_slot)
+
+
+def _is_few(x: torch.Tensor) -> bool:
+    return 0 < x.shape[0] <= small_linear.MOST_ROWS

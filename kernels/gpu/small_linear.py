@@ -118,8 +118,8 @@ def _small_linear(
     OVERLAPS: tl.constexpr,
 ):
     CHUNK: tl.constexpr = LANES * VECTOR
-    # [LANES, 1, VECTOR]: the last axis is summed by one thread, the first by threads together. In this order each thread
-    # gets its lanes of all rows, and what it gets of x besides is what they are multiplied by.
+    # [LANES, 1, VECTOR]: the last axis is summed by one thread, the first by threads together. In this order each
+    # thread gets its lanes of all rows, and of x what they are multiplied by: nothing goes from thread to thread.
     at = tl.arange(0, LANES)[:, None, None] * VECTOR + tl.arange(0, VECTOR)[None, None, :]
     number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row = _row_of(number, OUTPUTS, GATED)
@@ -131,7 +131,7 @@ def _small_linear(
     for chunk in tl.static_range(DEPTH):
         weights += (_load_weights(rows, chunk * CHUNK + at, is_mine, K),)
         if norm is not None:
-            gains += (_load_gains(norm, chunk * CHUNK + at, K),)
+            gains += (_load_gains(norm, chunk * CHUNK + at, K),)  # type: ignore[assignment]
     shift = tl.zeros([ROWS], tl.float32)
     if bias is not None:
         shift = tl.load(bias + row, is_row, other=0.0).to(tl.float32)
@@ -141,8 +141,8 @@ def _small_linear(
 
     scales, sums = (), ()  # M of each
     for m in tl.static_range(M):
-        scales += (_scale(x, residual, norm, total, m, x_stride, residual_stride, eps, K, WIDTH),)
-        sums += (tl.zeros([LANES, ROWS], tl.float32),)
+        scales += (_scale(x, residual, norm, total, m, x_stride, residual_stride, eps, K, WIDTH),)  # type: ignore[assignment]
+        sums += (tl.zeros([LANES, ROWS], tl.float32),)  # type: ignore[assignment]
     for first in range(0, K, DEPTH * CHUNK):
         weights_after, gains_after = (), ()
         for chunk in tl.static_range(DEPTH):
@@ -155,9 +155,9 @@ def _small_linear(
                 products = weights[chunk].to(tl.float32) * given.to(tl.float32)
                 sums_after += (sums[m] + tl.sum(products, axis=2),)
             sums = sums_after
-            weights_after += (_load_weights(rows, column + DEPTH * CHUNK, is_mine, K),)
+            weights_after += (_load_weights(rows, column + DEPTH * CHUNK, is_mine, K),)  # type: ignore[assignment]
             if norm is not None:
-                gains_after += (_load_gains(norm, column + DEPTH * CHUNK, K),)
+                gains_after += (_load_gains(norm, column + DEPTH * CHUNK, K),)  # type: ignore[assignment]
         weights, gains = weights_after, gains_after
 
     for m in tl.static_range(M):

@@ -41,8 +41,15 @@ class Kernel:
     registers: int  # of a thread
     stack: int  # bytes of a thread: what is spilled, and arrays
     shared: int  # bytes of a block
-    opcodes: Counter[str] = field(repr=False)  # "LDGSTS.E.BYPASS.128" and the like
+    sequence: tuple[str, ...] = field(
+        repr=False
+    )  # opcodes in the order of the code: "LDGSTS.E.BYPASS.128" and the like
     ptx: str = field(repr=False)
+
+    @property
+    def opcodes(self) -> Counter[str]:
+        """How many instructions there are of each."""
+        return Counter(self.sequence)
 
     def count(self, pattern: str) -> int:
         """Return how many instructions have opcodes that begin as the regular expression `pattern` says."""
@@ -135,11 +142,11 @@ def _inspect(name: str, constants: dict[str, Any], grid: tuple[int, ...], binary
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
     lines = (_OPCODE.match(line) for line in sass.splitlines())
-    opcodes = Counter(line[1] for line in lines if line)
-    assert opcodes["EXIT"], "the disassembly is not read as it is written"
+    sequence = tuple(line[1] for line in lines if line)
+    assert "EXIT" in sequence, "the disassembly is not read as it is written"
     return Kernel(
         name=name, constants=constants, grid=grid, num_warps=binary.metadata.num_warps, registers=int(found[1]),
-        stack=int(found[2]), shared=binary.metadata.shared, opcodes=opcodes, ptx=binary.asm["ptx"],
+        stack=int(found[2]), shared=binary.metadata.shared, sequence=sequence, ptx=binary.asm["ptx"],
     )  # fmt: skip
 
 
