@@ -5,6 +5,7 @@
     decode   one token each of a batch over paged keys and values: the bytes of those, over the copy rate
     chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN
     rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
+    product  a few rows times each weight of a layer and of the head: bytes of the weight, over the copy rate and cuBLAS
     sample   a token for each row of logits: bytes of logits, over the copy rate
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
@@ -19,7 +20,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,7 @@ MODELS = {
 }
 DECODES = ((1, 8192), (8, 2048), (64, 512), (64, 2048), (64, 8192), (256, 1024))  # sequences, tokens of each
 PROMPTS = (2048, 8192)
+FEW = (1, 4)  # rows of a product
 TINY = {"tiny": Model(4, 2, 16, 64, 96, 320)}
 
 
@@ -85,10 +88,11 @@ class Lab:
     matrix: int  # the side of a large one
 
     @classmethod
-    def on(cls, device: torch.device) -> Lab:
+    def on(cls, device: torch.device, *, overlaps: bool) -> Lab:
         """Return that of a CUDA device, or a tiny one."""
         if device.type == "cuda":
             own, rows = Processor.of(device), (1, 64, 8192)
+            own = replace(own, overlaps=own.overlaps and overlaps)
             backend = TritonBackend(device, own)
             return cls(device, torch.bfloat16, own, backend, MODELS, DECODES, PROMPTS, COLD_BYTES, rows, 8192)
         few = Processor((9, 0), 2)
@@ -221,6 +225,39 @@ def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int
     yield "scatter-blocks", pool.nbytes, lambda: lab.backend.scatter_blocks(pool, targets, gathered)
 
 
+def products(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each product of a few rows, as the layers launch it, beside the product alone by torch."""
+    for name, model in lab.models.items():
+        q_size, kv_size = (heads * model.head_dim for heads in (model.num_q_heads, model.num_kv_heads))
+        for what, count, size in (
+            ("qkv", q_size + 2 * kv_size, model.hidden), ("o", model.hidden, q_size),
+            ("gate-up", 2 * model.inner, model.hidden), ("down", model.hidden, model.inner),
+            ("head", model.vocab, model.hidden),
+        ):  # fmt: skip
+            num_bytes = count * size * lab.dtype.itemsize
+            weights = [lab.random(count, size) for _ in range(lab.turns(num_bytes))]
+            norm = lab.random(size) if what in ("qkv", "gate-up") else None
+            for num_rows in FEW:
+                x, residual = lab.random(2, num_rows, size)
+                ours = [_product(lab, x, residual, norm, weight, is_gated=what == "gate-up") for weight in weights]
+                theirs = [partial(torch.nn.functional.linear, x, weight) for weight in weights]
+                took_s = lab.seconds(ours)
+                yield {
+                    "what": "product", "model": name, "rows": num_rows, "weight": what, "bytes": num_bytes,
+                    "us": took_s * 1e6, "over-copy": num_bytes / took_s / copy_rate,
+                    "over-cublas": lab.seconds(theirs) / took_s,
+                }  # fmt: skip
+
+
+def _product(
+    lab: Lab, x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, weight: torch.Tensor, *,
+    is_gated: bool,
+) -> Callable[[], object]:  # fmt: skip
+    if norm is None:
+        return partial(lab.backend.linear(weight, None), x)
+    return partial(lab.backend.normed_linear(norm, 1e-6, weight, None, is_gated=is_gated), x, residual)
+
+
 def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each way of sampling; nothing goes to the host."""
     ways = {"greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0), "top-p": (1.0, 0, 0.9)}
@@ -249,16 +286,25 @@ def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that this works")
+    parser.add_argument("--parts", default="", help="what is measured, by commas: decode, chunk and so on; all")
+    parser.add_argument("--no-overlap", action="store_true", help="each kernel starts when the one before it is over")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.manual_seed(0)
-    lab = Lab.on(torch.device(options.device))
+    lab = Lab.on(torch.device(options.device), overlaps=not options.no_overlap)
     found: dict[str, Any] = dict(limits(lab.device, lab.dtype, max(lab.cold_bytes, 1 << 20) * 4, lab.matrix))
     copy_rate = found["copy-bytes-per-s"]
     print(f"copy {copy_rate / GB:.0f} GB/s, products {found['matmul-flop-per-s'] / TERA:.0f} TFLOP/s", flush=True)
     found["kernels"] = []
-    for each in (decodes(lab, copy_rate), prompts(lab), rows(lab, copy_rate), samples(lab, copy_rate)):
-        for row in each:
+    parts = {
+        "decode": lambda: decodes(lab, copy_rate),
+        "chunk": lambda: prompts(lab),
+        "rows": lambda: rows(lab, copy_rate),
+        "product": lambda: products(lab, copy_rate),
+        "sample": lambda: samples(lab, copy_rate),
+    }
+    for part in options.parts.split(",") if options.parts else parts:
+        for row in parts[part]():
             found["kernels"].append(row)
             print(
                 ", ".join(

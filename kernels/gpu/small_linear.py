@@ -129,7 +129,7 @@ def _small_linear(
 
     weights, gains = (), ()  # DEPTH chunks of each
     for chunk in tl.static_range(DEPTH):
-        weights += (_load_weights(rows, chunk * CHUNK + at, is_mine, K),)
+        weights += (_load_weights(rows, chunk * CHUNK + at, is_mine, K),)  # type: ignore[assignment]
         if norm is not None:
             gains += (_load_gains(norm, chunk * CHUNK + at, K),)  # type: ignore[assignment]
     shift = tl.zeros([ROWS], tl.float32)
