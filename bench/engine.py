@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,7 @@ def _on_device(options: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415
 
     scale = device_report.Scale.tiny() if options.tiny else device_report.Scale.full(torch.device("cuda"))
+    scale = replace(scale, overlaps=not options.no_overlap)
     shapes = [name for name in options.shapes.split(",") if name]
     device_report.run(scale, shapes, options.parts.split(","), options.json)
 
@@ -162,6 +163,9 @@ def main() -> None:
     parser.add_argument("--model", help="a Hugging Face folder: needed on a CPU")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what engines compute on")
     parser.add_argument("--tiny", action="store_true", help="what --device cuda measures, tiny and on a CPU")
+    parser.add_argument(
+        "--no-overlap", action="store_true", help="of --device cuda: each kernel starts when the one before it is over"
+    )
     parser.add_argument("--shapes", default="", help="of --device cuda: models, by commas; all")
     parser.add_argument("--parts", default="steps,idle,requests,peers", help="of --device cuda: by commas")
     parser.add_argument("--peer", type=_peer, action="append", default=[], help="transformers, or vllm=PYTHON")

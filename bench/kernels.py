@@ -5,6 +5,7 @@
     decode   one token each of a batch over paged keys and values: the bytes of those, over the copy rate
     chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN, and FlexAttention with `--flex`
     rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
+    product  a few rows times each weight of a layer and of the head: bytes of the weight, over the copy rate and cuBLAS
     sample   a token for each row of logits: bytes of logits, over the copy rate
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
@@ -22,7 +23,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ class Scope:
     decodes: Sequence[tuple[str, int, int]]  # sequences, tokens of each
     prompts: Sequence[tuple[str, int]]  # tokens of each
     rows: Sequence[tuple[str, int]]  # rows of what is done row by row
+    products: Sequence[tuple[str, int]]  # rows of a product
     samples: Sequence[tuple[str, int]]  # rows of logits
 
 
@@ -85,6 +88,7 @@ FULL = Scope(
     decodes=[(name, *each) for name in MODELS for each in _DECODES],
     prompts=[(name, length) for name in MODELS for length in (2048, 8192)],
     rows=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 8192)],
+    products=[(name, num_rows) for name in MODELS for num_rows in (1, 4)],
     samples=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 256)],
 )
 QUICK = Scope(
@@ -92,9 +96,12 @@ QUICK = Scope(
     + [("Qwen3-0.6B", 64, 2048)],
     prompts=[("Llama-3-8B", 8192), ("Llama-3-8B", 2048)],
     rows=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
+    products=[(name, 1) for name in MODELS],
     samples=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
 )
-TINY = Scope(decodes=[("tiny", 2, 40)], prompts=[("tiny", 48)], rows=[("tiny", 3)], samples=[("tiny", 2)])
+TINY = Scope(
+    decodes=[("tiny", 2, 40)], prompts=[("tiny", 48)], rows=[("tiny", 3)], products=[("tiny", 2)], samples=[("tiny", 2)]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +120,11 @@ class Lab:
     flex: bool  # whether FlexAttention is among the peers
 
     @classmethod
-    def on(cls, device: torch.device, scope: Scope, *, flex: bool = False) -> Lab:
+    def on(cls, device: torch.device, scope: Scope, *, flex: bool = False, overlaps: bool = True) -> Lab:
         """Return that of a CUDA device, or, whatever the scope, a tiny one."""
         if device.type == "cuda":
             own = Processor.of(device)
+            own = replace(own, overlaps=own.overlaps and overlaps)
             backend = TritonBackend(device, own)
             return cls(device, torch.bfloat16, own, backend, MODELS, scope, COLD_BYTES, 16384, 8192, flex)
         few = Processor((9, 0), 2)
@@ -255,6 +263,39 @@ def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int
     yield "scatter-blocks", pool.nbytes, lambda: lab.backend.scatter_blocks(pool, targets, gathered)
 
 
+def products(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each product of a few rows, as the layers launch it, beside the product alone by torch."""
+    for name, num_rows in lab.scope.products:
+        model = lab.models[name]
+        q_size, kv_size = (heads * model.head_dim for heads in (model.num_q_heads, model.num_kv_heads))
+        for what, count, size in (
+            ("qkv", q_size + 2 * kv_size, model.hidden), ("o", model.hidden, q_size),
+            ("gate-up", 2 * model.inner, model.hidden), ("down", model.hidden, model.inner),
+            ("head", model.vocab, model.hidden),
+        ):  # fmt: skip
+            num_bytes = count * size * lab.dtype.itemsize
+            weights = [lab.random(count, size) for _ in range(lab.turns(num_bytes))]
+            norm = lab.random(size) if what in ("qkv", "gate-up") else None
+            x, residual = lab.random(2, num_rows, size)
+            ours = [_product(lab, x, residual, norm, weight, is_gated=what == "gate-up") for weight in weights]
+            theirs = [partial(torch.nn.functional.linear, x, weight) for weight in weights]
+            took_s = lab.seconds(ours)
+            yield {
+                "what": "product", "model": name, "rows": num_rows, "weight": what, "bytes": num_bytes,
+                "us": took_s * 1e6, "over-copy": num_bytes / took_s / copy_rate,
+                "over-cublas": lab.seconds(theirs) / took_s,
+            }  # fmt: skip
+
+
+def _product(
+    lab: Lab, x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, weight: torch.Tensor, *,
+    is_gated: bool,
+) -> Callable[[], object]:  # fmt: skip
+    if norm is None:
+        return partial(lab.backend.linear(weight, None), x)
+    return partial(lab.backend.normed_linear(norm, 1e-6, weight, None, is_gated=is_gated), x, residual)
+
+
 def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each way of sampling; nothing goes to the host."""
     ways = {"greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0), "top-p": (1.0, 0, 0.9)}
@@ -282,22 +323,34 @@ def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that this works")
+    parser.add_argument("--parts", default="", help="what is measured, by commas: decode, chunk and so on; all")
     parser.add_argument("--quick", action="store_true", help="the rows of the target table alone")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, which compiles for each shape")
+    parser.add_argument("--no-overlap", action="store_true", help="each kernel starts when the one before it is over")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.manual_seed(0)
-    lab = Lab.on(torch.device(options.device), QUICK if options.quick else FULL, flex=options.flex)
+    scope = QUICK if options.quick else FULL
+    lab = Lab.on(torch.device(options.device), scope, flex=options.flex, overlaps=not options.no_overlap)
     found = limits(lab.device, lab.dtype, max(lab.cold_bytes, 1 << 20) * 4, lab.matrix)
     copy_rate = found["copy-bytes-per-s"]
-    products = found["matmul-flop-per-s"] / TERA
-    print(f"copy {copy_rate / GB:.0f} GB/s by {found['copied-by']}, products {products:.0f} TFLOP/s", flush=True)
+    flop_rate = found["matmul-flop-per-s"]
+    print(
+        f"copy {copy_rate / GB:.0f} GB/s by {found['copied-by']}, products {flop_rate / TERA:.0f} TFLOP/s", flush=True
+    )
     gpu = torch.cuda.get_device_name(lab.device) if lab.device.type == "cuda" else "none: interpreted"
     found["kernels"] = []
     found |= {"machine": machine() | {"gpu": gpu}, "versions": versions("torch") | {"triton": triton.__version__}}
     found["command"] = command(sys.argv)
-    for each in (decodes(lab, copy_rate), prompts(lab), rows(lab, copy_rate), samples(lab, copy_rate)):
-        for row in each:
+    parts = {
+        "decode": lambda: decodes(lab, copy_rate),
+        "chunk": lambda: prompts(lab),
+        "rows": lambda: rows(lab, copy_rate),
+        "product": lambda: products(lab, copy_rate),
+        "sample": lambda: samples(lab, copy_rate),
+    }
+    for part in options.parts.split(",") if options.parts else parts:
+        for row in parts[part]():
             found["kernels"].append(row)
             print(
                 ", ".join(

@@ -23,6 +23,8 @@ from pagewire.kernels.streamed_attention import Partial
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""
+NormedLinear = Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
+"""Rows x `[T, K]` and their residual to (what becomes of norm(x + residual), x + residual)."""
 
 
 class Backend(Protocol):
@@ -30,6 +32,12 @@ class Backend(Protocol):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
+        ...
+
+    def normed_linear(
+        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+    ) -> NormedLinear:
+        """Return `linear` behind `rms_norm` with `norm` `[K]`, and with `silu_and_mul` behind it where it is gated."""
         ...
 
     def decoder_stack(

@@ -16,7 +16,7 @@ from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.ragged import Ragged
 
 if TYPE_CHECKING:
-    from pagewire.kernels.backend import Backend, Linear
+    from pagewire.kernels.backend import Backend, Linear, NormedLinear
 
 OnLayer = Callable[[int], None]
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -105,28 +105,28 @@ class ComposedStack:
         self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `DecoderStack`."""
-        backend, eps, windows = self._backend, self._shape.norm_eps, self._shape.windows
+        backend, windows = self._backend, self._shape.windows
         plans = {window: backend.plan_attention(batch.ragged, window, hidden.dtype) for window in sorted(set(windows))}
         residual: torch.Tensor | None = None
         for number, layer in enumerate(self._layers):
-            normed, residual = backend.rms_norm(hidden, layer.input_norm, eps, residual)
-            hidden = self._attention(normed, number, batch, pool, plans[windows[number]])
+            qkv, residual = layer.qkv(hidden, residual)
+            hidden = self._reduce(layer.o(self._attended(qkv, number, batch, pool, plans[windows[number]])))
             if on_layer is not None:
                 on_layer(number)
-            normed, residual = backend.rms_norm(hidden, layer.post_norm, eps, residual)
-            hidden = self._reduce(layer.down(backend.silu_and_mul(layer.gate_up(normed))))
+            inner, residual = layer.gate_up(hidden, residual)
+            hidden = self._reduce(layer.down(inner))
         assert residual is not None
         return hidden, residual
 
-    def _attention(
-        self, x: torch.Tensor, number: int, batch: StackBatch, pool: torch.Tensor, plan: object
+    def _attended(
+        self, qkv: torch.Tensor, number: int, batch: StackBatch, pool: torch.Tensor, plan: object
     ) -> torch.Tensor:
-        shape, backend, layer = self._shape, self._backend, self._layers[number]
-        qkv = layer.qkv(x).view(x.shape[0], -1, shape.head_dim)
-        q, k, v = torch.split(qkv, [shape.num_q_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)  # [T, H*, D]
-        q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots, layer.norms)
-        attended = backend.paged_attention(q, pool, number, plan, shape.scale)  # [T, Hq, D]
-        return self._reduce(layer.o(attended.flatten(1)))
+        """Return attention of one layer: `[T, Hq D]`."""
+        shape, backend, norms = self._shape, self._backend, self._layers[number].norms
+        heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
+        q, k, v = torch.split(heads, [shape.num_q_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)  # [T, H*, D]
+        q = backend.append_kv(q, k, v, batch.cos, batch.sin, pool, number, batch.slots, norms)
+        return backend.paged_attention(q, pool, number, plan, shape.scale).flatten(1)
 
 
 def _alone(part: torch.Tensor) -> torch.Tensor:
@@ -137,23 +137,19 @@ def _alone(part: torch.Tensor) -> torch.Tensor:
 class _Layer:
     """One layer as its backend computes it."""
 
-    input_norm: torch.Tensor  # [H]
-    qkv: Linear
+    qkv: NormedLinear
     norms: HeadNorms | None
     o: Linear
-    post_norm: torch.Tensor  # [H]
-    gate_up: Linear
+    gate_up: NormedLinear  # gated: [T, H] to [T, I]
     down: Linear
 
     @classmethod
     def of(cls, weights: LayerWeights, backend: Backend, eps: float) -> _Layer:
         q_norm, k_norm = weights.q_norm, weights.k_norm
         return cls(
-            input_norm=weights.input_norm,
-            qkv=backend.linear(weights.qkv, weights.qkv_bias),
+            qkv=backend.normed_linear(weights.input_norm, eps, weights.qkv, weights.qkv_bias),
             norms=None if q_norm is None or k_norm is None else HeadNorms(q=q_norm, k=k_norm, eps=eps),
             o=backend.linear(weights.o, weights.o_bias),
-            post_norm=weights.post_norm,
-            gate_up=backend.linear(weights.gate_up, weights.gate_up_bias),
+            gate_up=backend.normed_linear(weights.post_norm, eps, weights.gate_up, weights.gate_up_bias, is_gated=True),
             down=backend.linear(weights.down, weights.down_bias),
         )

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
-from pagewire.kernels.backend import Linear
+from pagewire.kernels.backend import Linear, NormedLinear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
@@ -29,6 +29,19 @@ class TorchBackend:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, as it is."""
         return lambda x: functional.linear(x, weight, bias)
+
+    def normed_linear(
+        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+    ) -> NormedLinear:
+        """Return the product behind a norm, op by op."""
+        linear = self.linear(weight, bias)
+
+        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+            normed, total = self.rms_norm(x, norm, eps, residual)
+            product = linear(normed)
+            return self.silu_and_mul(product) if is_gated else product, total
+
+        return compute
 
     def decoder_stack(
         self, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None

@@ -1,4 +1,4 @@
-"""The CUDA backend: every op but the matrix products in Triton, those in torch.
+"""The CUDA backend: every op in Triton but the products of many rows, those in torch.
 
 Satisfies `Backend`, which says what each op means; `gpu/` says how they are computed. What lies in host memory (the
 tier behind the pool) is moved by torch. Importing this file imports triton.
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.backend import Linear, NormedLinear
+from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul, small_linear
 from pagewire.kernels.gpu import blocks as moves
 from pagewire.kernels.gpu.paged_attention import AttentionPlan
 from pagewire.kernels.gpu.tiles import Processor
@@ -36,15 +37,37 @@ class TritonBackend(TorchBackend):
         """Return the backend of a CUDA device."""
         return cls(device, Processor.of(device))
 
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, of few rows or of many."""
+        many = super().linear(weight, bias)
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            return small_linear.small_linear(x, weight, bias, self._processor) if _is_few(x) else many(x)
+
+        return compute
+
+    def normed_linear(
+        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+    ) -> NormedLinear:
+        """Return the product behind a norm, of few rows by one kernel."""
+        many = super().normed_linear(norm, eps, weight, bias, is_gated=is_gated)
+
+        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+            if not _is_few(x):
+                return many(x, residual)
+            return small_linear.normed_linear(x, residual, norm, eps, weight, bias, self._processor, is_gated=is_gated)
+
+        return compute
+
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (normalised, x + residual)."""
-        return rms_norm.rms_norm(x, weight, eps, residual)
+        return rms_norm.rms_norm(x, weight, eps, residual, overlaps=self._processor.overlaps)
 
     def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) * up: `[T, 2 I]` -> `[T, I]`."""
-        return silu_and_mul.silu_and_mul(gate_up)
+        return silu_and_mul.silu_and_mul(gate_up, overlaps=self._processor.overlaps)
 
     def append_kv(
         self,
@@ -59,11 +82,12 @@ class TritonBackend(TorchBackend):
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
         """Norm and rotate q and k, write k and v to their slots, return q; a row of a negative slot is kept nowhere."""
-        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms)
+        overlaps = self._processor.overlaps
+        return append_kv.append_kv(q, k, v, cos, sin, pool, layer, slots, norms, overlaps=overlaps)
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
         """Write k and v to their slots."""
-        append_kv.write_kv(k, v, pool, layer, slots)
+        append_kv.write_kv(k, v, pool, layer, slots, overlaps=self._processor.overlaps)
 
     def plan_attention(self, ragged: Ragged, window: int, dtype: torch.dtype) -> object:
         """Prepare what all layers with this window share."""
@@ -153,3 +177,7 @@ def _checked(tokens: list[int]) -> list[int]:
     if sampling.NO_TOKEN in tokens:
         raise ValueError(f"row {tokens.index(sampling.NO_TOKEN)} of the logits has no finite maximum")
     return tokens
+
+
+def _is_few(x: torch.Tensor) -> bool:
+    return 0 < x.shape[0] <= small_linear.MOST_ROWS

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,6 +50,7 @@ class Scale:
     kv_bytes: int
     max_model_len: int
     max_num_seqs: int
+    overlaps: bool = True  # whether kernels may start before the ones before them end
 
     @classmethod
     def full(cls, device: torch.device) -> Scale:
@@ -87,12 +88,12 @@ def load(folder: Path, scale: Scale) -> Engine:
         max_model_len=scale.max_model_len, prefix_caching=False, device=scale.device.type, threads=0,
     )  # fmt: skip
     with ExitStack() as stack:
-        if scale.device.type == "cpu":
-            from pagewire.kernels.gpu.tiles import Processor  # noqa: PLC0415
-            from pagewire.kernels.triton_backend import TritonBackend  # noqa: PLC0415
+        from pagewire.kernels.gpu.tiles import Processor  # noqa: PLC0415
+        from pagewire.kernels.triton_backend import TritonBackend  # noqa: PLC0415
 
-            backend = TritonBackend(scale.device, Processor((9, 0), 2))
-            stack.enter_context(mock.patch.object(assembly, "backend_for", return_value=backend))
+        own = Processor((9, 0), 2) if scale.device.type == "cpu" else Processor.of(scale.device)
+        backend = TritonBackend(scale.device, replace(own, overlaps=own.overlaps and scale.overlaps))
+        stack.enter_context(mock.patch.object(assembly, "backend_for", return_value=backend))
         engine = assemble(config, MonotonicClock())
         if scale.device.type == "cpu":
             engine.runner.graphs = _again(engine, backend, scale)

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from pagewire.kernels import kv_elements
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.head_norms import HeadNorms
 
 HEADS = 8  # of a program
@@ -143,7 +144,9 @@ def _append_kv(
     WIDTH: tl.constexpr,  # HALF, as a power of two
     HEADS: tl.constexpr,
     CODES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)  # of heads: those of q first
     num_q_groups: tl.constexpr = (NUM_Q_HEADS + HEADS - 1) // HEADS
@@ -184,22 +187,26 @@ def append_kv(
     layer: int,
     slots: torch.Tensor,
     norms: HeadNorms | None = None,
+    *,
+    overlaps: bool = False,
 ) -> torch.Tensor:
     """Norm and rotate q `[T, Hq, D]` and k `[T, Hk, D]`, write k and v `[T, Hk, D]` to `slots`; return q.
 
     `cos` and `sin` are `[T, D / 2]` fp32, `slots` is `[T]` int64, none that is not negative twice; the pool
-    `[N, L, 2, Hk, B, W]` may be strided but for its last two axes.
+    `[N, L, 2, Hk, B, W]` may be strided but for its last two axes. `overlaps` is that of `Processor`.
     """
     q = _heads_together(q)
     rotated = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     angles = (cos.contiguous(), sin.contiguous())
-    _launch(q, k, v, *angles, rotated, pool[:, layer], slots, q.shape[1], norms)
+    _launch(q, k, v, *angles, rotated, pool[:, layer], slots, q.shape[1], norms, overlaps)
     return rotated
 
 
-def write_kv(k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor) -> None:
+def write_kv(
+    k: torch.Tensor, v: torch.Tensor, pool: torch.Tensor, layer: int, slots: torch.Tensor, *, overlaps: bool = False
+) -> None:
     """Write k and v `[T, Hk, D]`, rotated already or never, to `slots` `[T]` int64, none that is not negative twice."""
-    _launch(k, k, v, k, k, k, pool[:, layer], slots, 0, None)
+    _launch(k, k, v, k, k, k, pool[:, layer], slots, 0, None, overlaps)
 
 
 def _launch(
@@ -213,6 +220,7 @@ def _launch(
     slots: torch.Tensor,
     num_q_heads: int,
     norms: HeadNorms | None,
+    overlaps: bool,
 ) -> None:
     k, v = _heads_together(k), _heads_together(v)
     num_rows, num_kv_heads, head_dim = k.shape
@@ -226,8 +234,8 @@ def _launch(
         None if norms is None else norms.q, None if norms is None else norms.k, 0.0 if norms is None else norms.eps,
         q.stride(0), k.stride(0), v.stride(0), *kv.stride()[:4],
         NUM_Q_HEADS=num_q_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_SIZE=kv.shape[3],
-        HALF=head_dim // 2, WIDTH=width, HEADS=HEADS, CODES=codes,
-        num_warps=max(1, HEADS * width // (32 * PER_THREAD)),
+        HALF=head_dim // 2, WIDTH=width, HEADS=HEADS, CODES=codes, OVERLAPS=overlaps,
+        num_warps=max(1, HEADS * width // (32 * PER_THREAD)), launch_pdl=overlaps,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.gpu.tiles import Heads
 from pagewire.kernels.gpu.work_list import WorkList, read_item
 
@@ -22,16 +23,20 @@ ELEMENTS = 4096  # of parts, that a program holds at once
 
 
 def merge(
-    work: WorkList, heads: Heads, out: torch.Tensor, log_sums: torch.Tensor | None, sinks: torch.Tensor | None
-) -> None:
-    """Write the rows of cut items to out `[T, Hq, D]`, and the logs of their sums to `[T, Hq]`."""
+    work: WorkList, heads: Heads, out: torch.Tensor, log_sums: torch.Tensor | None, sinks: torch.Tensor | None, *,
+    overlaps: bool,
+) -> None:  # fmt: skip
+    """Write the rows of cut items to out `[T, Hq, D]`, and the logs of their sums to `[T, Hq]`.
+
+    `overlaps` is that of `Processor`.
+    """
     width = triton.next_power_of_2(heads.head_dim)
     # Decodes have few rows in many parts, chunks many rows in two or three.
     rows = 1 if work.tiles.rows < 64 else 8
     _merge[(work.num_programs, work.tiles.rows // rows)](
         out, log_sums, work.part_out, work.part_log_sums, work.items, work.first_items, work.totals, sinks,
         NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=heads.head_dim, TILE_ROWS=work.tiles.rows,
-        ROWS=rows, PARTS=ELEMENTS // rows // width, num_warps=4,
+        ROWS=rows, PARTS=ELEMENTS // rows // width, OVERLAPS=overlaps, num_warps=4, launch_pdl=overlaps,
     )  # fmt: skip
 
 
@@ -39,8 +44,9 @@ def merge(
 def _merge(
     out, log_sums, part_out, part_log_sums, items, first_items, totals, sinks,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_ROWS: tl.constexpr,
-    ROWS: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, PARTS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier(OVERLAPS)
     total, share = tl.load(totals + 1), tl.load(totals + 2)
     program = tl.program_id(0)
     cut = program * share

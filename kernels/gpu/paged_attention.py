@@ -23,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.gpu.merge import merge
 from pagewire.kernels.gpu.tiles import Heads, Processor, choose
 from pagewire.kernels.gpu.work_list import Sequences, WorkList, read_item
@@ -137,9 +138,10 @@ def _attend_all(
             q.stride(0), table.stride(0), *kv.stride()[:3],
             NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=head_dim, BLOCK_SIZE=plan.sequences.block_size,
             ROWS=tiles.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0, CODES=codes,
-            num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+            OVERLAPS=plan.processor.overlaps,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages, launch_pdl=plan.processor.overlaps,
         )  # fmt: skip
-        merge(work, heads, out, log_sums, sinks)
+        merge(work, heads, out, log_sums, sinks, overlaps=plan.processor.overlaps)
 
 
 @triton.jit(
@@ -151,7 +153,9 @@ def _attend(
     scale, softcap, window, q_stride, table_stride, block_stride, value_stride, head_stride,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, CODES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier(OVERLAPS)
     # Decodes have few scores to mask; a second loop would be more code than it saves.
     PEELED: tl.constexpr = ROWS > 64
     program = tl.program_id(0)

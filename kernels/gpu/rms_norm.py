@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
+
 TILE = 2048  # elements of a program, where a row has fewer
 PER_THREAD = 16  # elements: two accesses of 16 bytes in 16-bit dtypes
 MAX_WARPS = 16
@@ -34,7 +36,9 @@ def _rms_norm(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,  # SIZE, as a power of two
     HAS_RESIDUAL: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # [ROWS, 1]
     column = tl.arange(0, WIDTH)[None, :]  # [1, WIDTH]
     inside = (row < num_rows) & (column < SIZE)
@@ -53,11 +57,12 @@ def _rms_norm(
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, *, overlaps: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (norm(x + residual) * weight, x + residual) over the last axis of x `[T, H]` or `[T, heads, D]`.
 
-    x may be a part of a wider row; without a residual the second result is x itself.
+    x may be a part of a wider row; without a residual the second result is x itself. `overlaps` is that of
+    `Processor`.
     """
     size, heads = x.shape[-1], x.shape[1] if x.dim() == 3 else 1
     if x.stride()[1:] != ((size, 1) if x.dim() == 3 else (1,)):
@@ -70,7 +75,7 @@ def rms_norm(
     if num_rows:
         _rms_norm[(triton.cdiv(num_rows, rows),)](
             x, added, weight, normed, total, num_rows, x.stride(0), eps,
-            HEADS=heads, SIZE=size, ROWS=rows, WIDTH=width, HAS_RESIDUAL=residual is not None,
-            num_warps=min(MAX_WARPS, max(1, rows * width // (32 * PER_THREAD))),
+            HEADS=heads, SIZE=size, ROWS=rows, WIDTH=width, HAS_RESIDUAL=residual is not None, OVERLAPS=overlaps,
+            num_warps=min(MAX_WARPS, max(1, rows * width // (32 * PER_THREAD))), launch_pdl=overlaps,
         )  # fmt: skip
     return normed, total

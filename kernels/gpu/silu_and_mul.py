@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
+
 TILE = 1024  # elements of a program: two accesses of 16 bytes a thread and operand in 16-bit dtypes
 WARPS = 2
 
@@ -23,7 +25,9 @@ def _silu_and_mul(
     stride,
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)  # [TILE]
     inside = column < SIZE
@@ -33,14 +37,18 @@ def _silu_and_mul(
     tl.store(out + row * SIZE + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), inside)
 
 
-def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up for `[T, 2 I]` whose first half is gate: `[T, I]`; rows may lie apart."""
+def silu_and_mul(gate_up: torch.Tensor, *, overlaps: bool = False) -> torch.Tensor:
+    """Return silu(gate) * up for `[T, 2 I]` whose first half is gate: `[T, I]`; rows may lie apart.
+
+    `overlaps` is that of `Processor`.
+    """
     if gate_up.stride(1) != 1:
         gate_up = gate_up.contiguous()
     num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(num_rows, size)
     if num_rows:
         _silu_and_mul[(num_rows, triton.cdiv(size, TILE))](
-            gate_up, out, gate_up.stride(0), SIZE=size, TILE=TILE, num_warps=WARPS
-        )
+            gate_up, out, gate_up.stride(0), SIZE=size, TILE=TILE, OVERLAPS=overlaps,
+            num_warps=WARPS, launch_pdl=overlaps,
+        )  # fmt: skip
     return out

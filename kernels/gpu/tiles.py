@@ -28,12 +28,14 @@ class Processor:
 
     capability: tuple[int, int]
     num_sms: int  # streaming multiprocessors
+    overlaps: bool = False  # whether kernels start before the ones before them end: see `dependent_launch.py`
 
     @classmethod
     def of(cls, device: torch.device) -> Processor:
         """Return that of a CUDA device."""
         properties = torch.cuda.get_device_properties(device)
-        return cls((properties.major, properties.minor), properties.multi_processor_count)
+        capability = (properties.major, properties.minor)
+        return cls(capability, properties.multi_processor_count, overlaps=capability >= (9, 0))
 
 
 @dataclass(frozen=True, slots=True)

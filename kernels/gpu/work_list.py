@@ -23,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 
@@ -100,7 +101,8 @@ class WorkList:
             sequences.query_starts, sequences.kv_lens, ends, items, first_items, totals,
             sequences.num_sequences, num_programs, heads.num_kv_heads, -(-LEAST_KEYS // tiles.keys), window, shift,
             IS_DECODE=is_decode, SHORT=SHORT, TOKENS=tokens, KEYS=tiles.keys,
-            BLOCK=triton.next_power_of_2(max(num_items, num_programs, 128)), num_warps=8,
+            BLOCK=triton.next_power_of_2(max(num_items, num_programs, 128)), OVERLAPS=processor.overlaps,
+            num_warps=8, launch_pdl=processor.overlaps,
         )  # fmt: skip
         return cls(
             tiles=tiles, num_programs=num_programs, items=items, first_items=first_items, totals=totals,
@@ -115,7 +117,9 @@ def _build(
     query_starts, kv_lens, ends, items, first_items, totals,
     num_sequences, num_programs, num_kv_heads, least_share, window, shift,
     IS_DECODE: tl.constexpr, SHORT: tl.constexpr, TOKENS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_earlier(OVERLAPS)
     # One program: each step needs all of the one before.
     lane = tl.arange(0, BLOCK)
 

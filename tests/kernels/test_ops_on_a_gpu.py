@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import kernel_definition as definition
 import pytest
 import torch
 
+from pagewire.engine.capture import CudaCapture
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.backend_choice import backend_for
+from pagewire.kernels.decoder_stack import LayerWeights, StackBatch, StackShape
+from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
+from pagewire.kernels.ragged import DeviceLengths, Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.torch_backend import TorchBackend
+from pagewire.kernels.triton_backend import TritonBackend
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,6 +82,80 @@ def test_rms_norm(backend: Backend, dtype: torch.dtype, size: int) -> None:
 def test_silu_and_mul(backend: Backend, dtype: torch.dtype, size: int) -> None:
     gate_up = torch.randn(33, 2 * size).to(dtype)
     close(backend.silu_and_mul(gate_up.cuda()), definition.silu_and_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("count", "size"), [(34, 100), (1024, 3072), (4096, 1024), (1536, 8960), (6144, 4096)])
+def test_products(backend: Backend, dtype: torch.dtype, num_rows: int, count: int, size: int) -> None:
+    """Of few rows and of more, alone, behind a norm and before a gate."""
+    x, residual = torch.randn(2, num_rows, size).to(dtype)
+    weight, bias = torch.randn(count, size).div(size**0.5).to(dtype), torch.randn(count).to(dtype)
+    norm = (1 + torch.randn(size) / 4).to(dtype)
+    on_device = [each.cuda() for each in (x, residual, norm, weight, bias)]
+    close(backend.linear(*on_device[3:])(on_device[0]), x.double() @ weight.double().T + bias.double())
+    for is_gated in (False, True):
+        out, total = backend.normed_linear(on_device[2], 1e-5, *on_device[3:], is_gated=is_gated)(*on_device[:2])
+        assert torch.equal(total.cpu(), x + residual)
+        expected = definition.rms_norm(x + residual, norm, 1e-5) @ weight.double().T + bias.double()
+        close(out, definition.silu_and_mul(expected) if is_gated else expected)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 7])
+def test_kernels_that_start_early_read_what_the_others_wrote(num_rows: int) -> None:
+    """Bit for bit what they compute one after another; in a graph, over memory that each layer uses again."""
+    torch.use_deterministic_algorithms(False)  # which fills memory between the kernels, and so keeps them apart
+    own, hidden, inner, dim, num_layers = Processor.of(torch.device("cuda")), 512, 1024, 64, 12
+    if not own.overlaps:
+        pytest.skip("kernels start one after another here")
+    shape = StackShape(
+        num_q_heads=8, num_kv_heads=2, head_dim=dim, norm_eps=1e-6, scale=0.125, windows=(0, 100) * (num_layers // 2)
+    )
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda").div(shape[-1] ** 0.5).to(BF16)
+
+    layers = [
+        LayerWeights(
+            input_norm=1 + random(hidden), qkv=random(12 * dim, hidden), qkv_bias=random(12 * dim), q_norm=None,
+            k_norm=None, o=random(hidden, 8 * dim), o_bias=None, post_norm=1 + random(hidden),
+            gate_up=random(2 * inner, hidden), gate_up_bias=None, down=random(hidden, inner), down_bias=None,
+        )
+        for _ in range(num_layers)
+    ]  # fmt: skip
+    kv_lens = tuple(200 + 700 * row for row in range(num_rows))
+    width = -(-kv_lens[-1] // 16)
+    table = torch.randperm(width * num_rows, device="cuda").view(num_rows, width)
+    ends = torch.tensor(kv_lens, device="cuda") - 1
+    slots = table[torch.arange(num_rows, device="cuda"), ends // 16] * 16 + ends % 16
+    angles = torch.rand(2, num_rows, dim // 2, device="cuda")
+    filled = torch.randn(width * num_rows, num_layers, 2, 2, 16, dim, device="cuda").to(BF16)
+    lengths = DeviceLengths(
+        query_starts=torch.arange(num_rows + 1, dtype=torch.int32, device="cuda"), kv_lens=(ends + 1).int()
+    )
+    ragged = Ragged(query_lens=(1,) * num_rows, kv_lens=kv_lens, block_table=table, block_size=16, on_device=lengths)
+    batch = StackBatch(ragged=ragged, slots=slots, cos=angles[0], sin=angles[1])
+    x = random(num_rows, hidden)
+
+    def replayed(overlaps: bool) -> list[torch.Tensor]:
+        backend = TritonBackend(torch.device("cuda"), replace(own, overlaps=overlaps))
+        stack, pool, out = backend.decoder_stack(layers, shape), filled.clone(), torch.empty_like(x)
+
+        def work() -> None:
+            hidden, residual = stack(x.clone(), batch, pool, None)
+            torch.add(hidden, residual, out=out)
+
+        replay, found = CudaCapture(torch.device("cuda"))(work), []
+        for _ in range(50):
+            out.fill_(torch.nan)
+            replay()
+            found.append(out.clone())
+        return [*found, pool]
+
+    expected = replayed(overlaps=False)
+    assert bool(expected[0].isfinite().all())
+    for one, other in zip(replayed(overlaps=True), expected, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,7 +15,7 @@ from paged_batches import paged_batch
 from pagewire.kernels.gpu.paged_attention import paged_attention, partial_attention, plan_attention
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles, choose
 
-H200 = Processor((9, 0), 132)
+H200 = Processor((9, 0), 132, overlaps=True)
 HEAD_DIMS = (64, 128, 256)  # the widest of each entry of the table
 # Query tokens, and heads of a KV head: decodes of 16, 32 and 64 rows, chunks. Odd groups take more registers.
 DECODES = ((1, 7), (8, 4), (7, 9))

@@ -5,6 +5,7 @@ And what a GPU reads and writes in bulk, it reads and writes 16 bytes at a time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ import sm90
 import torch
 
 from pagewire.kernels.decoder_stack import LayerWeights, StackBatch, StackShape
-from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul
+from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul, small_linear
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
@@ -20,12 +21,15 @@ from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.triton_backend import TritonBackend
 
+WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\.L2::cache_hint\.v4\.b32")
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 # Llama-3-8B, Qwen2.5-1.5B, Qwen3-0.6B, SmolLM2-135M: hidden and intermediate sizes, query heads, KV heads, head dim.
 MODELS = {
     "llama-8b": (4096, 14336, 32, 8, 128), "qwen2.5-1.5b": (1536, 8960, 12, 2, 128),
     "qwen3-0.6b": (1024, 3072, 16, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64),
 }  # fmt: skip
+
+H200 = Processor((9, 0), 132, overlaps=True)
 
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
@@ -159,10 +163,60 @@ def test_logit_edits() -> None:
     assert count.count("FFMA") == 0, "a fused product would round otherwise than the reference"
 
 
+def products(model: tuple[int, ...], num_rows: int) -> list[sm90.Kernel]:
+    """Compile a layer's products of a few rows: qkv, o, gate and up, down; and the head's."""
+    hidden, inner, num_q, num_kv, dim = model
+    x, gain, attended, between = (
+        torch.empty(*shape, dtype=BF16)
+        for shape in ((num_rows, hidden), (hidden,), (num_rows, num_q * dim), (num_rows, inner))
+    )
+
+    def launch() -> None:
+        qkv, bias = (torch.empty((num_q + 2 * num_kv) * dim, *shape, dtype=BF16) for shape in ((hidden,), ()))
+        small_linear.normed_linear(x, x, gain, 1e-6, qkv, bias, H200)
+        small_linear.small_linear(attended, torch.empty(hidden, num_q * dim, dtype=BF16), None, H200)
+        gate_up = torch.empty(2 * inner, hidden, dtype=BF16)
+        small_linear.normed_linear(x, x, gain, 1e-6, gate_up, None, H200, is_gated=True)
+        small_linear.small_linear(between, torch.empty(hidden, inner, dtype=BF16), None, H200)
+        small_linear.small_linear(x, torch.empty(49152, hidden, dtype=BF16), None, H200)
+
+    return compiled(launch)
+
+
+@models
+@pytest.mark.parametrize("num_rows", [1, 2, 4])
+def test_products_of_few_rows(model: tuple[int, ...], num_rows: int) -> None:
+    """Weights come 16 bytes at a time, to the threads that use them, and are asked for ahead of the wait."""
+    for kernel in products(model, num_rows):
+        size, rows, lanes, depth = (kernel.constants[name] for name in ("K", "ROWS", "LANES", "DEPTH"))
+        assert kernel.wide_loads >= kernel.count("LDG") - (rows + 1), "all but biases"
+        assert kernel.num_warps * 32 == lanes
+        assert kernel.blocks_per_sm * kernel.num_warps >= 8, kernel
+        ahead, behind = kernel.ptx.split("griddepcontrol.wait", 1)
+        assert "griddepcontrol.launch_dependents" in ahead
+        assert len(WEIGHTS.findall(ahead)) == rows * depth
+        if lanes * depth * 8 >= size:
+            assert not WEIGHTS.search(behind)
+        assert kernel.shared <= rows * kernel.num_warps * 4, "sums of warps, never weights"
+
+
+def test_weights_stay_ahead_of_the_wait() -> None:
+    """In machine code as well, which the assembler may order otherwise."""
+    for kernel in products(MODELS["qwen3-0.6b"], 1):
+        order = list(kernel.sequence)
+        wait = order.index("ACQBULK")
+        ahead = [opcode for opcode in order[:wait] if opcode.startswith("LDG.E.EF")]
+        assert len(ahead) == kernel.constants["ROWS"] * kernel.constants["DEPTH"], kernel
+        assert order.index("PREEXIT") < wait
+
+
 def test_kernels_of_a_decode_step() -> None:
-    """At most ten a layer, of which six are compiled here and four are products; and few for all layers."""
+    """Seven a layer of few rows; at most ten of many, of which six are here and four are products; few for all layers.
+
+    Every one may start before the one before it ends, and waits for that.
+    """
     hidden, inner, num_q, num_kv, dim = 256, 512, 4, 2, 64
-    backend = TritonBackend(torch.device("cpu"), Processor((9, 0), 132))
+    backend = TritonBackend(torch.device("cpu"), H200)
     layer = LayerWeights(
         input_norm=torch.zeros(hidden, dtype=BF16), qkv=torch.zeros((num_q + 2 * num_kv) * dim, hidden, dtype=BF16),
         qkv_bias=None, q_norm=torch.zeros(dim, dtype=BF16), k_norm=torch.zeros(dim, dtype=BF16),
@@ -174,12 +228,21 @@ def test_kernels_of_a_decode_step() -> None:
         num_q_heads=num_q, num_kv_heads=num_kv, head_dim=dim, norm_eps=1e-6, scale=0.1, windows=(0, 0, 0)
     )
     stack = backend.decoder_stack([layer] * 3, shape)
-    ragged = Ragged(
-        query_lens=(1,) * 4, kv_lens=(9,) * 4, block_table=torch.zeros(4, 1, dtype=torch.int64), block_size=16
-    )
-    angles = torch.zeros(4, dim // 2)
-    batch = StackBatch(ragged=ragged, slots=torch.zeros(4, dtype=torch.int64), cos=angles, sin=angles)
     pool = torch.zeros(1, 3, 2, num_kv, 16, dim, dtype=BF16)
-    kernels = compiled(lambda: stack(torch.zeros(4, hidden, dtype=BF16), batch, pool, None))
-    of_a_layer = ["_rms_norm", "_append_kv", "_attend", "_merge", "_rms_norm", "_silu_and_mul"]
-    assert [kernel.name for kernel in kernels] == [*of_a_layer[:2], "_build", *of_a_layer[2:], *of_a_layer * 2]
+
+    def kernels_of(num_rows: int) -> list[str]:
+        table = torch.zeros(num_rows, 1, dtype=torch.int64)
+        ragged = Ragged(query_lens=(1,) * num_rows, kv_lens=(9,) * num_rows, block_table=table, block_size=16)
+        angles = torch.zeros(num_rows, dim // 2)
+        batch = StackBatch(ragged=ragged, slots=torch.zeros(num_rows, dtype=torch.int64), cos=angles, sin=angles)
+        kernels = compiled(lambda: stack(torch.zeros(num_rows, hidden, dtype=BF16), batch, pool, None))
+        for kernel in kernels:
+            assert kernel.ptx.count("griddepcontrol.wait") == 1, kernel
+            # None returns or branches ahead of it: all that is there is a straight line.
+            assert not re.search(r"^\s*(@\S+ )?(bra|ret)\b", kernel.ptx.split("griddepcontrol.wait")[0], re.MULTILINE)
+        return [kernel.name for kernel in kernels]
+
+    few = ["_small_linear", "_append_kv", "_attend", "_merge", "_small_linear", "_small_linear", "_small_linear"]
+    assert kernels_of(4) == [*few[:2], "_build", *few[2:], *few * 2]
+    many = ["_rms_norm", "_append_kv", "_attend", "_merge", "_rms_norm", "_silu_and_mul"]
+    assert kernels_of(5) == [*many[:2], "_build", *many[2:], *many * 2]

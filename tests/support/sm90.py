@@ -43,8 +43,13 @@ class Kernel:
     stack: int  # bytes of a thread: what is spilled, and arrays
     shared: int  # bytes of a block
     inner_spills: int  # of `spills`, those in loops that hold no other loop
-    opcodes: Counter[str] = field(repr=False)  # "LDGSTS.E.BYPASS.128" and the like
+    sequence: tuple[str, ...] = field(repr=False)  # opcodes as the code has them: "LDGSTS.E.BYPASS.128" and the like
     ptx: str = field(repr=False)
+
+    @property
+    def opcodes(self) -> Counter[str]:
+        """How many instructions there are of each."""
+        return Counter(self.sequence)
 
     def count(self, pattern: str) -> int:
         """Return how many instructions have opcodes that begin as the regular expression `pattern` says."""
@@ -137,11 +142,11 @@ def _inspect(name: str, constants: dict[str, Any], grid: tuple[int, ...], binary
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
     lines = [line for line in map(_INSTRUCTION.match, sass.splitlines()) if line]
-    opcodes = Counter(line[2] for line in lines)
-    assert opcodes["EXIT"], "the disassembly is not read as it is written"
+    sequence = tuple(line[2] for line in lines)
+    assert "EXIT" in sequence, "the disassembly is not read as it is written"
     return Kernel(
         name=name, constants=constants, grid=grid, num_warps=binary.metadata.num_warps, registers=int(found[1]),
-        stack=int(found[2]), shared=binary.metadata.shared, inner_spills=_inner_spills(lines), opcodes=opcodes,
+        stack=int(found[2]), shared=binary.metadata.shared, inner_spills=_inner_spills(lines), sequence=sequence,
         ptx=binary.asm["ptx"],
     )  # fmt: skip
 
