@@ -137,4 +137,4 @@ class _Inputs:
 
     def _parts(self, memory: torch.Tensor) -> list[torch.Tensor]:
         sizes = [lines(count) for count in self._counts]
-        return [part[:count] for part, count in zip(memory.split(sizes), self._counts, strict=True)]
+        return [part[:count] for part, count in zip(torch.split(memory, sizes), self._counts, strict=True)]
