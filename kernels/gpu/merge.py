@@ -33,7 +33,7 @@ def merge(
     width = triton.next_power_of_2(heads.head_dim)
     # Decodes have few rows in many parts, chunks many rows in two or three.
     rows = 1 if work.tiles.rows < 64 else 8
-    _merge[(work.num_programs, work.tiles.rows // rows)](
+    _merge[(work.num_programs, triton.cdiv(work.rows, rows))](
         out, log_sums, work.part_out, work.part_log_sums, work.items, work.first_items, work.totals, sinks,
         NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=heads.head_dim, TILE_ROWS=work.tiles.rows,
         ROWS=rows, PARTS=ELEMENTS // rows // width, OVERLAPS=overlaps, num_warps=4, launch_pdl=overlaps,

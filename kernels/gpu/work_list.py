@@ -76,6 +76,7 @@ class WorkList:
     """The shares of one batch's decodes, or of its chunks, and where parts of cut items wait for the rest."""
 
     tiles: Tiles
+    rows: int  # of an item, at most: of short queries not all that a tile has
     num_programs: int
     items: torch.Tensor  # [I, 8] int32, see `FIELDS`
     first_items: torch.Tensor  # [num_programs] int32: where each share begins
@@ -91,6 +92,7 @@ class WorkList:
         """Build that of decodes, of chunks, or (None) of all; their rows stand `shift` behind their last keys."""
         device = sequences.kv_lens.device
         tokens = tiles.rows // heads.group  # of an item
+        most = min(tokens, sequences.longest_decode) if is_decode else tokens
         num_items = sequences.num_rows // tokens + sequences.num_sequences  # at most one of a sequence is not full
         num_programs = processor.num_sms * tiles.programs
         items = torch.empty(num_items, FIELDS.value, dtype=torch.int32, device=device)
@@ -105,7 +107,7 @@ class WorkList:
             num_warps=8, launch_pdl=processor.overlaps,
         )  # fmt: skip
         return cls(
-            tiles=tiles, num_programs=num_programs, items=items, first_items=first_items, totals=totals,
+            tiles=tiles, rows=most * heads.group, num_programs=num_programs, items=items, first_items=first_items, totals=totals,
             part_out=torch.empty(2 * num_programs, tiles.rows, heads.head_dim, dtype=torch.float32, device=device),
             part_log_sums=torch.empty(2 * num_programs, tiles.rows, dtype=torch.float32, device=device),
         )  # fmt: skip

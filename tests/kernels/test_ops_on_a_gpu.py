@@ -54,6 +54,12 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.cpu().double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
+def near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Hold each row to its reference as a whole: what is rounded on the way to a sum moves single elements more."""
+    error = (actual.cpu().double() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert float(error.max()) < definition.TOLERANCE[actual.dtype], error
+
+
 def nan_pool(num_blocks: int, num_heads: int, dim: int, dtype: torch.dtype, head_outer: bool) -> torch.Tensor:
     """Return a pool `[N, 2, 2, Hk, 16, W]` of NaN on the CPU, codes and scales alike."""
     width = (dim + 2 if dtype in (FP8, torch.int8) else dim) * dtype.itemsize
@@ -93,12 +99,12 @@ def test_products(backend: Backend, dtype: torch.dtype, num_rows: int, count: in
     weight, bias = torch.randn(count, size).div(size**0.5).to(dtype), torch.randn(count).to(dtype)
     norm = (1 + torch.randn(size) / 4).to(dtype)
     on_device = [each.cuda() for each in (x, residual, norm, weight, bias)]
-    close(backend.linear(*on_device[3:])(on_device[0]), x.double() @ weight.double().T + bias.double())
+    near(backend.linear(*on_device[3:])(on_device[0]), x.double() @ weight.double().T + bias.double())
     for is_gated in (False, True):
         out, total = backend.normed_linear(on_device[2], 1e-5, *on_device[3:], is_gated=is_gated)(*on_device[:2])
         assert torch.equal(total.cpu(), x + residual)
         expected = definition.rms_norm(x + residual, norm, 1e-5) @ weight.double().T + bias.double()
-        close(out, definition.silu_and_mul(expected) if is_gated else expected)
+        near(out, definition.silu_and_mul(expected) if is_gated else expected)
 
 
 @pytest.mark.parametrize("num_rows", [1, 4, 7])

@@ -130,6 +130,13 @@ def test_partial_attention(query_len: int) -> None:
         assert kernel.stack == kernel.spills == 0, kernel
 
 
+def test_rows_that_no_query_has_are_not_merged() -> None:
+    """A tile has at least 16 rows, a decode those of its group."""
+    for query_len, group in ((1, 2), (1, 7), (3, 4)):
+        tiles, kernels = attend(query_len, group, 128)
+        assert kernels["_merge"].grid == (132 * tiles.programs, query_len * group)
+
+
 def test_a_grid_is_of_one_size_whatever_the_lengths() -> None:
     grids = set()
     for lengths in ([(1, 5)], [(1, 5000)] * 3, [(1, 1), (1, 100000)]):

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 NEAR_TIE = 1e-3
 MAX_BATCH = 16
@@ -28,7 +28,10 @@ class Reference:
     """The model through `transformers.generate`, in fp32 unless told otherwise."""
 
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        # Some versions of transformers leave a soft cap out unless attention is their eager one.
+        is_capped = getattr(AutoConfig.from_pretrained(folder), "attn_logit_softcapping", None)
+        attention = {"attn_implementation": "eager"} if is_capped else {}
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **attention).eval()
         # In place of the folder's own: greedy, and only length ends an answer.
         self._model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 

@@ -8,7 +8,7 @@ nothing waits or allocates within a capture.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,6 +31,7 @@ from pagewire.engine.graph_pool import GraphLimits, GraphPool, Replayed
 from pagewire.engine.packed_batch import pack
 from pagewire.engine.step import AHEAD, Draw, Grant, Scoring, Step
 from pagewire.kernels.backend import Backend
+from pagewire.kernels.gpu import small_linear
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
@@ -41,6 +42,13 @@ CPU = torch.device("cpu")
 
 def triton() -> TritonBackend:
     return TritonBackend(CPU, Processor((9, 0), 2))
+
+
+@pytest.fixture(autouse=True)
+def few_programs() -> Iterator[None]:
+    """Have products cut into larger tiles than a processor would hold: the interpreter takes its time for each."""
+    with mock.patch.object(small_linear.Tile, "choose", return_value=small_linear.Tile(rows=128, lanes=32, depth=1)):
+        yield
 
 
 @pytest.fixture(scope="module", params=["qwen3", "qwen2_sliding"])
