@@ -51,24 +51,28 @@ class Kind:
     warps: tuple[int, ...]
     stages: tuple[int, ...]
     programs: tuple[int, ...]
+    least_keys: tuple[int, ...] = (256,)
     stored: torch.dtype = torch.bfloat16
     block_size: int = 16
 
     def candidates(self) -> Iterator[Tiles]:
         """Yield those whose keys and values on their way fit into shared memory, as often as they are to be there."""
-        for rows, keys, warps, stages, programs in itertools.product(
-            self.rows, self.keys, self.warps, self.stages, self.programs
+        for rows, keys, warps, stages, programs, least_keys in itertools.product(
+            self.rows, self.keys, self.warps, self.stages, self.programs, self.least_keys
         ):
             on_their_way = keys * self.heads[2] * self.stored.itemsize * (stages - 1)
             if on_their_way * min(programs, 2 if rows > 32 else programs) <= SHARED_BYTES:
-                yield Tiles(rows, keys, warps, stages, 1, programs)
+                yield Tiles(rows, keys, warps, stages, 1, programs, least_keys)
 
 
 DECODES = ((64, 1, 2048), (64, 1, 512), (8, 1, 2048), (1, 1, 8192), (256, 1, 1024))
 VERIFIES = ((64, 8, 2048), (8, 8, 2048))
 CHUNKS = ((2, 8192, 8192), (8, 2048, 2048), (1, 512, 4096))
-FEW = {"rows": (16,), "keys": (32, 64, 128), "warps": (2, 4), "stages": (3, 5, 7), "programs": (1, 2, 3, 4)}
-MANY = {"rows": (64, 128), "keys": (32, 64, 128), "warps": (4, 8), "stages": (2, 3, 4, 5), "programs": (1, 2)}
+FEW = {
+    "rows": (16,), "keys": (32, 64, 128), "warps": (1, 2, 4), "stages": (3, 5), "programs": (1, 2, 4, 6, 8),
+    "least_keys": (64, 256),
+}  # fmt: skip
+MANY = {"rows": (64, 128), "keys": (64, 128), "warps": (4, 8), "stages": (3, 4, 5), "programs": (1, 2, 3)}
 KINDS = {
     "decode-128": Kind(heads=(32, 8, 128), batches=DECODES, **FEW),
     "decode-128-of-2": Kind(heads=(12, 2, 128), batches=DECODES, **FEW),
@@ -178,6 +182,7 @@ def main() -> None:
         print(f"{name}: of {len(candidates)}; best us {', '.join(f'{us:.1f}' for us in best)}", flush=True)
         for tiles in order[: options.best]:
             shape = f"{tiles.rows} x {tiles.keys}, {tiles.num_warps} warps, {tiles.num_stages} stages, {tiles.programs}"
+            shape += f", from {tiles.least_keys}"
             told = ", ".join(f"{ratio:.3f}" for ratio in over[tiles])
             print(f"  {shape:42} {statistics.geometric_mean(over[tiles]):.3f}: {told}", flush=True)
         found += [{"kind": name, "tiles": asdict(tiles), "over-best": over[tiles], "best-us": best} for tiles in order]

@@ -64,6 +64,7 @@ class Tiles:
     num_stages: int  # a tile of keys and of values is on its way for every two beyond the first
     resident: int  # programs that a multiprocessor holds at once
     programs: int  # programs to a multiprocessor in all
+    least_keys: int = 256  # of a share: less would be merged for longer than it is attended
 
 
 # By compute capability and the largest head dim served: decodes, each of up to as many rows as it has, and chunks.

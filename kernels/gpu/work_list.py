@@ -28,7 +28,6 @@ from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 
 SHORT = 8  # query tokens at most of what is attended as a decode: several where tokens are verified at once
-LEAST_KEYS = 256  # of a share: less would be merged for longer than it is attended
 FIELDS = tl.constexpr(8)  # int32 of an item: its sequence, row, tokens, position, keys, first tile, tiles, start
 
 
@@ -92,7 +91,7 @@ class WorkList:
         """Build that of decodes, of chunks, or (None) of all; their rows stand `shift` behind their last keys."""
         device = sequences.kv_lens.device
         tokens = tiles.rows // heads.group  # of an item
-        most = min(tokens, sequences.longest_decode) if is_decode else tokens
+        most = tokens if sequences.has_chunks and not is_decode else min(tokens, sequences.longest_decode)
         num_items = sequences.num_rows // tokens + sequences.num_sequences  # at most one of a sequence is not full
         num_programs = processor.num_sms * tiles.programs
         items = torch.empty(num_items, FIELDS.value, dtype=torch.int32, device=device)
@@ -101,13 +100,14 @@ class WorkList:
         ends = torch.empty(sequences.num_sequences, dtype=torch.int32, device=device)
         _build[(1,)](
             sequences.query_starts, sequences.kv_lens, ends, items, first_items, totals,
-            sequences.num_sequences, num_programs, heads.num_kv_heads, -(-LEAST_KEYS // tiles.keys), window, shift,
+            sequences.num_sequences, num_programs, heads.num_kv_heads, -(-tiles.least_keys // tiles.keys), window, shift,
             IS_DECODE=is_decode, SHORT=SHORT, TOKENS=tokens, KEYS=tiles.keys,
             BLOCK=triton.next_power_of_2(max(num_items, num_programs, 128)), OVERLAPS=processor.overlaps,
             num_warps=8, launch_pdl=processor.overlaps,
         )  # fmt: skip
         return cls(
-            tiles=tiles, rows=most * heads.group, num_programs=num_programs, items=items, first_items=first_items, totals=totals,
+            tiles=tiles, rows=most * heads.group, num_programs=num_programs, items=items, first_items=first_items,
+            totals=totals,
             part_out=torch.empty(2 * num_programs, tiles.rows, heads.head_dim, dtype=torch.float32, device=device),
             part_log_sums=torch.empty(2 * num_programs, tiles.rows, dtype=torch.float32, device=device),
         )  # fmt: skip
