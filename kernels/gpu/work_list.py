@@ -107,7 +107,8 @@ class WorkList:
             num_warps=8, launch_pdl=processor.overlaps,
         )  # fmt: skip
         return cls(
-            tiles=tiles, rows=most * heads.group, num_programs=num_programs, items=items, first_items=first_items, totals=totals,
+            tiles=tiles, rows=most * heads.group, num_programs=num_programs,
+            items=items, first_items=first_items, totals=totals,
             part_out=torch.empty(2 * num_programs, tiles.rows, heads.head_dim, dtype=torch.float32, device=device),
             part_log_sums=torch.empty(2 * num_programs, tiles.rows, dtype=torch.float32, device=device),
         )  # fmt: skip
