@@ -9,6 +9,10 @@ Invariant: in every program of a kernel that is launched so, also in one that ha
 anything is read that a kernel wrote and before anything is written at all. Then a kernel ends only after the one before
 it, so the wait for one is the wait for all; memory that is allocated anew may be that of any of them.
 
+A kernel lets the next one start once its own wait is over: whoever starts then knows that all but the kernel before it
+is complete. Only products of few rows do so earlier, for the sake of the weights that the next one may be (`small_linear.py`),
+and attention not at all: what waits keeps room that its programs need (on an H200 the merge's did, 168 us for 134).
+
 Off where a processor does not overlap kernels: the interpreter has no such instructions.
 """
 
@@ -21,7 +25,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def wait_for_earlier(OVERLAPS: tl.constexpr):
-    """Let the next kernel start, then wait until all earlier ones are complete."""
+    """Wait until all earlier kernels are complete, then let the next one start."""
     if OVERLAPS:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()

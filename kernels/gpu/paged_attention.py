@@ -130,6 +130,7 @@ def _attend_all(
     codes = CODES.get(kv.dtype)
     # The kernel reads codes as bytes: there is no zero of fp8 to put where it does not look.
     stored = kv if codes is None else kv.view(torch.int8)
+    is_listed = heads in plan.lists  # by an earlier layer, whose kernels are complete when this one's start
     for work in plan.work(heads):
         tiles = work.tiles
         _attend[(work.num_programs,)](

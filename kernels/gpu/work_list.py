@@ -98,9 +98,10 @@ class WorkList:
         first_items = torch.empty(num_programs, dtype=torch.int32, device=device)
         totals = torch.empty(3, dtype=torch.int32, device=device)
         ends = torch.empty(sequences.num_sequences, dtype=torch.int32, device=device)
+        least_share = -(-tiles.least_keys // tiles.keys)
         _build[(1,)](
             sequences.query_starts, sequences.kv_lens, ends, items, first_items, totals,
-            sequences.num_sequences, num_programs, heads.num_kv_heads, -(-tiles.least_keys // tiles.keys), window, shift,
+            sequences.num_sequences, num_programs, heads.num_kv_heads, least_share, window, shift,
             IS_DECODE=is_decode, SHORT=SHORT, TOKENS=tokens, KEYS=tiles.keys,
             BLOCK=triton.next_power_of_2(max(num_items, num_programs, 128)), OVERLAPS=processor.overlaps,
             num_warps=8, launch_pdl=processor.overlaps,
