@@ -10,7 +10,7 @@ anything is read that a kernel wrote and before anything is written at all. Then
 it, so the wait for one is the wait for all; memory that is allocated anew may be that of any of them.
 
 A kernel lets the next one start once its own wait is over: whoever starts then knows that all but the kernel before it
-is complete. Only products of few rows do so earlier, for the sake of the weights that the next one may be (`small_linear.py`),
+is complete. Only products of few rows do so earlier, for the sake of what the next one reads ahead (`small_linear.py`),
 and attention not at all: what waits keeps room that its programs need (on an H200 the merge's did, 168 us for 134).
 
 Off where a processor does not overlap kernels: the interpreter has no such instructions.

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
-from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.gpu.merge import merge
 from pagewire.kernels.gpu.tiles import Heads, Processor, choose
 from pagewire.kernels.gpu.work_list import Sequences, WorkList, read_item
@@ -59,7 +59,7 @@ class AttentionPlan:
         return self.lists[heads]
 
     def _list(self, heads: Heads, query_len: int | None, *, is_only: bool) -> WorkList:
-        tiles = choose(self.processor, heads, query_len)
+        tiles = choose(self.processor, heads, query_len, self.sequences.num_sequences)
         is_decode = None if is_only else query_len is not None
         return WorkList.build(
             self.sequences, heads, tiles, self.processor, window=self.window, shift=self.shift, is_decode=is_decode
@@ -136,7 +136,7 @@ def _attend_all(
         _attend[(work.num_programs,)](
             q, stored, out, log_sums, work.part_out, work.part_log_sums, work.items, work.first_items, work.totals,
             table, sinks, 2 * scale / softcap if softcap else scale, softcap, plan.window,
-            q.stride(0), table.stride(0), *kv.stride()[:3],
+            q.stride(0), table.stride(0), *kv.stride()[:3], int(is_listed),
             NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=head_dim, BLOCK_SIZE=plan.sequences.block_size,
             ROWS=tiles.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0, CODES=codes,
             OVERLAPS=plan.processor.overlaps,
@@ -146,17 +146,19 @@ def _attend_all(
 
 
 @triton.jit(
-    do_not_specialize=["window", "table_stride"],
+    do_not_specialize=["window", "table_stride", "is_listed"],
     do_not_specialize_on_alignment=["items", "first_items", "totals", "table"],
 )
 def _attend(
     q, kv, out, log_sums, part_out, part_log_sums, items, first_items, totals, table, sinks,
-    scale, softcap, window, q_stride, table_stride, block_stride, value_stride, head_stride,
+    scale, softcap, window, q_stride, table_stride, block_stride, value_stride, head_stride, is_listed,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, CODES: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    wait_for_earlier(OVERLAPS)
+    if OVERLAPS:  # noqa: SIM102 - at compile time, unlike the next
+        if not is_listed:
+            gdc_wait()
     # Decodes have few scores to mask; a second loop would be more code than it saves.
     PEELED: tl.constexpr = ROWS > 64
     program = tl.program_id(0)
@@ -168,8 +170,11 @@ def _attend(
     row = tl.arange(0, ROWS)
     token = row // GROUP
     d = tl.arange(0, triton.next_power_of_2(HEAD_DIM))
+    record = read_item(items, tl.maximum(item, 0))  # of a list without any item nothing is made
+    if OVERLAPS:  # for queries, keys and values
+        gdc_wait()
     while at < end_share:
-        sequence, first_row, num_tokens, first_query, num_keys, first_tile, num_tiles, start = read_item(items, item)
+        sequence, first_row, num_tokens, first_query, num_keys, first_tile, num_tiles, start = record
         head = at // total
         tile = at - head * total - start
         end_tile = tl.minimum(tile + end_share - at, num_tiles)
@@ -238,6 +243,7 @@ def _attend(
             tl.store(part_log_sums + first_part + row, log_sum, mask=is_row)
         at += end_tile - tile
         item = tl.where(item + 1 == num_items, 0, item + 1)
+        record = read_item(items, item)
 
 
 @triton.jit

@@ -72,11 +72,15 @@ _TABLE = {
     (9, 0): {
         64: (Tiles(32, 64, 4, 5, 3, 3), Tiles(64, 64, 4, 5, 2, 2), Tiles(128, 64, 8, 5, 1, 2)),
         128: (
-            Tiles(16, 32, 4, 5, 2, 2), Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 32, 4, 5, 2, 2), Tiles(128, 64, 8, 5, 1, 2),
+            Tiles(16, 64, 4, 5, 2, 2, 64), Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 32, 4, 5, 2, 2),
+            Tiles(128, 64, 8, 5, 1, 2),
         ),
         256: (Tiles(32, 32, 4, 5, 2, 2), Tiles(64, 32, 8, 3, 1, 1), Tiles(64, 32, 8, 3, 1, 2)),
     },
 }  # fmt: skip
+# What serves decodes of `MANY` sequences or more in the place of the first of these: their shares are long.
+MANY = 32
+_OF_MANY = {(9, 0): {128: Tiles(16, 128, 4, 3, 2, 2)}}
 # The same for quantised pools, whose keys and values pass through registers on their way.
 _QUANTISED = {
     (9, 0): {
@@ -89,8 +93,8 @@ _QUANTISED = {
 _FP32 = (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2))
 
 
-def choose(processor: Processor, heads: Heads, query_len: int | None) -> Tiles:
-    """Return the tiles of decodes of up to `query_len` tokens, or of chunks (None).
+def choose(processor: Processor, heads: Heads, query_len: int | None, num_sequences: int = 1) -> Tiles:
+    """Return the tiles of decodes of up to `query_len` tokens, or of chunks (None), for so many sequences.
 
     Raises ValueError where no entry serves this processor or these heads.
     """
@@ -111,4 +115,6 @@ def choose(processor: Processor, heads: Heads, query_len: int | None) -> Tiles:
     # No more rows than one sequence has, but 16 at least, which a matrix product takes.
     rows = max(16, 1 << (query_len * heads.group - 1).bit_length())
     tiles = next((each for each in decodes if rows <= each.rows), most)
+    if table is _TABLE and tiles is entries[served][0] and num_sequences >= MANY:
+        tiles = _OF_MANY[processor.capability].get(served, tiles)
     return replace(tiles, rows=min(rows, tiles.rows))

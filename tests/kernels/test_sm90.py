@@ -13,7 +13,7 @@ import torch
 from paged_batches import paged_batch
 
 from pagewire.kernels.gpu.paged_attention import paged_attention, partial_attention, plan_attention
-from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles, choose
+from pagewire.kernels.gpu.tiles import MANY, Heads, Processor, Tiles, choose
 
 H200 = Processor((9, 0), 132, overlaps=True)
 HEAD_DIMS = (64, 128, 256)  # the widest of each entry of the table
@@ -72,6 +72,15 @@ def test_attention(query_len: int, group: int, head_dim: int, block_size: int) -
     check_16_bits(tiles, check(tiles, kernels), head_dim)
 
 
+def test_attention_of_many_sequences() -> None:
+    batch = paged_batch([(1, 100)] * MANY, heads=(14, 2), head_dim=128, block_size=16, dtype=torch.bfloat16)
+    plan = plan_attention(batch.ragged, 0, H200)
+    with sm90.compiled() as kernels:
+        paged_attention(batch.q, batch.pool, 1, plan, 0.1)
+    ((work,),) = plan.lists.values()
+    check_16_bits(work.tiles, check(work.tiles, {kernel.name: kernel for kernel in kernels}), 128)
+
+
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize(("query_len", "group"), [(1, 7), (7, 9), (200, 6)])
 @pytest.mark.parametrize(("window", "softcap", "with_sinks"), [(40, 0.0, True), (0, 30.0, False), (40, 30.0, True)])
@@ -115,9 +124,10 @@ def test_decodes_have_tiles_of_their_own_rows() -> None:
     """A tile is of the smallest entry that holds a sequence; what no decode's entry holds is a chunk."""
     four = Heads(16, 4, 128, torch.bfloat16, torch.bfloat16)
     few, some, many = (choose(H200, four, query_len) for query_len in (4, 8, 16))
-    assert [(each.rows, each.keys) for each in (few, some, many)] == [(16, 32), (32, 64), (64, 32)]
+    assert [(each.rows, each.keys) for each in (few, some, many)] == [(16, 64), (32, 64), (64, 32)]
     assert choose(H200, four, 1) == few
     assert choose(H200, four, 40) == many, "several tiles"
+    assert choose(H200, four, 1, num_sequences=MANY).keys == 128
     assert choose(H200, replace(four, num_q_heads=4 * 96), 1) == choose(H200, four, None)
 
 

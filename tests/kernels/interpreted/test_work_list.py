@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
-from pagewire.kernels.gpu.work_list import LEAST_KEYS, SHORT, Sequences, WorkList
+from pagewire.kernels.gpu.work_list import SHORT, Sequences, WorkList
 from pagewire.kernels.ragged import Ragged
 
 
@@ -69,5 +69,5 @@ def test_every_tile_is_in_one_share(
         for item in range(num_items)
         for tile in range(expected[item][6])
     ]
-    assert share == max(-(-total * num_kv_heads // (2 * num_sms)), -(-LEAST_KEYS // keys))
+    assert share == max(-(-total * num_kv_heads // (2 * num_sms)), -(-256 // keys))
     assert all(tiles == share for tiles in busy[: total * num_kv_heads // share])
