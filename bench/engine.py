@@ -152,9 +152,13 @@ def _on_device(options: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415
 
     scale = device_report.Scale.tiny() if options.tiny else device_report.Scale.full(torch.device("cuda"))
-    scale = replace(scale, overlaps=not options.no_overlap)
+    scale = replace(scale, overlaps=not options.no_overlap, max_num_seqs=options.max_num_seqs or scale.max_num_seqs)
+    scale = replace(scale, peer_requests=options.peer_requests or scale.num_requests)
     shapes = [name for name in options.shapes.split(",") if name]
-    device_report.run(scale, shapes, options.parts.split(","), options.json)
+    ways = [way for way in options.ways.split(",") if way]
+    with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as temporary:
+        folder = options.models or Path(temporary)
+        device_report.run(scale, shapes, options.parts.split(","), ways, folder, options.json)
 
 
 def main() -> None:
@@ -168,6 +172,10 @@ def main() -> None:
     )
     parser.add_argument("--shapes", default="", help="of --device cuda: models, by commas; all")
     parser.add_argument("--parts", default="steps,idle,requests,peers", help="of --device cuda: by commas")
+    parser.add_argument("--ways", default="generate,generate_batch", help="of --device cuda: transformers', by commas")
+    parser.add_argument("--peer-requests", type=int, default=0, help="of --device cuda: for peers, the first so many")
+    parser.add_argument("--max-num-seqs", type=int, default=0, help="of --device cuda: fewer graphs to capture")
+    parser.add_argument("--models", type=Path, help="of --device cuda: models are kept in this folder for other runs")
     parser.add_argument("--peer", type=_peer, action="append", default=[], help="transformers, or vllm=PYTHON")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     parser.add_argument("--repeats", type=int, default=5, help="of each measure")

@@ -2,8 +2,8 @@
 
 A colocated pod on the GPU behind a router of `--workers` processes; every request is a stream of its own, all are sent
 at once, and every event is counted as it comes. Offline, the same requests go through the same engine in this process,
-after the cluster has ended. Weights are random numbers in a model's shape, and so is its tokenizer's vocabulary a
-made-up one. `--json PATH` writes figures, machine, command. `--tiny` runs it on a CPU: to see that it works.
+after the cluster has ended. Weights are random numbers in a model's shape, its tokenizer is made up. `--json PATH`
+writes figures, machine, command. `--tiny` runs it on a CPU: to see that it works.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parent / "support"))
@@ -26,20 +25,9 @@ import torch
 from device_engine import TEMPERATURE, Scale
 from machine import command, machine, versions
 from processes import ServerProcess
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 SHAPE = "Qwen3-0.6B"
 Request = tuple[list[int], int]
-
-
-def write_model(folder: Path, scale: Scale, config: dict[str, Any]) -> Path:
-    """Write a model of random weights, with a tokenizer that has a word for each of its tokens."""
-    random_models.write(folder, config, getattr(torch, scale.dtype), scale.device)
-    words = {f"w{number}": number for number in range(config["vocab_size"])}
-    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
-    return folder
 
 
 class Cluster:
@@ -114,22 +102,29 @@ def main() -> None:
     """Serve, compute offline, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4, help="router processes")
+    parser.add_argument("--models", type=Path, help="a folder that models are kept in")
+    parser.add_argument("--offline", type=Path, help="of bench/engine.py: its figure is taken, and none measured")
     parser.add_argument("--tiny", action="store_true", help="on a CPU, to see that it works")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     scale = Scale.tiny() if options.tiny else Scale.full(torch.device("cuda"))
     config = random_models.TINY["tiny"] if options.tiny else random_models.CONFIGS[SHAPE]
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as temporary:
-        folder = write_model(Path(temporary) / "model", scale, config)
-        torch.cuda.empty_cache()
+        folder = (options.models or Path(temporary)) / SHAPE
+        if not folder.exists():
+            random_models.write(folder, config, getattr(torch, scale.dtype), scale.device)
+            torch.cuda.empty_cache()
         cluster = Cluster(folder, scale, options.workers, Path(temporary))
         try:
             served = asyncio.run(serve(cluster.url, scale.requests()))
         finally:
             cluster.stop()
         print(", ".join(f"{name} {value:.4g}" for name, value in served.items()), flush=True)
-        engine = device_engine.load(folder, scale)
-        offline = device_engine.requests_row(SHAPE, engine, scale)
+        if options.offline:
+            rows = json.loads(options.offline.read_text())["rows"]
+            offline = next(row for row in rows if row["what"] == "requests" and "peer" not in row)
+        else:
+            offline = device_engine.requests_row(SHAPE, device_engine.load(folder, scale), scale)
     over = served["tokens-per-s"] / offline["tokens-per-s"]
     print(f"offline {offline['tokens-per-s']:.0f} tokens/s; served over offline {over:.3f}", flush=True)
     if options.json:

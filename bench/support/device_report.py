@@ -6,7 +6,6 @@ import gc
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,17 @@ from machine import command, machine, versions
 
 SERVED = "Qwen3-0.6B"  # the shape that requests are measured with
 PEER_S = 200.0  # the longest that a peer may take
-WAYS = ("generate", "generate_batch")
 PARTS = ("steps", "idle", "requests", "peers")
 
 
-def run(scale: Scale, models: Sequence[str], parts: Sequence[str], path: Path | None) -> None:
-    """Measure the parts on the models named ([]: all), print each row once it is there, write all to `path`."""
+def run(
+    scale: Scale, models: Sequence[str], parts: Sequence[str], ways: Sequence[str], models_folder: Path,
+    path: Path | None,
+) -> None:  # fmt: skip
+    """Measure the parts on the models named ([]: all), print each row once it is there, write all to `path`.
+
+    Peers are transformers in these `ways`; models are written to `models_folder` where they are not there.
+    """
     is_cuda = scale.device.type == "cuda"
     configs = random_models.CONFIGS if is_cuda else random_models.TINY
     served = SERVED if is_cuda else next(iter(configs))
@@ -50,21 +54,20 @@ def run(scale: Scale, models: Sequence[str], parts: Sequence[str], path: Path | 
             path.write_text(json.dumps({**found, "rows": rows, **told}, indent=1) + "\n")
 
     for name in models or tuple(configs):
-        with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as temporary:
-            folder = random_models.write(
-                Path(temporary) / name, configs[name], getattr(torch, scale.dtype), scale.device
-            )
-            rates: dict[str, float] = {}
-            # Peers first: as yet nothing of the device is ours.
-            for way in WAYS if "peers" in parts and name == served else ():
-                row = _peer(folder, way, scale)
-                if "tokens-per-s" in row:
-                    rates[way] = row["tokens-per-s"]
-                tell(row)
-            own = _measure_own(name, folder, scale, found, parts if name == served else [*{"steps"} & {*parts}], tell)
-            if own is not None and rates:
-                over = {f"over-{way}": own / rate for way, rate in rates.items()}
-                tell({"what": "requests-over-peers", "model": name, **over})
+        folder = models_folder / name
+        if not folder.exists():
+            random_models.write(folder, configs[name], getattr(torch, scale.dtype), scale.device)
+        rates: dict[str, float] = {}
+        # Peers first: as yet nothing of the device is ours.
+        for way in ways if "peers" in parts and name == served else ():
+            row = _peer(folder, way, scale)
+            if "tokens-per-s" in row:
+                rates[way] = row["tokens-per-s"]
+            tell(row)
+        own = _measure_own(name, folder, scale, found, parts if name == served else [*{"steps"} & {*parts}], tell)
+        if own is not None and rates:
+            over = {f"over-{way}": own / rate for way, rate in rates.items()}
+            tell({"what": "requests-over-peers", "model": name, **over})
 
 
 def _measure_own(
@@ -92,11 +95,14 @@ def _measure_own(
 
 def _peer(folder: Path, way: str, scale: Scale) -> dict[str, Any]:
     script = Path(__file__).with_name("transformers_batches.py")
-    row: dict[str, Any] = {"what": "requests", "model": folder.name, "peer": f"transformers {way}"}
+    row: dict[str, Any] = {
+        "what": "requests", "model": folder.name, "peer": f"transformers {way}", "requests": scale.peer_requests,
+    }  # fmt: skip
     try:
         done = subprocess.run(
             [sys.executable, str(script), str(folder), way, scale.device.type, scale.dtype],
-            input=json.dumps(scale.requests()), stdout=subprocess.PIPE, text=True, timeout=PEER_S, check=False,
+            input=json.dumps(scale.requests()[: scale.peer_requests]), stdout=subprocess.PIPE, text=True,
+            timeout=PEER_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return row | {"not-measured": f"it took more than {PEER_S:.0f} s"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from pagewire.engine.model import checkpoint
 from pagewire.engine.model.decoder_config import DecoderConfig
@@ -55,7 +57,10 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path, config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Path:
-    """Write config.json and weights of seeded random numbers, drawn on the device, to a new folder; return it."""
+    """Write config.json and weights of seeded random numbers, drawn on the device, to a new folder; return it.
+
+    The tokenizer is a made-up one, with a word for each token.
+    """
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     _, places, _ = checkpoint.allocate(shape_of(folder), dtype, torch.device("meta"))
@@ -70,6 +75,9 @@ def write(folder: Path, config: dict[str, Any], dtype: torch.dtype, device: torc
             where |= _save(folder, shard)
             shard = {}
     where |= _save(folder, shard)
+    words = {f"w{number}": number for number in range(config["vocab_size"])}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}) + "\n")
     return folder
 
