@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from importlib import metadata
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
 from pagewire.core.load import BrownoutLevel
+from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.dispatch import Dispatcher
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 TIMELINE_HEADER = "x-pagewire-timeline"
 EXPLAIN_HEADER = "x-pagewire-explain"
 TRACE_KEY = "traceparent"
-VERSION = metadata.version("pagewire")
+VERSION = own_version()
 
 
 class FrontDoor:

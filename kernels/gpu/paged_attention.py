@@ -157,7 +157,7 @@ def _attend(
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:  # noqa: SIM102 - at compile time, unlike the next
-        if not is_listed:
+        if is_listed == 0:
             gdc_wait()
     # Decodes have few scores to mask; a second loop would be more code than it saves.
     PEELED: tl.constexpr = ROWS > 64

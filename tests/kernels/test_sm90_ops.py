@@ -237,9 +237,13 @@ def test_kernels_of_a_decode_step() -> None:
         batch = StackBatch(ragged=ragged, slots=torch.zeros(num_rows, dtype=torch.int64), cos=angles, sin=angles)
         kernels = compiled(lambda: stack(torch.zeros(num_rows, hidden, dtype=BF16), batch, pool, None))
         for kernel in kernels:
-            assert kernel.ptx.count("griddepcontrol.wait") == 1, kernel
-            # None returns or branches ahead of it: all that is there is a straight line.
-            assert not re.search(r"^\s*(@\S+ )?(bra|ret)\b", kernel.ptx.split("griddepcontrol.wait")[0], re.MULTILINE)
+            # Attention waits ahead of its list of work where that may be only just made, and in any case behind it.
+            is_attention = kernel.name == "_attend"
+            *ahead, _behind = kernel.ptx.split("griddepcontrol.wait")
+            assert len(ahead) == 1 + is_attention, kernel
+            # None returns ahead of it, nor branches, but for that choice: all that is there is a straight line.
+            leaves = "ret" if is_attention else "bra|ret"
+            assert not re.search(rf"^\s*(@\S+ )?({leaves})\b", "".join(ahead), re.MULTILINE), kernel
         return [kernel.name for kernel in kernels]
 
     few = ["_small_linear", "_append_kv", "_attend", "_merge", "_small_linear", "_small_linear", "_small_linear"]
