@@ -89,6 +89,7 @@ PARTS = {
     "engine-steps": Part(_engine("Qwen3-0.6B,Qwen2.5-1.5B", "steps,idle"), 240),
     "engine-8b": Part(_engine("Llama-3-8B", "steps"), 300),
     "engine-requests": Part(_engine("Qwen3-0.6B", "requests,peers"), 580),
+    "served": Part(("bench/served.py",), 200),
     "transfer": Part(("bench/transfer.py", "--transports", "cuda_ipc"), 200),
 }
 TINY = {

@@ -97,7 +97,7 @@ def test_every_part_of_tests_finds_some(gpu: Any, name: str, tmp_path: Path) -> 
 
 def test_every_part_that_measures_is_there(gpu: Any) -> None:
     scripts = {part.arguments[0] for part in gpu.PARTS.values() if not part.test_s}
-    assert {"bench/tiles.py", "bench/kernels.py", "bench/engine.py", "bench/transfer.py"} == scripts
+    assert {"bench/tiles.py", "bench/kernels.py", "bench/engine.py", "bench/served.py", "bench/transfer.py"} == scripts
     assert all((ROOT / script).is_file() for script in scripts)
 
 
