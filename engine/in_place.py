@@ -282,6 +282,8 @@ class InPlaceEngine:
             answer = self._running[record.request_id]
             answer.prompt_logprobs.extend(record.prompt_logprobs)
             stream = answer.streams[record.index]
+            if stream.finish_reason is not None:  # a step was begun before the engine heard that it is to stop
+                continue
             stream.hear(record)
             if stream.finish_reason is not None and record.finish_reason is None:  # a stop string: pods see no text
                 self.engine.loop.stop(Stop(request_id=record.request_id, index=record.index))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from at_once import AtOnce
 from engine_runs import assert_at_rest, greedy
 from reference import generate
 from transformers import AutoTokenizer
@@ -438,3 +439,25 @@ def test_a_bad_grammar_is_said_before_anything_runs(llm: LLM) -> None:
         llm.generate(TEXTS[:2], [greedy(5), bad])
     assert refused.value.field == "grammar"
     assert llm.load().output_tokens == before
+
+
+def test_steps_that_are_begun_ahead_change_no_answer(tiny: TinyModel) -> None:
+    """Whatever ends an answer: its length, a token, a string that only the text shows, one of several sequences."""
+    with LLM(tiny("llama"), **SMALL) as llm:
+        said = llm.generate(TEXTS, greedy(40))
+        ways = [
+            greedy(9),
+            greedy(40, stop=(said[1].text[4:6],)),
+            greedy(40, stop_token_ids=(said[2].token_ids[5],)),
+            SamplingParams(max_tokens=12, temperature=0.9, seed=3, n=2, ignore_eos=True, stop=(said[3].text[2:4], "e")),
+        ]
+        expected = [answer.outputs for answer in llm.generate(TEXTS, ways)]
+    assert [outputs[0].finish_reason for outputs in expected[:3]] == ["length", "stop", "stop"]
+    with LLM(tiny("llama"), **SMALL) as llm:
+        engine = llm._loaded().engine
+        engine.loop._launcher = launcher = AtOnce(engine.runner)
+        assert [answer.outputs for answer in llm.generate(TEXTS, ways)] == expected
+        alone = [llm.generate(text, way)[0].outputs for text, way in zip(TEXTS, ways, strict=True)]
+        assert alone == expected
+        assert launcher.num_ahead > 20
+        assert_at_rest(engine.loop)
