@@ -17,7 +17,9 @@ from pagewire.engine.step import AHEAD, Draw, Grant, Step
 def follow(scheduler: Scheduler, step: Step) -> Step | None:
     """Return the step behind `step`, which computes; None where it hangs on what comes of that one, or none is left."""
     limits, pool = scheduler.limits, scheduler.pool
-    if scheduler.is_alone or scheduler.may_start or len(scheduler.running) != len(step.grants):
+    if scheduler.policy.hands_off or scheduler.is_alone or scheduler.may_start:
+        return None
+    if len(scheduler.running) != len(step.grants):
         return None
     going: list[tuple[Sequence, Draw]] = []
     missing = 0

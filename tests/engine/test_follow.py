@@ -32,11 +32,13 @@ LIMITS = Limits(
 class Play:
     """A loop on a late device, and whoever drives it."""
 
-    def __init__(self, seed: int, *, num_blocks: int = 30, fails: float = 0.0, launches: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, num_blocks: int = 30, fails: float = 0.0, launches: bool = True, role: Role = Role.COLOCATED
+    ) -> None:
         self.chance = random.Random(seed)
         self.device = LateDevice(BLOCK, self.chance)
         self.device.fails = fails
-        self.scheduler = Scheduler(BlockPool(num_blocks), LIMITS, policy_of(Role.COLOCATED))
+        self.scheduler = Scheduler(BlockPool(num_blocks), LIMITS, policy_of(role))
         launcher = self.device if launches else None
         self.loop = EngineLoop(self.scheduler, self.device, ManualClock(), self.device, launcher=launcher)
         self.heard: dict[str, Heard] = {}
@@ -223,3 +225,16 @@ def test_blocks_of_one_that_ended_wait_for_the_step_that_writes_them() -> None:
         said += [token for record in done.records for token in record.tokens]
     reserve()
     assert refused == [True, False]
+
+
+def test_what_is_handed_off_is_not_gone_on_with() -> None:
+    """A prompt of one token is launched as a decode is."""
+    play = Play(0, role=Role.PREFILL)
+    play.device.during = lambda: None
+    play.loop.add(Add(spec=spec("a", [1], greedy(5))))
+    done = play.loop.step()
+    assert done is not None
+    assert [record.tokens for record in done.records] == [(following([1], 0),)]
+    assert (play.device.num_launched, play.device.num_ahead) == (1, 0)
+    play.loop.release("a")
+    assert_at_rest(play.loop)
