@@ -115,6 +115,7 @@ class Bench:
                 self._sequences, self._heads, tiles, self._processor, window=0,
                 is_decode=self._sequences.longest_decode > 0,
             )  # fmt: skip
+            torch.cuda.synchronize()  # attention takes a list that a plan has already for one that is complete
             plan = AttentionPlan(
                 sequences=self._sequences, processor=self._processor, window=0, lists={self._heads: (work,)}
             )

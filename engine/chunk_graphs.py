@@ -43,7 +43,7 @@ class ChunkGraphs:
         self._capture = capture
         self._block_size = limits.block_size
         self._width = -(-limits.max_model_len // limits.block_size)
-        self._buckets = tuple(size for size in BUCKETS if size < 2 * limits.max_model_len)
+        self._buckets = tuple(size for size in BUCKETS if size < 2 * limits.max_model_len) or BUCKETS[:1]
         self._logits = torch.zeros(1, limits.vocab_size, dtype=torch.float32, device=pool.device)
         self._token = torch.zeros(1, dtype=torch.int64, device=pool.device)
         self._graphs: dict[int, tuple[_Inputs, Work]] = {}
@@ -76,8 +76,9 @@ class ChunkGraphs:
         inputs, replay = self._graphs[next(size for size in self._buckets if size >= len(grant.tokens))]
         inputs.fill(grant)
         replay()
-        read_token = self._ops.send_tokens(self._token)  # before another replay leaves its own there
-        return Replayed(logits=self._logits, batch=replace(inputs.batch, draws=grant.draws()), read_tokens=read_token)
+        batch = replace(inputs.batch, draws=grant.draws())
+        # Sent when it is read: whoever seals what leaves the pod does that before, and so it is waited for too.
+        return Replayed(logits=self._logits, batch=batch, read_tokens=lambda: self._ops.send_tokens(self._token)())
 
     def _compute(self, inputs: _Inputs) -> None:
         self._logits.copy_(self._model.forward(inputs.batch, self._pool))

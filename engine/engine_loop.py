@@ -250,7 +250,7 @@ class EngineLoop:
 
     def step(self) -> StepDone | None:
         """Schedule, run, commit; None when nothing advanced and not even the load changed since the last call."""
-        flight = self._ahead or self._depart()
+        flight = self._depart()
         if flight is None:
             return self.news()
         self._ahead = self._follow(flight)
@@ -276,6 +276,14 @@ class EngineLoop:
             self._in_step = self._requests_of(step)
             self._news.begins(step)
             return step
+
+    def settle(self) -> None:
+        """Wait for a step that was begun ahead, of which nobody is to hear: no more steps are to come."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.outcome()
+        with self._changed:
+            self._scheduler.land()
 
     def commit(
         self, step: Step, computed: dict[str, Computed], errors: dict[str, PagewireError], elapsed_s: float
@@ -340,6 +348,11 @@ class EngineLoop:
     # ------------------------------------------------------------------------------- steps in flight, without the lock
 
     def _depart(self) -> Flight | None:
+        """Return the step that is to be waited for now, begun long since or just now; None when nothing advances."""
+        if self._ahead is not None:
+            with self._changed:
+                self._news.begins(self._ahead.step)
+            return self._ahead
         step = self.begin()
         if step is None:
             return None
@@ -355,11 +368,10 @@ class EngineLoop:
                 return None
             self._news.prefill_budget = self._most_prefill()
             step = follow(self._scheduler, flight.step)
-            self._move()
+            assert not self._scheduler.pool.take_moves(), "who moves blocks waits for the step that computes"
             if step is None:
                 return None
             requests = self._requests_of(step)
-            self._news.begins(step)
         begun_s, pending = self._clock.now(), launch(self._launcher, step)
         return None if pending is None else Flight(step=step, pending=pending, begun_s=begun_s, requests=requests)
 

@@ -22,12 +22,14 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
     if len(scheduler.running) != len(step.grants):
         return None
     going: list[tuple[Sequence, Draw]] = []
-    missing = 0
+    missing, somebody_waits = 0, bool(scheduler.joined or scheduler.waiting)
     for grant in step.grants:
         sequence = scheduler.sequences.get(grant.request_id)
         if sequence is None or grant.draw is None or sequence.group.members != [sequence] or sequence.unforked:
             return None
         if _ends(sequence, limits):
+            if somebody_waits:  # for that place
+                return None
             continue
         first = (grant.start + 1) // limits.block_size
         if first == len(sequence.block_table):
@@ -35,7 +37,8 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
         elif not pool.is_writable(sequence.block_table[first]):
             return None
         going.append((sequence, grant.draw))
-    if not going or missing > pool.num_available:
+    # What is evicted to a host tier is copied, which waits for the device.
+    if not going or missing > (pool.num_free if pool.host.num_slots else pool.num_available):
         return None
     return Step(grants=tuple(_further(scheduler, sequence, draw) for sequence, draw in going))
 

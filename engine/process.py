@@ -130,6 +130,7 @@ def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> Non
         thread.join()
     if reader.error is not None:
         raise reader.error
+    engine.loop.settle()
     engine.loop.check()  # broken bookkeeping ends the process with a code, and its pod with it
     load = engine.loop.load()
     log.info(

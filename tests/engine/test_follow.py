@@ -6,8 +6,11 @@ stopped, aborted, preempted, and that bring blocks which others write; each toke
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from engine_runs import Heard, assert_at_rest, greedy, spec
@@ -237,4 +240,56 @@ def test_what_is_handed_off_is_not_gone_on_with() -> None:
     assert [record.tokens for record in done.records] == [(following([1], 0),)]
     assert (play.device.num_launched, play.device.num_ahead) == (1, 0)
     play.loop.release("a")
+    assert_at_rest(play.loop)
+
+
+def steps_to_the_third(*, launches: bool) -> int:
+    """Return how many steps three requests for two places take to the first token of the last."""
+    device = LateDevice(BLOCK, random.Random(0))
+    scheduler = Scheduler(BlockPool(30), replace(LIMITS, max_num_seqs=2), policy_of(Role.COLOCATED))
+    loop = EngineLoop(scheduler, device, ManualClock(), device, launcher=device if launches else None)
+    for name, length, output in (("a", 4, 5), ("b", 5, 20), ("c", 6, 5)):
+        loop.add(Add(spec=spec(name, range(length), greedy(output))))
+    steps = itertools.count(1)
+    while (done := loop.step()) is not None:
+        number = next(steps)
+        if any(record.request_id == "c" for record in done.records):
+            return number
+    raise AssertionError("the third was never heard of")
+
+
+def test_who_waits_for_a_place_that_is_known_to_come_free_waits_no_longer() -> None:
+    assert steps_to_the_third(launches=True) == steps_to_the_third(launches=False)
+
+
+def test_no_command_waits_for_the_device() -> None:
+    """Every new block evicts one to a host tier, whose copy waits for what was launched before it."""
+    device, waited = LateDevice(BLOCK, random.Random(3)), list[bool]()
+    scheduler = Scheduler(BlockPool(12, 30), LIMITS, policy_of(Role.COLOCATED))
+    loop = EngineLoop(scheduler, device, ManualClock(), device, launcher=device)
+
+    def move(_moves: object) -> None:
+        waited.append(device.is_busy)
+
+    with mock.patch.object(device, "move", move):
+        for number in range(4):
+            loop.add(Add(spec=spec(f"r{number}", [number * 3 + at % 7 for at in range(9)], greedy(30))))
+            while loop.step() is not None:
+                pass
+    assert device.num_ahead > 0
+    assert waited, "nothing was evicted"
+    assert not any(waited)
+
+
+def test_nothing_is_left_of_a_loop_that_no_longer_steps() -> None:
+    """A step is ahead as it stops, in which one that has ended still is."""
+    play, said = Play(0), list[int]()
+    play.device.during = lambda: None
+    play.loop.add(Add(spec=ending("a")))
+    while len(said) < 3:
+        done = play.loop.step()
+        said += [token for record in (done.records if done is not None else ()) for token in record.tokens]
+    assert play.device.is_busy, "a step is ahead"
+    play.loop.settle()
+    assert not play.device.is_busy
     assert_at_rest(play.loop)

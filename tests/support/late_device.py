@@ -34,8 +34,7 @@ class LateDevice:
         self._block_size = block_size
         self._chance = chance
         self._slots: dict[tuple[int, int], int] = {}
-        self._queue: list[Callable[[], None]] = []
-        self._to_write: set[int] = set()  # blocks, by what is queued
+        self._queue: list[tuple[Callable[[], None], set[int]]] = []  # with the blocks that it writes to
         self._drawn: dict[str, int] = {}
 
     def launch(self, step: Step) -> Pending | None:
@@ -45,15 +44,19 @@ class LateDevice:
         self.num_launched += 1
         self.num_ahead += step.grants[0].tokens[0] == AHEAD
         found: dict[str, Computed] = {}
-        self._queue.append(lambda: found.update(self._compute(step)))
-        self._to_write |= {grant.block_ids[-1] for grant in step.grants}
+
+        def work() -> None:
+            found.update(self._compute(step))
+
+        self._queue.append((work, {grant.block_ids[-1] for grant in step.grants}))
         if self._chance.random() < 0.3:  # it may be quick
             self._flush()
         fails = self._chance.random() < self.fails
 
         def wait() -> dict[str, Computed]:
             self.during()
-            self._flush()
+            while any(each is work for each, _ in self._queue):  # and no further
+                self._next()
             if fails:
                 raise RuntimeError("a launched step failed")
             return found
@@ -65,6 +68,11 @@ class LateDevice:
         self.during()
         self._flush()
         return self._compute(step)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while something that was launched is not computed."""
+        return bool(self._queue)
 
     def rehearse(self) -> None:
         """Compute nothing."""
@@ -79,15 +87,18 @@ class LateDevice:
 
     def write(self, block_ids: Sequence[int], tokens: Sequence[int]) -> None:
         """Write what another pod sent, at once."""
-        assert not self._to_write & {*block_ids}, "blocks were given to another while a step that writes them computes"
+        to_write = {block_id for _, written in self._queue for block_id in written}
+        assert not to_write & {*block_ids}, "blocks were given to another while a step that writes them computes"
         for at, token in enumerate(tokens):
             self._slots[block_ids[at // self._block_size], at % self._block_size] = token
 
     def _flush(self) -> None:
-        queue, self._queue = self._queue, []
-        self._to_write.clear()
-        for work in queue:
-            work()
+        while self._queue:
+            self._next()
+
+    def _next(self) -> None:
+        work, _ = self._queue.pop(0)
+        work()
 
     def _compute(self, step: Step) -> dict[str, Computed]:
         found: dict[str, Computed] = {}

@@ -149,6 +149,28 @@ def test_chunks_are_replayed_and_say_the_same(folder: Path) -> None:
     assert capture.replays == 1 + 1 + 1 + 1 + 3 + 4
 
 
+def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Path) -> None:
+    """A step is over once its token is read, so whatever it does on the device comes before that is sent."""
+    engine, order = engine_of(folder, triton()), list[str]()
+    chunks_graphed(engine, RecordedCapture())
+    zero_slots, send_tokens = TritonBackend.zero_slots, TritonBackend.send_tokens
+
+    def zero(*args: Any) -> None:
+        order.append("sealed")
+        zero_slots(*args)
+
+    def send(*args: Any) -> Callable[[], list[int]]:
+        order.append("sent")
+        return send_tokens(*args)
+
+    draw = Draw(sampling=greedy(1), index=0, position=0)
+    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=draw, seal=True)
+    with mock.patch.object(TritonBackend, "zero_slots", zero), mock.patch.object(TritonBackend, "send_tokens", send):
+        assert engine.runner.run(Step(grants=(grant,)), lambda _step, _group: None)["a"].token is not None
+    assert order == ["sealed", "sent"]
+    assert bool((engine.cache.pool[1, :, :, :, 12:] == 0).all())
+
+
 def test_what_is_no_single_chunk_is_computed_eagerly(folder: Path) -> None:
     engine = engine_of(folder, triton())
     chunks = chunks_graphed(engine, RecordedCapture())
