@@ -37,8 +37,10 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
         elif not pool.is_writable(sequence.block_table[first]):
             return None
         going.append((sequence, grant.draw))
-    # What is evicted to a host tier is copied, which waits for the device.
-    if not going or missing > (pool.num_free if pool.host.num_slots else pool.num_available):
+    room = pool.num_available
+    if pool.host.num_slots:  # what is evicted is copied there, which waits for the device
+        room = min(room, pool.num_free)
+    if not going or missing > room:
         return None
     return Step(grants=tuple(_further(scheduler, sequence, draw) for sequence, draw in going))
 

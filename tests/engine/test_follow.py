@@ -1,7 +1,6 @@
 """Steps that are begun before the tokens of those before them are known: what is said is what it would be without.
 
-On a device that computes as late as it may, with requests that come, fork, end by a token or by their length, are
-stopped, aborted, preempted, and that bring blocks which others write; each token against the function of all before it.
+On a device that computes as late as it may, whose tokens are a function of all that a sequence's blocks hold.
 """
 
 from __future__ import annotations
@@ -9,181 +8,56 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 import pytest
-from engine_runs import Heard, assert_at_rest, greedy, spec
+from ahead_play import BLOCK, LIMITS, Play, Scene
+from engine_runs import assert_at_rest, greedy, spec
 from late_device import LateDevice, following
 
 from pagewire.core.clock import ManualClock
-from pagewire.core.engine_messages import Add, Bind, Join, Reserve, Stop
+from pagewire.core.engine_messages import Add, Reserve
 from pagewire.core.messages import Role
-from pagewire.core.sequence_spec import SequenceSpec, branches
+from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
 
-BLOCK = 4
-LIMITS = Limits(
-    max_num_batched_tokens=24, max_num_seqs=5, chunk_size=9, block_size=BLOCK, max_model_len=60, vocab_size=40
-)
+SCENES = {
+    "room": Scene(),
+    "short": Scene(num_blocks=17),
+    "failing": Scene(fails=0.2),
+    "swapping": Scene(num_blocks=17, host_slots=20),
+    "swapping-failing": Scene(num_blocks=17, host_slots=12, fails=0.2),
+    "much-host": Scene(num_blocks=14, host_slots=40),
+    "window": Scene(window=7),
+    "window-short": Scene(window=7, num_blocks=17),
+    "window-failing": Scene(window=6, fails=0.3),
+    "roles": Scene(roles=True),
+    "roles-swapping-failing": Scene(roles=True, fails=0.2, host_slots=10, num_blocks=20),
+    "few-places": Scene(places=2, num_blocks=20),
+}
 
 
-class Play:
-    """A loop on a late device, and whoever drives it."""
-
-    def __init__(
-        self, seed: int, *, num_blocks: int = 30, fails: float = 0.0, launches: bool = True, role: Role = Role.COLOCATED
-    ) -> None:
-        self.chance = random.Random(seed)
-        self.device = LateDevice(BLOCK, self.chance)
-        self.device.fails = fails
-        self.scheduler = Scheduler(BlockPool(num_blocks), LIMITS, policy_of(role))
-        launcher = self.device if launches else None
-        self.loop = EngineLoop(self.scheduler, self.device, ManualClock(), self.device, launcher=launcher)
-        self.heard: dict[str, Heard] = {}
-        self.specs: dict[str, SequenceSpec] = {}
-        self.cut: set[str] = set()  # aborted, or stopped in part
-        self.reserved: dict[str, int] = {}
-        self.device.during = self.act
-
-    def act(self) -> None:
-        """Do something that others may do at any time."""
-        for _ in range(self.chance.choice((0, 0, 1, 1, 2))):
-            self.chance.choice((self.add, self.add, self.reserve, self.ship, self.join, self.abort, self.stop))()
-
-    def _spec(self) -> SequenceSpec:
-        name, chance = f"r{len(self.specs)}", self.chance
-        common = [chance.choice((1, 2)) for _ in range(chance.choice((0, 4, 8)))]
-        tokens = common + [chance.randrange(40) for _ in range(chance.randint(1, 14))]
-        n = chance.choice((1, 1, 1, 2))
-        stops = (3, 11, 25) if chance.random() < 0.5 else ()
-        sampling = greedy(chance.randint(1, 24), n=n, stop_token_ids=stops)
-        made = spec(name, tokens, sampling, branches=branches(n))
-        self.specs[name] = made
-        return made
-
-    def add(self) -> None:
-        """Another request."""
-        if len(self.specs) < 40:
-            self.loop.add(Add(spec=self._spec()))
-
-    def reserve(self) -> None:
-        """Another request, whose blocks another pod is to write."""
-        if len(self.specs) < 40:
-            made = self._spec()
-            reserved = self.loop.reserve(Reserve(spec=made))
-            if reserved.error is None:
-                self.reserved[made.request_id] = reserved.hit_blocks
-            else:
-                del self.specs[made.request_id]
-                self.specs[f"gone-{made.request_id}"] = made
-                self.cut.add(f"gone-{made.request_id}")
-
-    def join(self) -> None:
-        """Write the blocks of one that was reserved, and let it run."""
-        if not self.reserved:
-            return
-        name = self.chance.choice(sorted(self.reserved))
-        hits, made = self.reserved.pop(name), self.specs[name]
-        table = self.loop.bind(Bind(request_id=name, num_blocks=-(-len(made.tokens) // BLOCK))).block_ids
-        self.device.write(table[hits:], made.tokens[hits * BLOCK :])
-        self.loop.join(
-            Join(request_id=name, num_computed=len(made.tokens), output=(following(made.tokens, 0),))
-            if len(made.branches) == 0
-            else Join(request_id=name, num_computed=len(made.tokens) - 1, output=(), branches=made.branches)
-        )
-
-    def ship(self) -> None:
-        """Another request, whose blocks another pod writes in no time."""
-        self.reserve()
-        self.join()
-
-    def abort(self) -> None:
-        """End one of the requests."""
-        name = self.chance.choice(sorted(self.specs)) if self.specs else None
-        if name is not None and self.chance.random() < 0.5:
-            self.cut.add(name)
-            self.reserved.pop(name, None)
-            self.loop.abort(name)
-
-    def stop(self) -> None:
-        """End one sequence of a request."""
-        name = self.chance.choice(sorted(self.specs)) if self.specs else None
-        if name is not None and name not in self.reserved and self.chance.random() < 0.5:
-            self.cut.add(name)
-            self.loop.stop(Stop(request_id=name, index=self.chance.randrange(2)))
-
-    def run(self) -> None:
-        """Step and act until all is said."""
-        self.add()
-        for _ in range(3000):
-            done = self.loop.step()
-            self.loop.check()
-            if done is not None:
-                for record in done.records:
-                    one = self.heard.setdefault(f"{record.request_id}/{record.index}", Heard())
-                    known = one.tokens.setdefault("", list(self._first(record.request_id, record.position)))
-                    assert record.position == len(known)
-                    known.extend(record.tokens)
-                    if record.finish_reason is not None:
-                        one.reasons[""] = record.finish_reason
-            elif len(self.specs) >= 40 and not self.reserved:
-                break
-            else:
-                self.act()
-        for name in sorted(self.reserved):
-            self.loop.abort(name)
-        assert_at_rest(self.loop)
-
-    def _first(self, name: str, position: int) -> list[int]:
-        return [following(self.specs[name].tokens, 0)][:position]
-
-    def check(self) -> None:
-        """Hold every token against the function, and every sequence that nobody cut against its end."""
-        for key, one in self.heard.items():
-            name, _, index = key.partition("/")
-            tokens, said = list(self.specs[name].tokens), one.tokens[""]
-            for token in said:
-                assert token == following(tokens, int(index)), f"{key}: {said}"
-                tokens.append(token)
-        for name, made in self.specs.items():
-            if name not in self.cut:
-                for each in range(1 + len(made.branches)):
-                    assert self.heard[f"{name}/{each}"].reasons, f"{name}/{each} never ended"
-
-
-def ahead_of(seeds: range, **settings: Any) -> int:
+def ahead_of(seeds: range, scene: Scene) -> int:
     """Run and check plays; return how many steps were begun ahead."""
     num_ahead = 0
     for seed in seeds:
-        play = Play(seed, **settings)
+        play = Play(seed, scene)
         play.run()
         play.check()
         num_ahead += play.device.num_ahead
     return num_ahead
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_tokens_are_what_they_would_be(first: int) -> None:
-    assert ahead_of(range(first, first + 20)) > 200
-
-
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_where_blocks_run_short(first: int) -> None:
-    assert ahead_of(range(first, first + 20), num_blocks=17) > 200
-
-
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_what_fails_once_it_is_launched_is_computed_again(first: int) -> None:
-    assert ahead_of(range(first, first + 20), fails=0.2) > 100
+@pytest.mark.parametrize("name", SCENES)
+def test_tokens_are_what_they_would_be(name: str) -> None:
+    assert ahead_of(range(25), SCENES[name]) > 50
 
 
 def test_nothing_is_begun_ahead_where_nothing_launches() -> None:
-    assert ahead_of(range(5), launches=False) == 0
+    assert ahead_of(range(5), Scene(launches=False)) == 0
 
 
 def ending(name: str) -> SequenceSpec:
@@ -215,7 +89,7 @@ def test_an_id_that_comes_again_is_not_given_the_tokens_of_who_had_it() -> None:
 
 
 def test_blocks_of_one_that_ended_wait_for_the_step_that_writes_them() -> None:
-    play, said, refused = Play(0, num_blocks=6), list[int](), list[bool]()
+    play, said, refused = Play(0, Scene(num_blocks=6)), list[int](), list[bool]()
     wide = spec("wide", range(17), greedy(1))
 
     def reserve() -> None:
@@ -232,7 +106,7 @@ def test_blocks_of_one_that_ended_wait_for_the_step_that_writes_them() -> None:
 
 def test_what_is_handed_off_is_not_gone_on_with() -> None:
     """A prompt of one token is launched as a decode is."""
-    play = Play(0, role=Role.PREFILL)
+    play = Play(0, Scene(role=Role.PREFILL))
     play.device.during = lambda: None
     play.loop.add(Add(spec=spec("a", [1], greedy(5))))
     done = play.loop.step()

@@ -17,23 +17,28 @@ from pagewire.engine.step import AHEAD, Computed, Grant, Step
 VOCABULARY = 40
 
 
-def following(tokens: Sequence[int], index: int) -> int:
-    """Return the token that follows in the sequence of that index."""
-    return zlib.crc32(bytes((index, *tokens))) % VOCABULARY
+def following(tokens: Sequence[int], index: int, window: int = 0) -> int:
+    """Return the token that follows in the sequence of that index, which sees `window` tokens, 0 for all."""
+    return zlib.crc32(bytes((index, *tokens[-window:]))) % VOCABULARY
 
 
 class LateDevice:
-    """Runner, launcher and mover. `during` runs while a step is waited for, before any of it is computed."""
+    """Runner, launcher and mover. `during` runs while a step is waited for, before any of it is computed.
 
-    def __init__(self, block_size: int, chance: random.Random) -> None:
+    A sequence sees `window` tokens, 0 for all: what lies before them may be anybody's.
+    """
+
+    def __init__(self, block_size: int, chance: random.Random, window: int = 0) -> None:
         self.num_recaptures = 0
         self.during: Callable[[], None] = lambda: None
         self.num_launched = 0
         self.num_ahead = 0
         self.fails = 0.0  # how likely it is that a launched step fails
         self._block_size = block_size
+        self._window = window
         self._chance = chance
         self._slots: dict[tuple[int, int], int] = {}
+        self._host: dict[tuple[int, int], int] = {}
         self._queue: list[tuple[Callable[[], None], set[int]]] = []  # with the blocks that it writes to
         self._drawn: dict[str, int] = {}
 
@@ -81,9 +86,10 @@ class LateDevice:
         """Copy blocks behind all that was launched."""
         self._flush()
         for move in moves:
-            assert move.way is Way.WITHIN, "no host tier here"
+            source = self._host if move.way is Way.IN else self._slots
+            target = self._host if move.way is Way.OUT else self._slots
             for offset in range(self._block_size):
-                self._slots[move.target, offset] = self._slots.get((move.source, offset), -1)
+                target[move.target, offset] = source.get((move.source, offset), -1)
 
     def write(self, block_ids: Sequence[int], tokens: Sequence[int]) -> None:
         """Write what another pod sent, at once."""
@@ -106,7 +112,9 @@ class LateDevice:
             tokens = [self._drawn[grant.request_id] if token == AHEAD else token for token in grant.tokens]
             for at, token in enumerate(tokens, grant.start):
                 self._slots[self._slot(grant, at)] = token
-            seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(grant.start + len(tokens))]
+            stop = grant.start + len(tokens)
+            first = max(0, stop - self._window) if self._window else 0
+            seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(first, stop)]
             for name, draw in grant.draws().items():
                 self._drawn[name] = following(seen, draw.index)
                 found[name] = Computed(token=self._drawn[name])
