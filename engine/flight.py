@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.runner import Launcher, Pending
 from pagewire.engine.step import Computed, Step
 
@@ -30,22 +31,29 @@ class Flight:
         return frozenset(grant.request_id for grant in self.step.grants)
 
     def outcome(self) -> dict[str, Computed] | None:
-        """Wait for it, and return what was found out; None where it is to be run, at first or again."""
+        """Wait for it, and return what was found out; None where it is to be run, at first or again.
+
+        Raises RankLost where the engine is over.
+        """
         if self.pending is None:
             return None
         try:
             return self.pending()
-        except Exception:
+        except RankLost:  # the engine is over
+            raise
+        except Exception:  # told by name when it is run again
             log.exception("a launched step of %d sequences failed", len(self.step.grants))
             return None
 
 
 def launch(launcher: Launcher | None, step: Step) -> Pending | None:
-    """Begin a step, None where nothing launches it."""
+    """Begin a step, None where nothing launches it. Raises RankLost where the engine is over."""
     if launcher is None:
         return None
     try:
         return launcher.launch(step)
+    except RankLost:
+        raise
     except Exception:
         log.exception("a step of %d sequences could not be launched", len(step.grants))
         return None

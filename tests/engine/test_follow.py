@@ -21,8 +21,11 @@ from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.flight import launch
+from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.step import Step
 
 SCENES = {
     "room": Scene(),
@@ -167,3 +170,18 @@ def test_nothing_is_left_of_a_loop_that_no_longer_steps() -> None:
     play.loop.settle()
     assert not play.device.is_busy
     assert_at_rest(play.loop)
+
+
+def test_a_lost_rank_ends_the_engine_and_no_sequence() -> None:
+    play = Play(0)
+
+    def lost() -> None:
+        raise RankLost("rank 1 ended")
+
+    play.loop.add(Add(spec=spec("a", range(5), greedy(9))))
+    play.loop.step()  # the prompt
+    play.device.during = lost
+    with pytest.raises(RankLost):
+        play.loop.step()
+    with mock.patch.object(play.device, "launch", side_effect=RankLost("rank 1 ended")), pytest.raises(RankLost):
+        launch(play.device, Step(grants=()))

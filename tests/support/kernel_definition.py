@@ -10,6 +10,12 @@ import torch
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 
 
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Hold every element to its reference, in float64, within what the dtype of `actual` allows."""
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.double()
     return wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + eps) * weight.double()

@@ -12,8 +12,10 @@ It computes fp32 and fp16 and takes milliseconds for each tile. Of bfloat16 it m
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 
@@ -22,3 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the interpreter compute as it does: bounds of loops are arrays of one number, and NaN is no accident."""
     config.addinivalue_line("filterwarnings", "ignore:Conversion of an array:DeprecationWarning:triton")
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton")
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Seed torch, and have it fill with NaN, or the largest integer, what is allocated and not yet written."""
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -6,8 +6,6 @@ entries that no row needs point to where no memory is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import kernel_definition as definition
 import pytest
 import torch
@@ -22,21 +20,10 @@ from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.streamed_attention import merge
 from pagewire.kernels.torch_backend import TorchBackend
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 SCALE = 0.25
 FEW = Processor((9, 0), 2)  # multiprocessors: so few, that a program has tiles of several items
-
-
-@pytest.fixture(autouse=True)
-def uninitialised_is_nan() -> Iterator[None]:
-    """Have torch fill what `torch.empty` returns with NaN, or the largest integer."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    tolerance = definition.TOLERANCE[actual.dtype]
-    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
 def check(
@@ -45,14 +32,14 @@ def check(
     plan = plan_attention(batch.ragged, batch.window, processor)
     out = paged_attention(batch.q, batch.pool, 1, plan, SCALE, softcap, sinks)
     assert out.dtype == batch.q.dtype
-    close(out, batch.expected(SCALE, softcap, sinks))
+    definition.close(out, batch.expected(SCALE, softcap, sinks))
     reference = TorchBackend()
     safe = Ragged(
         query_lens=batch.ragged.query_lens, kv_lens=batch.ragged.kv_lens, block_size=batch.ragged.block_size,
         block_table=batch.ragged.block_table.clamp(max=len(batch.pool) - 1),
     )  # fmt: skip
     plain = reference.plan_attention(safe, batch.window, batch.q.dtype)
-    close(out, reference.paged_attention(batch.q, batch.pool, 1, plain, SCALE, softcap, sinks))
+    definition.close(out, reference.paged_attention(batch.q, batch.pool, 1, plain, SCALE, softcap, sinks))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +146,7 @@ def test_a_plan_holds_for_fewer_sequences_and_other_lengths_than_it_was_sized_fo
     q = torch.cat((batch.q, torch.full((padding, 4, 16), torch.nan).half()))
     plan = AttentionPlan(sequences=sequences, processor=FEW, window=0)
     out = paged_attention(q, batch.pool, 1, plan, SCALE)
-    close(out[:3], batch.expected(SCALE))
+    definition.close(out[:3], batch.expected(SCALE))
     assert bool(out[3:].isnan().all()), "rows of no sequence are not written"
 
 
@@ -171,8 +158,8 @@ def test_partial_attention(first_query: int, first_key: int, window: int, num_ke
     q, kv = torch.randn(12, 4, 16), torch.randn(2, 2, num_keys + 5, 16)[:, :, :num_keys]
     arguments = (q, kv, first_query, first_key, window, SCALE, 0.0)
     part, expected = partial_attention(*arguments, processor=FEW), TorchBackend().partial_attention(*arguments)
-    close(part.out, expected.out)
-    close(part.log_sum, expected.log_sum)
+    definition.close(part.out, expected.out)
+    definition.close(part.log_sum, expected.log_sum)
 
 
 def test_a_nan_is_not_lost_between_pieces() -> None:

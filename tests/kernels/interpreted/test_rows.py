@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import kernel_definition as definition
 import pytest
 import torch
@@ -14,21 +12,9 @@ from pagewire.kernels.gpu.rms_norm import rms_norm
 from pagewire.kernels.gpu.silu_and_mul import silu_and_mul
 from pagewire.kernels.torch_backend import TorchBackend
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 DTYPES = (torch.float32, torch.float16)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Have torch fill with NaN what is allocated and not yet written."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    tolerance = definition.TOLERANCE[actual.dtype]
-    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_what_is_allocated_is_poisoned() -> None:
@@ -42,11 +28,11 @@ def test_rms_norm_adds_the_residual_first(dtype: torch.dtype, num_rows: int, siz
     weight = torch.randn(size).to(dtype)
     normed, total = rms_norm(x, weight, 1e-5, residual)
     assert torch.equal(total, x + residual)
-    close(normed, definition.rms_norm(x + residual, weight, 1e-5))
-    close(normed, TorchBackend().rms_norm(x, weight, 1e-5, residual)[0].double())
+    definition.close(normed, definition.rms_norm(x + residual, weight, 1e-5))
+    definition.close(normed, TorchBackend().rms_norm(x, weight, 1e-5, residual)[0].double())
     alone, same = rms_norm(x, weight, 1e-5)
     assert same is x
-    close(alone, definition.rms_norm(x, weight, 1e-5))
+    definition.close(alone, definition.rms_norm(x, weight, 1e-5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -57,12 +43,12 @@ def test_rms_norm_of_heads_that_are_part_of_wider_rows(dtype: torch.dtype, head_
     for part in torch.split(fused, [5, 3, 3], dim=1):
         normed, _ = rms_norm(part, weight, 1e-6)
         assert normed.is_contiguous()
-        close(normed, definition.rms_norm(part, weight, 1e-6))
+        definition.close(normed, definition.rms_norm(part, weight, 1e-6))
 
 
 def test_rms_norm_of_rows_that_are_strided_in_every_axis() -> None:
     x, weight = torch.randn(6, 40, 10)[::2, ::4, ::2], torch.randn(5)
-    close(rms_norm(x, weight, 1e-5)[0], definition.rms_norm(x, weight, 1e-5))
+    definition.close(rms_norm(x, weight, 1e-5)[0], definition.rms_norm(x, weight, 1e-5))
 
 
 @settings(max_examples=25, deadline=None)
@@ -70,7 +56,7 @@ def test_rms_norm_of_rows_that_are_strided_in_every_axis() -> None:
 def test_a_row_does_not_know_the_others(num_rows: int, size: int, scale: float) -> None:
     x, weight = torch.randn(num_rows, size) * scale, torch.randn(size)
     together, _ = rms_norm(x, weight, 1e-5)
-    close(together, definition.rms_norm(x, weight, 1e-5))
+    definition.close(together, definition.rms_norm(x, weight, 1e-5))
     assert torch.equal(together[-1:], rms_norm(x[-1:], weight, 1e-5)[0])
 
 
@@ -81,5 +67,5 @@ def test_silu_and_mul(dtype: torch.dtype, num_rows: int, size: int) -> None:
     for gate_up in (wide[:, : 2 * size], wide[:, : 2 * size].contiguous()):
         out = silu_and_mul(gate_up)
         assert out.shape == (num_rows, size)
-        close(out, definition.silu_and_mul(gate_up))
-        close(out, TorchBackend().silu_and_mul(gate_up).double())
+        definition.close(out, definition.silu_and_mul(gate_up))
+        definition.close(out, TorchBackend().silu_and_mul(gate_up).double())

@@ -5,8 +5,6 @@ Sizes fill no tile, and what lies beyond a row of x or of the weight is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import kernel_definition as definition
 import pytest
 import torch
@@ -15,23 +13,11 @@ from pagewire.kernels.gpu.small_linear import MOST_ROWS, Tile, normed_linear, sm
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.torch_backend import TorchBackend
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 FEW = Processor((9, 0), 2)
 DTYPES = (torch.float32, torch.float16)
 SIZES = [(9, 48), (7, 1), (33, 1536), (24, 100), (5, 4100)]  # N and K: odd, less than a chunk, several rounds of them
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Have torch fill with NaN what is allocated and not yet written."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    tolerance = definition.TOLERANCE[actual.dtype]
-    torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
 def apart(rows: torch.Tensor) -> torch.Tensor:
@@ -54,7 +40,7 @@ def test_products(dtype: torch.dtype, count: int, size: int, num_rows: int, with
     expected = x.double() @ weight.double().T + (0.0 if bias is None else bias.double())
     out = small_linear(x, weight, bias, FEW)
     assert out.dtype == dtype
-    close(out, expected)
+    definition.close(out, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,8 +66,8 @@ def test_normed_products(
     assert torch.equal(total, summed)
     assert residual is not None or total is x
     assert all(map(torch.equal, given, before)), "what the other programs still read"
-    close(out, definition.silu_and_mul(product) if is_gated else product)
-    close(out, torch_ops.silu_and_mul(composed) if is_gated else composed)
+    definition.close(out, definition.silu_and_mul(product) if is_gated else product)
+    definition.close(out, torch_ops.silu_and_mul(composed) if is_gated else composed)
 
 
 @pytest.mark.parametrize("size", [1, 48, 576, 1024, 1536, 3072, 8960, 14336])
