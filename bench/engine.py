@@ -171,7 +171,7 @@ def main() -> None:
         "--no-overlap", action="store_true", help="of --device cuda: each kernel starts when the one before it is over"
     )
     parser.add_argument("--shapes", default="", help="of --device cuda: models, by commas; all")
-    parser.add_argument("--parts", default="steps,idle,requests,peers", help="of --device cuda: by commas")
+    parser.add_argument("--parts", default="steps,chunks,idle,requests,peers", help="of --device cuda: by commas")
     parser.add_argument("--ways", default="generate,generate_batch", help="of --device cuda: transformers', by commas")
     parser.add_argument("--peer-requests", type=int, default=0, help="of --device cuda: for peers, the first so many")
     parser.add_argument("--max-num-seqs", type=int, default=0, help="of --device cuda: fewer graphs to capture")

@@ -26,8 +26,12 @@ class BatchConfig:
         0, help="host memory that takes what is evicted from the KV pool, 0 for none", unit="bytes", parse=parse_bytes
     )
     prefix_caching: bool = setting(True, help="reuse the KV of beginnings that prompts share; off: compute all")
-    chunk_size: int = setting(512, help="largest part of a prompt computed in one step", unit="tokens")
-    max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
+    chunk_size: int = setting(
+        0, help="largest part of a prompt computed in one step; 0: 512 on a CPU, 2,048 on a GPU", unit="tokens"
+    )
+    max_num_batched_tokens: int = setting(
+        0, help="token budget of a step; 0: 1,024 on a CPU, 4,096 on a GPU", unit="tokens"
+    )
     max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
     max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
     deterministic: bool = setting(False, help="promise equal tokens in any batch and chunk, or refuse to start")

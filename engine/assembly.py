@@ -56,6 +56,8 @@ LAYER_GROUPS = (2, 3)  # two hide a last chunk's bytes; each more interrupts the
 # the step, and the wait for the first token, longer by milliseconds; all of it behind the step costs token 1 no more.
 LEAST_GROUPED_BYTES = 4 << 20
 LONG_STEP_S = 0.1  # of a step of this length those milliseconds are nothing, and token 1 is spared all of the transfer
+# A chunk whose products are more than this takes a GPU longer than launching its kernels takes: about 5 ms of an H200.
+LAUNCH_BOUND_FLOP = 2.5e12
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
 
@@ -171,7 +173,7 @@ def _assemble(
     least_grouped_blocks = 0 if config.layer_groups else -(-LEAST_GROUPED_BYTES // layout.block_bytes)
     loop = EngineLoop(
         scheduler, runner, clock, mover, pace, brownout, roles, least_grouped_blocks, LONG_STEP_S,
-        launcher=runner if graphs is not None else None,
+        launcher=runner if graphs is not None else None, rehearses=device.type == "cpu",
     )  # fmt: skip
     return Engine(
         loop=loop, cache=cache, ready=ready, scheduler=scheduler, runner=runner, grammars=grammars, ranks=ranks
@@ -212,6 +214,7 @@ def _graphs(
         max_model_len=max_model_len,
         block_size=config.block_size,
         vocab_size=architecture.vocab_size,
+        longest_chunk=min(config.chunk_size, int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights))),
     )
     capture = CudaCapture(device)
     graphs = GraphPool(model, cache.pool, backend, capture, limits)

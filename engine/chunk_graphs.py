@@ -1,8 +1,8 @@
 """Chunks of prompts that are captured once and replayed: a graph for each bucket of lengths, for one sequence a step.
 
 A short prompt is hundreds of kernels of microseconds, as a decode is, and launched one by one it takes as long as its
-launches. What `GraphPool` does for decodes is done here for a step of one chunk. Longer chunks, and steps of several
-sequences, are computed eagerly. Knows no queue. Invariant: rows of nobody have no slot and are a sequence of no
+launches. What `GraphPool` does for decodes is done here for a step of one chunk. Longer chunks, which take longer than
+their launches, and steps of several sequences are computed eagerly. Knows no queue. Invariant: rows of nobody have no slot and are a sequence of no
 tokens, so that what is computed of them reads no key and writes none.
 """
 
@@ -27,7 +27,6 @@ from pagewire.kernels.sampling_columns import COLUMNS, SamplingColumns
 
 log = logging.getLogger(__name__)
 
-BUCKETS = (16, 32, 64, 128, 256, 512)
 NOWHERE = -1  # the slot of a row of nobody
 
 
@@ -43,7 +42,7 @@ class ChunkGraphs:
         self._capture = capture
         self._block_size = limits.block_size
         self._width = -(-limits.max_model_len // limits.block_size)
-        self._buckets = tuple(size for size in BUCKETS if size < 2 * limits.max_model_len) or BUCKETS[:1]
+        self._buckets = limits.chunk_buckets()
         self._logits = torch.zeros(1, limits.vocab_size, dtype=torch.float32, device=pool.device)
         self._token = torch.zeros(1, dtype=torch.int64, device=pool.device)
         self._graphs: dict[int, tuple[_Inputs, Work]] = {}

@@ -17,6 +17,10 @@ from pagewire.serving.pod_config import PodConfig
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
 DEVICES = r"cpu|cuda(:\d{1,2})?"
+# Where nothing is asked for: tokens of a chunk, and of a step. On a CPU a pod's decodes would wait for a longer chunk.
+CHUNK_SIZE = {"cpu": 512, "cuda": 2048}
+POD_CHUNK_SIZE = {"cpu": 256, "cuda": 2048}
+MAX_NUM_BATCHED_TOKENS = {"cpu": 1024, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class EngineConfig:
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
+    `chunk_size` and `max_num_batched_tokens` 0 are what suits the device, and known once this is made.
     `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
     the layout. `threads` 0 takes torch's default, and no more than the cores that are usable.
     `tensor_parallel` ranks share the model, heads by heads; each is a process of its own with its share of `threads`.
@@ -40,8 +45,8 @@ class EngineConfig:
     dtype: str = "auto"
     kv_dtype: str = "auto"
     block_size: int = 16
-    chunk_size: int = 512
-    max_num_batched_tokens: int = 1024
+    chunk_size: int = 0
+    max_num_batched_tokens: int = 0
     max_num_seqs: int = 32
     kv_memory_bytes: int = 1 << 30
     kv_order: str = BlockOrder.LAYER_OUTER.value
@@ -63,6 +68,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(DEVICES, self.device):
             raise ValueError(f"device {self.device!r} is not cpu, cuda or cuda:N")
+        kind = _kind(self.device)
+        object.__setattr__(self, "chunk_size", self.chunk_size or CHUNK_SIZE[kind])
+        object.__setattr__(self, "max_num_batched_tokens", self.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS[kind])
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.kv_dtype not in KV_DTYPES:
@@ -113,7 +121,7 @@ class EngineConfig:
             dtype=pod.dtype,
             kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
-            chunk_size=pod.chunk_size,
+            chunk_size=pod.chunk_size or POD_CHUNK_SIZE.get(_kind(pod.device), 0),
             max_num_batched_tokens=pod.max_num_batched_tokens,
             max_num_seqs=pod.max_num_seqs,
             kv_memory_bytes=pod.kv_memory,
@@ -143,3 +151,7 @@ class EngineConfig:
         """Return the settings in a JSON object; raises TypeError on an unknown name, ValueError on a bad value."""
         fields = json.loads(text)
         return cls(**{**fields, "role": Role(fields["role"])})
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]

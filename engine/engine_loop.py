@@ -66,7 +66,7 @@ class EngineLoop:
 
     Where there is a `launcher`, a step of decodes is begun before the one before it is over, whatever that draws: see
     `follow`. Groups of layers are told of while a step computes where they are of `least_grouped_blocks` or more, or
-    the step should take `long_step_s` or more.
+    the step should take `long_step_s` or more. `rehearses`: whether memory grows cold while nothing is computed.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class EngineLoop:
         least_grouped_blocks: int = 0,
         long_step_s: float = math.inf,
         launcher: Launcher | None = None,
+        rehearses: bool = True,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -95,6 +96,7 @@ class EngineLoop:
         self._ahead: Flight | None = None  # behind the step that computes
         self._ended_s = -math.inf  # the last step
         self._rehearsal = Rehearsal()
+        self._rehearses = rehearses
         self.on_group: Callable[[StepDone], None] = _ignore  # hears of layer groups while a step computes
         self._changed = threading.Condition()  # its lock guards all below and the scheduler
         self._work = False
@@ -235,7 +237,8 @@ class EngineLoop:
         if self._brownout is not None and self._brownout.is_active:
             limits_s.append(TICK_S)  # the way back is a matter of time alone
         with self._changed:
-            expects = any(sequence.state is State.RESERVED for sequence in self._scheduler.sequences.values())
+            sequences = self._scheduler.sequences.values()
+            expects = self._rehearses and any(sequence.state is State.RESERVED for sequence in sequences)
             due_in_s = self._rehearsal.due_in_s(self._clock.now(), expects=expects)
             if due_in_s is not None:
                 limits_s.append(due_in_s)

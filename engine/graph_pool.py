@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 SMALL = (1, 2, 4, 8)
 EVERY = 8
+# Tokens of a chunk, so close that rows of nobody, which cost as much as others, are at most a fifth of a long one.
+CHUNKS = (16, *range(32, 128, 32), *range(128, 512, 64), *range(512, 1024, 128), *range(1024, 2049, 256))
 
 
 class Forward(Protocol):
@@ -45,11 +47,18 @@ class GraphLimits:
     max_model_len: int
     block_size: int
     vocab_size: int
+    longest_chunk: int = CHUNKS[-1]
 
     def buckets(self) -> tuple[int, ...]:
         """Return the batch sizes that are captured, ascending: 1, 2, 4, 8, multiples of 8, and the largest."""
         most = self.max_num_seqs
         return (*(size for size in SMALL if size < most), *range(2 * EVERY, most, EVERY), most)
+
+    def chunk_buckets(self) -> tuple[int, ...]:
+        """Return the lengths of chunks that are captured, ascending: up to the first that holds every one."""
+        longest = min(self.longest_chunk, self.max_model_len, CHUNKS[-1])
+        holds = next(size for size in CHUNKS if size >= longest)
+        return tuple(size for size in CHUNKS if size <= holds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,8 +78,12 @@ class PodConfig:
     layer_groups: int = setting(
         0, help="groups of layers a prompt's last chunk is shipped in while it computes, 0: what suits", unit="groups"
     )
-    chunk_size: int = setting(256, help="largest part of a prompt computed in one step", unit="tokens")
-    max_num_batched_tokens: int = setting(1024, help="token budget of a step", unit="tokens")
+    chunk_size: int = setting(
+        0, help="largest part of a prompt computed in one step; 0: 256 on a CPU, 2,048 on a GPU", unit="tokens"
+    )
+    max_num_batched_tokens: int = setting(
+        0, help="token budget of a step; 0: 1,024 on a CPU, 4,096 on a GPU", unit="tokens"
+    )
     max_num_seqs: int = setting(64, help="sequences in one step at most", unit="sequences")
     max_model_len: int = setting(0, help="longest prompt and output together, 0 for the model's own", unit="tokens")
     max_num_waiting: int = setting(256, help="requests waiting in the pod at most", unit="requests")
@@ -123,11 +127,12 @@ class PodConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        for name in (
-            "kv_memory", "chunk_size", "max_num_batched_tokens", "max_num_seqs", "max_num_waiting", "tensor_parallel",
-        ):  # fmt: skip
+        for name in ("kv_memory", "max_num_seqs", "max_num_waiting", "tensor_parallel"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        for name in ("chunk_size", "max_num_batched_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
         if not 0 < self.pin_share <= 1:
             raise ValueError(f"pin_share must be above 0 and at most 1, is {self.pin_share}")
         if not 0 <= self.step_target_ms < float("inf"):

@@ -42,6 +42,7 @@ class Scale:
     device: torch.device
     dtype: str
     decodes: tuple[tuple[int, int], ...]  # sequences, tokens of each
+    chunks: tuple[int, ...]  # tokens of prompts
     repeats: int
     idle: tuple[int, int]  # sequences, tokens of each
     num_requests: int
@@ -58,7 +59,8 @@ class Scale:
         """That of the targets."""
         free = torch.cuda.mem_get_info(device)[0]
         return cls(
-            device=device, dtype="bfloat16", decodes=((1, 512), (1, 2048), (64, 2048)), repeats=30, idle=(64, 2048),
+            device=device, dtype="bfloat16", decodes=((1, 512), (1, 2048), (64, 2048)),
+            chunks=(128, 256, 512, 1024, 2048, 4096), repeats=30, idle=(64, 2048),
             num_requests=256, lengths=(100, 1024), most_id=10_000, kv_bytes=min(64 << 30, free * 6 // 10),
             max_model_len=4096, max_num_seqs=256,
         )  # fmt: skip
@@ -67,7 +69,7 @@ class Scale:
     def tiny(cls) -> Scale:
         """That of a CPU under the interpreter."""
         return cls(
-            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), repeats=1, idle=(2, 18),
+            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), repeats=1, idle=(2, 18),
             num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64, max_num_seqs=4,
         )  # fmt: skip
 
@@ -139,6 +141,30 @@ def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: di
             "replay-ms": replay_s * 1e3, "step-ms": step_s * 1e3, "roofline-over-replay": least_s / replay_s,
             "roofline-over-step": least_s / step_s,
         }  # fmt: skip
+
+
+def chunk_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dict[str, Any]) -> Iterator[Any]:
+    """Yield for each length the time of a step of one chunk, replayed where it is and kernel by kernel."""
+    config, runner = random_models.shape_of(folder), engine.runner
+    weights = sum(each.stat().st_size for each in folder.glob("*.safetensors")) // engine.cache.pool.element_size()
+    weights -= config.vocab_size * config.hidden_size * (1 if config.tied_embeddings else 2)
+    for num_tokens in scale.chunks:
+        ids = tuple(range(engine.cache.layout.num_blocks(num_tokens)))
+        draw = Draw(sampling=SamplingParams(temperature=TEMPERATURE, seed=1), index=0, position=num_tokens)
+        tokens = tuple(3 + number % (scale.most_id - 3) for number in range(num_tokens))
+        step = Step(grants=(Grant(request_id="chunk", tokens=tokens, start=0, block_ids=ids, draw=draw),))
+        graphs = runner.chunk_graphs
+        row = {
+            "what": "chunk", "model": name, "tokens": num_tokens,
+            "products-ms": 2 * weights * num_tokens / found["matmul-flop-per-s"] * 1e3,
+            "is-replayed": graphs is not None and graphs.fits(step),
+        }  # fmt: skip
+        for way, chosen in (("step-ms", graphs), ("eager-ms", None)):
+            runner.chunk_graphs = chosen
+            times = [_timed(lambda: runner.run(step, _ignore)) for _ in range(2 + scale.repeats)]  # noqa: B023
+            row[way] = statistics.median(times[2:]) * 1e3
+        runner.chunk_graphs = graphs
+        yield row
 
 
 def idle_row(name: str, engine: Engine, scale: Scale) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from machine import command, machine, versions
 
 SERVED = "Qwen3-0.6B"  # the shape that requests are measured with
 PEER_S = 200.0  # the longest that a peer may take
-PARTS = ("steps", "idle", "requests", "peers")
+PARTS = ("steps", "chunks", "idle", "requests", "peers")
 
 
 def run(
@@ -64,7 +64,9 @@ def run(
             if "tokens-per-s" in row:
                 rates[way] = row["tokens-per-s"]
             tell(row)
-        own = _measure_own(name, folder, scale, found, parts if name == served else [*{"steps"} & {*parts}], tell)
+        own = _measure_own(
+            name, folder, scale, found, parts if name == served else [*{"steps", "chunks"} & {*parts}], tell
+        )
         if own is not None and rates:
             over = {f"over-{way}": own / rate for way, rate in rates.items()}
             tell({"what": "requests-over-peers", "model": name, **over})
@@ -75,8 +77,11 @@ def _measure_own(
 ) -> float | None:
     """Tell the rows of our engine; return its tokens per second, None where requests are not measured."""
     rate = None
-    if {"steps", "idle", "requests"} & {*parts}:
+    if {"steps", "chunks", "idle", "requests"} & {*parts}:
         engine = device_engine.load(folder, scale)
+        if "chunks" in parts:
+            for row in device_engine.chunk_rows(name, folder, engine, scale, found):
+                tell(row)
         if "steps" in parts:
             for row in device_engine.decode_rows(name, folder, engine, scale, found):
                 tell(row)

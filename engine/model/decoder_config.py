@@ -55,6 +55,12 @@ class DecoderConfig:
                 raise ValueError(f"tensor_parallel {num_ranks}: {name} {getattr(self, name)} is no multiple of it")
         return dataclasses.replace(self, **{name: getattr(self, name) // num_ranks for name in divided})
 
+    @property
+    def layer_weights(self) -> int:
+        """Elements of the weights that each token is multiplied with in all layers: half the FLOP of its products."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_q_heads + self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
     def stack_shape(self) -> StackShape:
         """Return what its layers have in common."""
         return StackShape(

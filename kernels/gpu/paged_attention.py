@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from pagewire.kernels.gpu.merge import merge
+from pagewire.kernels.gpu.merge import is_last_to_arrive, merge_parts
 from pagewire.kernels.gpu.tiles import Heads, Processor, choose
 from pagewire.kernels.gpu.work_list import Sequences, WorkList, read_item
 from pagewire.kernels.ragged import Ragged
@@ -133,28 +133,30 @@ def _attend_all(
     is_listed = heads in plan.lists  # by an earlier layer, whose kernels are complete when this one's start
     for work in plan.work(heads):
         tiles = work.tiles
+        # Left to itself the assembler makes room for more programs, at the price of spills; of fp32 it is the reverse.
+        registers = None if heads.dtype == torch.float32 else tiles.registers
         _attend[(work.num_programs,)](
             q, stored, out, log_sums, work.part_out, work.part_log_sums, work.items, work.first_items, work.totals,
-            table, sinks, 2 * scale / softcap if softcap else scale, softcap, plan.window,
+            work.arrivals, table, sinks, 2 * scale / softcap if softcap else scale, softcap, plan.window,
             q.stride(0), table.stride(0), *kv.stride()[:3], int(is_listed),
             NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=head_dim, BLOCK_SIZE=plan.sequences.block_size,
-            ROWS=tiles.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0, CODES=codes,
+            ROWS=tiles.rows, LIVE_ROWS=work.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0, CODES=codes,
             OVERLAPS=plan.processor.overlaps,
-            num_warps=tiles.num_warps, num_stages=tiles.num_stages, launch_pdl=plan.processor.overlaps,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages, maxnreg=registers,
+            launch_pdl=plan.processor.overlaps,
         )  # fmt: skip
-        merge(work, heads, out, log_sums, sinks, overlaps=plan.processor.overlaps)
 
 
 @triton.jit(
     do_not_specialize=["window", "table_stride", "is_listed"],
-    do_not_specialize_on_alignment=["items", "first_items", "totals", "table"],
+    do_not_specialize_on_alignment=["items", "first_items", "totals", "arrivals", "table"],
 )
 def _attend(
-    q, kv, out, log_sums, part_out, part_log_sums, items, first_items, totals, table, sinks,
+    q, kv, out, log_sums, part_out, part_log_sums, items, first_items, totals, arrivals, table, sinks,
     scale, softcap, window, q_stride, table_stride, block_stride, value_stride, head_stride, is_listed,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, CODES: tl.constexpr,
-    OVERLAPS: tl.constexpr,
+    ROWS: tl.constexpr, LIVE_ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    CODES: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:  # noqa: SIM102 - at compile time, unlike the next
         if is_listed == 0:
@@ -170,7 +172,7 @@ def _attend(
     row = tl.arange(0, ROWS)
     token = row // GROUP
     d = tl.arange(0, triton.next_power_of_2(HEAD_DIM))
-    record = read_item(items, tl.maximum(item, 0))  # of a list without any item nothing is made
+    record = read_item(items, tl.maximum(item, 0), False)  # of a list without any item nothing is made
     if OVERLAPS:  # for queries, keys and values
         gdc_wait()
     while at < end_share:
@@ -219,6 +221,15 @@ def _attend(
             last_query, scale, softcap, window, HEAD_DIM, BLOCK_SIZE, KEYS, WINDOWED, CAPPED, CODES, True,
         )  # fmt: skip
 
+        # Read anew rather than kept in registers throughout the loops.
+        _sequence, first_row, num_tokens, _query, _keys, _tile, num_tiles, start = read_item(items, item, True)
+        tile = at - head * total - start
+        end_tile = tl.minimum(tile + end_share - at, num_tiles)
+        is_row = row < num_tokens * GROUP
+        is_element = is_row[:, None] & (d < HEAD_DIM)[None, :]
+        if OVERLAPS:  # noqa: SIM102
+            if at + end_tile - tile == end_share:
+                gdc_launch_dependents()
         is_all = (tile == 0) & (end_tile == num_tiles)
         if sinks is not None and is_all:
             sink = tl.load(sinks + head * GROUP + row % GROUP).to(tl.float32) * LOG2_E
@@ -241,9 +252,16 @@ def _attend(
             part_tile = part_out + first_part * HEAD_DIM
             tl.store(part_tile + row[:, None] * HEAD_DIM + d[None, :], acc, mask=is_element)
             tl.store(part_log_sums + first_part + row, log_sum, mask=is_row)
+            begin_item = at - tile
+            first_share, last_share = begin_item // share, (begin_item + num_tiles - 1) // share
+            if is_last_to_arrive(arrivals, first_share, last_share):
+                merge_parts(
+                    out, log_sums, part_out, part_log_sums, sinks, head, first_row, num_tokens, first_share,
+                    last_share, begin_item != first_share * share, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, LIVE_ROWS,
+                )  # fmt: skip
         at += end_tile - tile
         item = tl.where(item + 1 == num_items, 0, item + 1)
-        record = read_item(items, item)
+        record = read_item(items, item, False)
 
 
 @triton.jit

@@ -67,6 +67,11 @@ class Tiles:
     programs: int  # programs to a multiprocessor in all
     least_keys: int = 256  # of a share: less would be merged for longer than it is attended
 
+    @property
+    def registers(self) -> int:
+        """Registers that each thread may have where so many programs are resident."""
+        return min(255, 65536 // (self.resident * self.num_warps * 32) // 8 * 8)
+
 
 # By compute capability and the largest head dim served: decodes, each of up to as many rows as it has, and chunks.
 _TABLE = {
@@ -86,12 +91,21 @@ _OF_MANY = {(9, 0): {128: Tiles(16, 128, 4, 3, 2, 2)}}
 _QUANTISED = {
     (9, 0): {
         64: (Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 64, 4, 5, 2, 2), Tiles(128, 64, 8, 5, 1, 2)),
-        128: (Tiles(32, 64, 4, 5, 2, 2), Tiles(64, 32, 4, 3, 2, 2), Tiles(128, 64, 8, 3, 1, 2)),
+        128: (
+            Tiles(16, 64, 4, 5, 2, 2),
+            Tiles(32, 32, 4, 5, 2, 2),
+            Tiles(64, 32, 4, 3, 2, 2),
+            Tiles(128, 64, 8, 3, 1, 2),
+        ),
         256: (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2)),
     },
 }
 # In fp32, which is for comparing, products are sums on ordinary units: the same for all.
-_FP32 = (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2))
+_FP32 = {
+    64: (Tiles(32, 32, 4, 3, 1, 2), Tiles(32, 32, 4, 3, 1, 2)),
+    128: (Tiles(32, 32, 4, 3, 1, 2), Tiles(32, 32, 4, 3, 1, 2)),
+    256: (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2)),
+}
 
 
 def choose(processor: Processor, heads: Heads, query_len: int | None, num_sequences: int = 1) -> Tiles:
@@ -107,7 +121,7 @@ def choose(processor: Processor, heads: Heads, query_len: int | None, num_sequen
     served = min((head_dim for head_dim in entries if head_dim >= heads.head_dim), default=None)
     if served is None:
         raise ValueError(f"no attention tiles for heads of {heads.head_dim}, only of up to {max(entries)}")
-    *decodes, chunks = _FP32 if heads.dtype == torch.float32 else entries[served]
+    *decodes, chunks = (_FP32 if heads.dtype == torch.float32 else entries)[served]
     if heads.group > chunks.rows:
         raise ValueError(f"{heads.group} query heads to a KV head are more than the {chunks.rows} rows of a tile")
     most = decodes[-1]

@@ -80,6 +80,7 @@ class WorkList:
     items: torch.Tensor  # [I, 8] int32, see `FIELDS`
     first_items: torch.Tensor  # [num_programs] int32: where each share begins
     totals: torch.Tensor  # [3] int32: items, tiles of one head, tiles of a share
+    arrivals: torch.Tensor  # [num_programs] int32: parts of the item that is cut where a share ends; 0 between kernels
     part_out: torch.Tensor  # [2 x num_programs, rows, D] fp32
     part_log_sums: torch.Tensor  # [2 x num_programs, rows] fp32, base 2
 
@@ -97,10 +98,11 @@ class WorkList:
         items = torch.empty(num_items, FIELDS.value, dtype=torch.int32, device=device)
         first_items = torch.empty(num_programs, dtype=torch.int32, device=device)
         totals = torch.empty(3, dtype=torch.int32, device=device)
+        arrivals = torch.empty(num_programs, dtype=torch.int32, device=device)
         ends = torch.empty(sequences.num_sequences, dtype=torch.int32, device=device)
         least_share = -(-tiles.least_keys // tiles.keys)
         _build[(1,)](
-            sequences.query_starts, sequences.kv_lens, ends, items, first_items, totals,
+            sequences.query_starts, sequences.kv_lens, ends, items, first_items, totals, arrivals,
             sequences.num_sequences, num_programs, heads.num_kv_heads, least_share, window, shift,
             IS_DECODE=is_decode, SHORT=SHORT, TOKENS=tokens, KEYS=tiles.keys,
             BLOCK=triton.next_power_of_2(max(num_items, num_programs, 128)), OVERLAPS=processor.overlaps,
@@ -108,7 +110,7 @@ class WorkList:
         )  # fmt: skip
         return cls(
             tiles=tiles, rows=most * heads.group, num_programs=num_programs, items=items, first_items=first_items,
-            totals=totals,
+            totals=totals, arrivals=arrivals,
             part_out=torch.empty(2 * num_programs, tiles.rows, heads.head_dim, dtype=torch.float32, device=device),
             part_log_sums=torch.empty(2 * num_programs, tiles.rows, dtype=torch.float32, device=device),
         )  # fmt: skip
@@ -117,7 +119,7 @@ class WorkList:
 # Not specialised by numbers that change from batch to batch: each of their kinds would be compiled in some step.
 @triton.jit(do_not_specialize=["num_sequences"])
 def _build(
-    query_starts, kv_lens, ends, items, first_items, totals,
+    query_starts, kv_lens, ends, items, first_items, totals, arrivals,
     num_sequences, num_programs, num_kv_heads, least_share, window, shift,
     IS_DECODE: tl.constexpr, SHORT: tl.constexpr, TOKENS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -171,6 +173,7 @@ def _build(
     within = (lane * share) % tl.maximum(total, 1)
     first_item = _count_up_to(within, items + 7, FIELDS, num_items, BLOCK) - 1
     tl.store(first_items + lane, first_item, mask=lane < num_programs)
+    tl.store(arrivals + lane, 0, mask=lane < num_programs)
 
 
 @triton.jit
@@ -188,10 +191,11 @@ def _count_up_to(bound, values, stride: tl.constexpr, num_values, BLOCK: tl.cons
 
 
 @triton.jit
-def read_item(items, item):
-    """Return the fields of one item."""
+def read_item(items, item, ANEW: tl.constexpr):
+    """Return the fields of one item; `ANEW`: whatever is in registers already."""
     record = items + item * FIELDS
     return (
-        tl.load(record), tl.load(record + 1), tl.load(record + 2), tl.load(record + 3), tl.load(record + 4),
-        tl.load(record + 5), tl.load(record + 6), tl.load(record + 7),
+        tl.load(record, volatile=ANEW), tl.load(record + 1, volatile=ANEW), tl.load(record + 2, volatile=ANEW),
+        tl.load(record + 3, volatile=ANEW), tl.load(record + 4, volatile=ANEW), tl.load(record + 5, volatile=ANEW),
+        tl.load(record + 6, volatile=ANEW), tl.load(record + 7, volatile=ANEW),
     )  # fmt: skip

@@ -54,6 +54,16 @@ def test_one_that_expects_somebody_rehearses_soon_and_after_every_rest(rig: Rig)
     assert_at_rest(rig.loop)
 
 
+def test_an_engine_whose_memory_stays_warm_does_not_rehearse(rig: Rig) -> None:
+    rig.loop._rehearses = False
+    rig.model.clock.advance(5.0)
+    rig.loop.reserve(Reserve(spec=spec("a", [1] * 20, greedy(2))))
+    rig.model.clock.advance(PATIENCE_S)
+    assert idle(rig) == []
+    rig.model.clock.advance(REST_S)
+    assert idle(rig) == []
+
+
 def test_a_long_rehearsal_is_rarer(rig: Rig) -> None:
     rig.model.rehearsal_s = 10.0 * SHARE
     rig.loop.reserve(Reserve(spec=spec("a", [1] * 20, greedy(2))))

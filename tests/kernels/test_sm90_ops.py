@@ -246,7 +246,7 @@ def test_kernels_of_a_decode_step() -> None:
             assert not re.search(rf"^\s*(@\S+ )?({leaves})\b", "".join(ahead), re.MULTILINE), kernel
         return [kernel.name for kernel in kernels]
 
-    few = ["_small_linear", "_append_kv", "_attend", "_merge", "_small_linear", "_small_linear", "_small_linear"]
+    few = ["_small_linear", "_append_kv", "_attend", "_small_linear", "_small_linear", "_small_linear"]
     assert kernels_of(4) == [*few[:2], "_build", *few[2:], *few * 2]
-    many = ["_rms_norm", "_append_kv", "_attend", "_merge", "_rms_norm", "_silu_and_mul"]
+    many = ["_rms_norm", "_append_kv", "_attend", "_rms_norm", "_silu_and_mul"]
     assert kernels_of(5) == [*many[:2], "_build", *many[2:], *many * 2]
