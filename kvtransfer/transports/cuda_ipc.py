@@ -97,6 +97,7 @@ class CudaIpcInlet:
     line = None
     card = b""
     place_bytes = FLOW.message_bytes
+    max_places = 1
 
     def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> None:
         self._pool = pool

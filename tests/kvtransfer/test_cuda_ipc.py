@@ -23,7 +23,6 @@ from transport_rigs import NUM_BLOCKS, pool
 
 from pagewire.core.cuda_driver import CudaDriver
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
-from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
@@ -168,16 +167,16 @@ async def test_blocks_are_copied_from_pool_to_pool() -> None:
     async with a_source() as source:
         inlet = CudaIpcInlet(target)
         await inlet.open(source.card)
-        await inlet.place(ready(5, 6, 7, 60), [Move(0, 1), Move(1, 2), Move(2, 3), Move(3, 63)])
+        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
         assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
         assert not any(target.read(4))
         for block_id in (NUM_BLOCKS, 2**63):
             with pytest.raises(ContractBroken, match="announced another"):
-                await inlet.place(ready(block_id), [Move(0, 1)])
+                await inlet.place(ready(block_id), [(0, 1)])
         with pytest.raises(IndexError):
-            await inlet.place(ready(1), [Move(0, NUM_BLOCKS)])
+            await inlet.place(ready(1), [(0, NUM_BLOCKS)])
         with pytest.raises(ContractBroken, match="event"):
-            await inlet.place(ready(1, tag=NUM_EVENTS + 1), [Move(0, 1)])
+            await inlet.place(ready(1, tag=NUM_EVENTS + 1), [(0, 1)])
         inlet.close()
         inlet.close()
 
@@ -192,7 +191,7 @@ async def test_a_copy_waits_for_the_kernel_that_writes_its_blocks() -> None:
         for block_id in range(NUM_EVENTS + 2):  # round the ring, and once more
             number = block_id % NUM_BLOCKS
             tag = int(await source.do(f"write {number}"))
-            await inlet.place(ready(number, tag=tag), [Move(0, number)])
+            await inlet.place(ready(number, tag=tag), [(0, number)])
             assert set(target.read(number)) == {number + 100}
         inlet.close()
 
@@ -205,7 +204,7 @@ async def test_a_source_that_let_go_is_noticed_after_the_copy() -> None:
         await inlet.open(source.card)
         assert await source.do("close") == "closed"
         with pytest.raises(StreamLost, match="let go"):
-            await inlet.place(ready(1), [Move(0, 1)])
+            await inlet.place(ready(1), [(0, 1)])
         inlet.close()
 
 
