@@ -1,4 +1,4 @@
-"""What is particular to CUDA IPC. Lifelines run anywhere; the rest needs one CUDA device, and a source process on it.
+"""What is particular to CUDA IPC, on one CUDA device and with a source process on it; see `test_cuda_ipc_copies` too.
 
 Proves, where there is a device, that a copy waits for the kernel that writes its blocks, that a source which let go is
 noticed, and that cards and block ids are checked.
@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator
 from ctypes.util import find_library
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -22,72 +21,16 @@ from source_tree import ROOT
 from transport_rigs import NUM_BLOCKS, pool
 
 from pagewire.core.cuda_driver import CudaDriver
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
-from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)
 NO_DEVICE = not torch.cuda.is_available()
 on_a_device = pytest.mark.skipif(NO_DEVICE, reason="no CUDA device")
-
-
-@pytest.fixture(params=["abstract", "in a directory"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where the sockets of lifelines lie, empty for nowhere."""
-    return "" if request.param == "abstract" else str(tmp_path)
-
-
-def test_a_lifeline_breaks_when_its_source_closes(directory: str) -> None:
-    lifeline = Lifeline(directory)
-    holds = [Hold(lifeline.name, directory), Hold(lifeline.name, directory)]
-    assert all(hold.is_held for hold in holds)
-    lifeline.close()
-    assert not any(hold.is_held for hold in holds)
-    lifeline.close()
-    for hold in (*holds, *holds):
-        hold.close()
-    assert not directory or not list(Path(directory).iterdir())
-
-
-def test_a_lifeline_that_is_not_there_is_a_named_error(directory: str) -> None:
-    lifeline = Lifeline(directory)
-    lifeline.close()
-    with pytest.raises(TransferFailed, match="not on this host"):
-        Hold(lifeline.name, directory)
-
-
-def test_a_lifeline_whose_file_is_removed_since_it_is_old_holds_on(tmp_path: Path) -> None:
-    lifeline = Lifeline(str(tmp_path))
-    hold = Hold(lifeline.name, str(tmp_path))
-    (file,) = tmp_path.iterdir()
-    os.utime(file, (0, 0))
-    Lifeline(str(tmp_path)).close()
-    assert not file.exists()
-    assert hold.is_held
-    lifeline.close()
-    assert not hold.is_held
-    hold.close()
-
-
-async def test_a_lifeline_breaks_when_its_source_is_killed(directory: str) -> None:
-    code = (
-        f"import sys; from pagewire.kvtransfer.transports.lifeline import Lifeline; line = Lifeline({directory!r});"
-        "print(line.name.hex(), flush=True); sys.stdin.read()"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    hold = Hold(bytes.fromhex((await process.stdout.readline()).decode()), directory)
-    assert hold.is_held
-    process.kill()
-    await process.wait()
-    assert not hold.is_held
-    hold.close()
 
 
 def test_pools_on_a_host_are_refused() -> None:
@@ -101,25 +44,6 @@ def test_pools_on_a_host_are_refused() -> None:
 def test_a_missing_driver_is_a_named_error() -> None:
     with pytest.raises(TransferFailed, match="no CUDA driver"):
         CudaDriver(0)
-
-
-class Unwritten:
-    """An event that never happens, as of a source whose device stands still."""
-
-    def query(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_a_source_that_never_writes_what_it_announced_costs_the_deadline_and_no_copy(is_closed: bool) -> None:
-    """Needs no device: what waits for one comes first, and whatever is copied would fail."""
-    inlet = CudaIpcInlet(cast("DevicePool", object()), timeout_s=60.0 if is_closed else 0.05)
-    inlet._events = [cast("torch.cuda.Event", Unwritten())]
-    if is_closed:
-        inlet._given_up.set()
-    with pytest.raises(StreamLost if is_closed else TransferTimeout):
-        inlet._wait_for(0)
-    inlet._wait_for(NUM_EVENTS)  # nothing was written: there is nothing to wait for
 
 
 class Source:
