@@ -63,8 +63,9 @@ class Arrivals:
 
     def settle(self, parts: Sequence[int], is_intact: bool) -> None:
         """Nothing writes claimed parts any more. Raises ValueError where one was not claimed."""
-        if not self._claimed.issuperset(parts):
-            raise ValueError(f"not all of {parts} were claimed")
+        for part in parts:
+            if part not in self._claimed:
+                raise ValueError(f"{part} was not claimed")
         self._claimed.difference_update(parts)
         if is_intact:
             self._verified.update(parts)

@@ -45,9 +45,9 @@ from pagewire.kvtransfer.wire import Ready
 NAME = "cuda_ipc"
 # Nothing is staged, so the window bounds what a chunk waits for, some milliseconds, not memory. What a message costs by
 # itself hides beneath the copy of the one before, which takes 0.1 ms on a device with 2 TB/s.
-FLOW = Flow(window_bytes=4 << 30, message_bytes=256 << 20)
+FLOW = Flow(window_bytes=8 << 30, message_bytes=256 << 20)
 MAX_PLACES = 4
-LOOK_S = 0.002  # of looking for a copy's end in each turn of the loop, enough for 4 GiB within a device; then at times
+LOOK_S = 0.002  # of looking for a copy's end in each turn of the loop; then once in `PAUSE_S`
 PAUSE_S = 0.0005
 MAX_SPANS = 16  # that the loop posts itself; each takes some microseconds
 # Magic, pool, its offset there, blocks, token, how many events | the events | the address of a socket
@@ -133,6 +133,7 @@ class CudaIpcInlet:
         self._timeout_s = timeout_s
         self._worker = Worker("cuda-ipc-taker")
         self._given_up = threading.Event()
+        self._looking = asyncio.Lock()
         self._hold: Hold | None = None
         self._source_blocks = 0
         self._driver: CudaDriver | None = None
@@ -158,6 +159,7 @@ class CudaIpcInlet:
 
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
+        await asyncio.sleep(0)  # what came before it is posted now: several may be read without a turn between
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy the blocks; see `Inlet`."""
@@ -173,7 +175,7 @@ class CudaIpcInlet:
             else:
                 await self._worker.finish(self._given_up.set, self._post_behind, ready.tag, copies, copied)
         finally:
-            await _happened(copied)
+            await self._ended(copied)
         if not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
@@ -231,6 +233,18 @@ class CudaIpcInlet:
         except RuntimeError as error:
             raise StreamLost(f"a copy between devices failed: {error}") from None
 
+    async def _ended(self, copied: torch.cuda.Event) -> None:
+        """Return when it has happened, or nothing was recorded: not sooner when cancelled, no copy is called back."""
+        cancelled: asyncio.CancelledError | None = None
+        while not _has_happened(copied):
+            try:
+                async with self._looking:  # one at a time: copies end in the order in which they were posted
+                    await _happened(copied)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
     def _unmap(self) -> None:
         self._events = []
         if self._driver is not None and self._mapped is not None:
@@ -242,16 +256,10 @@ class CudaIpcInlet:
 
 
 async def _happened(event: torch.cuda.Event) -> None:
-    """Return when it has happened, or nothing was recorded: not sooner when cancelled, no copy is called back."""
-    cancelled: asyncio.CancelledError | None = None
+    """Return when it has."""
     looks_until_s = time.monotonic() + LOOK_S
-    while not _has_happened(event):
-        try:
-            await asyncio.sleep(0 if time.monotonic() < looks_until_s else PAUSE_S)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+    while not _has_happened(event):  # noqa: ASYNC110  # it is a device's, which sets none of ours
+        await asyncio.sleep(0 if time.monotonic() < looks_until_s else PAUSE_S)
 
 
 def _has_happened(event: torch.cuda.Event) -> bool:

@@ -70,6 +70,15 @@ def test_a_block_is_here_with_its_last_part_and_a_prefix_ends_at_the_first_gap()
 def test_nothing_is_settled_without_a_claim() -> None:
     arrivals = Arrivals(1)
     assert arrivals.end == 0
-    with pytest.raises(ValueError, match="were claimed"):
+    with pytest.raises(ValueError, match="3 was not claimed"):
         arrivals.settle([3], is_intact=True)
     assert not arrivals.is_here(3)
+
+
+def test_all_of_some_parts_are_claimed_or_none_of_them() -> None:
+    arrivals = Arrivals(2)
+    assert arrivals.claim_all([4, 5, 6])
+    assert not arrivals.claim_all([3, 4])
+    arrivals.settle([4, 5], is_intact=True)
+    assert not arrivals.claim_all([7, 5])
+    assert [arrivals.is_taken(part) for part in range(3, 8)] == [False, True, True, True, False]
