@@ -3,11 +3,12 @@
 Two processes, as pods are (`local`: one); random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in
 turns: the same bytes through a raw TCP socket, by one memcpy, by one that another process wakes us for where the
 transport is `shm`, through gRPC or gloo alone where it is `grpc` or `collective`, by one copy within the device where
-it is `cuda_ipc`. Checksums are on for the transports, where a CPU
-touches the payload, and off for the limits. Descriptors are what a carrier has copied one by one: blocks, or where it
-makes one of adjacent blocks (nixl, cuda_ipc) the runs of each message; all blocks of these shipments are adjacent. A
-transport that cannot run here is told as not measured. `--engine FOLDER` also measures what a transfer at full rate
-does to the steps of an engine beside it. `--json PATH` writes figures, machine, command.
+it is `cuda_ipc`. Checksums are on for the transports, where a CPU touches the payload, and off for the limits.
+Descriptors are what a carrier has copied one by one: blocks, or where it makes one of adjacent blocks (nixl, cuda_ipc)
+the runs of each message; all blocks of these shipments are adjacent. `ms` is the median repeat's time, `first ms` the
+part of it until the first blocks were there. A transport that cannot run here is told as not measured.
+`--engine FOLDER` also measures what a transfer at full rate does to the steps of an engine beside it. `--json PATH`
+writes figures, machine, command.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ HEAD = (
     "spans",
     "msgs",
     "cpu s/GB",
+    "ms",
+    "first ms",
 )
 
 
@@ -105,6 +108,8 @@ async def one_size(ends: Bench, transport: str, num_blocks: int, repeats: int) -
         "blocks": figures.num_blocks,
         "descriptors": figures.descriptors,
         "messages": figures.messages,
+        "ms": statistics.median(figures.seconds["ship"]) * 1e3,
+        "first-ms": statistics.median(figures.seconds["first"]) * 1e3,
         "cpu-s-per-gb": statistics.median(figures.cpu_s) / (figures.num_bytes / GB),
     }
     for way in ways:
@@ -121,7 +126,8 @@ def print_row(row: dict[str, Any]) -> None:
     cells = [f"{value:.2f}" if value is not None else "-" for value in (*rates, *ratios)]
     print(
         f"{row['transport']:>10} {row['bytes'] / 2**20:>8.2f} " + " ".join(f"{cell:>8}" for cell in cells)
-        + f" {row['descriptors']:>8} {row['messages']:>8} {row['cpu-s-per-gb']:>8.2f}",
+        + f" {row['descriptors']:>8} {row['messages']:>8} {row['cpu-s-per-gb']:>8.2f}"
+        + f" {row['ms']:>8.3f} {row['first-ms']:>8.3f}",
         flush=True,
     )  # fmt: skip
 

@@ -59,6 +59,7 @@ class PlacingSink:
     def __init__(self, num_blocks: int, first_block_id: int = 0) -> None:
         self._first_block_id = first_block_id
         self._missing = num_blocks
+        self.first_s = 0.0
         self.done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
@@ -71,6 +72,7 @@ class PlacingSink:
         """See `Sink`."""
         if not is_intact:
             raise SystemExit(f"blocks {indices} are corrupt")
+        self.first_s = self.first_s or time.perf_counter()
         self._missing -= len(indices)
         if not self._missing:
             self.done.set_result(time.perf_counter())
@@ -128,6 +130,7 @@ class Bench:
         self.channel = channel
         self.connection = connection
         self._shipments = 0
+        self._first_s = 0.0  # until the first blocks of the latest were there
         self._gloo: Any = None
         self._device: Any = None
         self._copied = memoryview(b"")
@@ -146,7 +149,9 @@ class Bench:
         await self.source.tell("ship", self._shipments, num_blocks)
         ended_s = await sink.done
         self.receiver.unregister(self._shipments, 1)
-        return ended_s - (await self.source.ask("began"))["began"]
+        began_s = (await self.source.ask("began"))["began"]
+        self._first_s = sink.first_s - began_s
+        return ended_s - began_s
 
     async def tcp(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a socket, in pieces of 2 MiB."""
@@ -222,6 +227,7 @@ class Bench:
                 figures.messages = self.receiver.counters.messages - messages
                 figures.descriptors = self._tally.taken()
                 figures.seconds.setdefault("ship", []).append(seconds)
+                figures.seconds.setdefault("first", []).append(self._first_s)
             for way in ways:
                 run: Callable[[int], Awaitable[float]] = getattr(self, way)
                 seconds = await run(num_blocks)

@@ -24,7 +24,7 @@ from pagewire.core.cuda_driver import CudaDriver
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
-from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
+from pagewire.kvtransfer.transports.cuda_ipc import MAX_SPANS, CudaIpcInlet
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
 from pagewire.kvtransfer.wire import Ready
 
@@ -118,6 +118,29 @@ async def test_a_copy_waits_for_the_kernel_that_writes_its_blocks() -> None:
             await inlet.place(ready(number, tag=tag), [(0, number)])
             assert set(target.read(number)) == {number + 100}
         inlet.close()
+
+
+@pytest.mark.gpu
+@on_a_device
+async def test_messages_are_copied_at_a_time_also_of_blocks_that_lie_apart() -> None:
+    original, target = pool(filled=True), device_pool(filled=False)
+    scattered = list(range(NUM_BLOCKS - 1, NUM_BLOCKS // 2, -1))
+    assert len(scattered) > MAX_SPANS
+    async with a_source() as source:
+        inlet = CudaIpcInlet(target)
+        await inlet.open(source.card)
+        messages = [scattered, list(range(8)), [20, 11], list(range(24, 30))]
+        await asyncio.gather(*(inlet.place(ready(*ids), list(enumerate(ids))) for ids in messages))
+        for block_id in (block_id for ids in messages for block_id in ids):
+            assert target.read(block_id) == original.read(block_id)
+        placing = asyncio.create_task(inlet.place(ready(9), [(0, 9)]))
+        await asyncio.sleep(0)
+        inlet.close()
+        with contextlib.suppress(StreamLost):
+            await placing
+        assert target.read(9) == original.read(9)
+        with pytest.raises(StreamLost, match="not open"):
+            await inlet.place(ready(10), [(0, 10)])
 
 
 @pytest.mark.gpu
