@@ -3,11 +3,12 @@
 Two processes, as pods are (`local`: one); random bytes; sizes of a shipment from 64 KiB to 1 GiB. In the same run, in
 turns: the same bytes through a raw TCP socket, by one memcpy, by one that another process wakes us for where the
 transport is `shm`, through gRPC or gloo alone where it is `grpc` or `collective`, by one copy within the device where
-it is `cuda_ipc`. Checksums are on for the transports, where a CPU
-touches the payload, and off for the limits. Descriptors are what a carrier has copied one by one: blocks, or where it
-makes one of adjacent blocks (nixl, cuda_ipc) the runs of each message; all blocks of these shipments are adjacent. A
-transport that cannot run here is told as not measured. `--engine FOLDER` also measures what a transfer at full rate
-does to the steps of an engine beside it. `--json PATH` writes figures, machine, command.
+it is `cuda_ipc`. Checksums are on for the transports, where a CPU touches the payload, and off for the limits.
+Descriptors are what a carrier has copied one by one: blocks, or where it makes one of adjacent blocks (nixl, cuda_ipc)
+the runs of each message; all blocks of these shipments are adjacent. `ms` is the median repeat's time, `first ms` the
+part of it until the first blocks were there. A transport that cannot run here is told as not measured.
+`--engine FOLDER` also measures what a transfer at full rate does to the steps of an engine beside it. `--json PATH`
+writes figures, machine, command.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pagewire.core import pages
 from pagewire.kvtransfer.summed_copy import summed_copy
 
 SMALL_KIB, BLOCK_KIB = 64, 360  # a block of SmolLM2-135M: bf16, 16 tokens
+DEVICE_BLOCK_KIB = 1792  # one of Qwen3-0.6B, 28 layers: the least that is worth a GPU
 SIZES_KIB = (64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 WAYS = ("tcp", "memcpy", "woken", "bare", "gloo", "device")
 BESIDE = {
@@ -45,6 +47,9 @@ BESIDE = {
     "cuda_ipc": ("device",),
 }
 OTHERS = ("tcp", "memcpy")
+SIZES_HELP = f"""KiB of a shipment, in blocks of {BLOCK_KIB} KiB, as SmolLM2-135M has them, on a GPU of
+{DEVICE_BLOCK_KIB}, as Qwen3-0.6B has them, with 28 layers; of {SMALL_KIB} where that is less than two of those. A GPU
+needs room for three times the largest: a pool of each process's, and what is copied beside."""
 HEAD = (
     "transport",
     "MiB",
@@ -65,6 +70,8 @@ HEAD = (
     "spans",
     "msgs",
     "cpu s/GB",
+    "ms",
+    "first ms",
 )
 
 
@@ -74,15 +81,16 @@ async def measure(transport: str, sizes_kib: list[int], repeats: int) -> list[di
         print(f"{transport:>10} not measured: no CUDA device is at hand")
         return [{"transport": transport, "not-measured": "no CUDA device is at hand"}]
     rows: list[dict[str, Any]] = []
+    large_kib = DEVICE_BLOCK_KIB if transport == "cuda_ipc" else BLOCK_KIB
     for block_kib, sizes in (
-        (SMALL_KIB, [size for size in sizes_kib if size < 2 * BLOCK_KIB]),
-        (BLOCK_KIB, [size for size in sizes_kib if size >= 2 * BLOCK_KIB]),
+        (SMALL_KIB, [size for size in sizes_kib if size < 2 * large_kib]),
+        (large_kib, [size for size in sizes_kib if size >= 2 * large_kib]),
     ):
         if not sizes:
             continue
         async with bench(transport, block_kib, max(sizes) // block_kib) as ends:
             for size in sizes:
-                times = max(3, min(repeats, (4 << 20) // size))
+                times = repeats if transport == "cuda_ipc" else max(3, min(repeats, (4 << 20) // size))
                 rows.append(await one_size(ends, transport, size // block_kib, times))
                 print_row(rows[-1])
     return rows
@@ -100,6 +108,8 @@ async def one_size(ends: Bench, transport: str, num_blocks: int, repeats: int) -
         "blocks": figures.num_blocks,
         "descriptors": figures.descriptors,
         "messages": figures.messages,
+        "ms": statistics.median(figures.seconds["ship"]) * 1e3,
+        "first-ms": statistics.median(figures.seconds["first"]) * 1e3,
         "cpu-s-per-gb": statistics.median(figures.cpu_s) / (figures.num_bytes / GB),
     }
     for way in ways:
@@ -116,7 +126,8 @@ def print_row(row: dict[str, Any]) -> None:
     cells = [f"{value:.2f}" if value is not None else "-" for value in (*rates, *ratios)]
     print(
         f"{row['transport']:>10} {row['bytes'] / 2**20:>8.2f} " + " ".join(f"{cell:>8}" for cell in cells)
-        + f" {row['descriptors']:>8} {row['messages']:>8} {row['cpu-s-per-gb']:>8.2f}",
+        + f" {row['descriptors']:>8} {row['messages']:>8} {row['cpu-s-per-gb']:>8.2f}"
+        + f" {row['ms']:>8.3f} {row['first-ms']:>8.3f}",
         flush=True,
     )  # fmt: skip
 
@@ -174,8 +185,10 @@ def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transports", default="local,shm,tcp,grpc,cuda_ipc", help="which, with commas")
-    parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help="KiB of a shipment")
-    parser.add_argument("--repeats", type=int, default=15, help="repeats of small shipments; large ones have fewer")
+    parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), help=SIZES_HELP)
+    parser.add_argument(
+        "--repeats", type=int, default=15, help="repeats of small shipments; large ones have fewer on the host"
+    )
     parser.add_argument("--engine", default="", help="a model's folder: measure its steps beside transfers as well")
     parser.add_argument("--step-s", type=float, default=8.0, help="seconds of stepping in each condition")
     parser.add_argument("--json", type=Path, help="write the figures here")

@@ -6,7 +6,7 @@ no clock and no ids. Invariant: no part is claimed twice at a time, or once it i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pagewire.kvtransfer.parts import parts_of
 
@@ -54,13 +54,21 @@ class Arrivals:
             raise ValueError(f"{part} is taken")
         self._claimed.add(part)
 
-    def settle(self, part: int, is_intact: bool) -> None:
-        """Nothing writes a claimed part any more. Raises ValueError without a claim."""
-        if part not in self._claimed:
-            raise ValueError(f"{part} was not claimed")
-        self._claimed.remove(part)
+    def claim_all(self, parts: Sequence[int]) -> bool:
+        """Have all of these, which differ, written from now on; none of them, and False, where one is taken."""
+        if not (self._verified.isdisjoint(parts) and self._claimed.isdisjoint(parts)):
+            return False
+        self._claimed.update(parts)
+        return True
+
+    def settle(self, parts: Sequence[int], is_intact: bool) -> None:
+        """Nothing writes claimed parts any more. Raises ValueError where one was not claimed."""
+        for part in parts:
+            if part not in self._claimed:
+                raise ValueError(f"{part} was not claimed")
+        self._claimed.difference_update(parts)
         if is_intact:
-            self._verified.add(part)
+            self._verified.update(parts)
 
     def asks_again(self, part: int) -> bool:
         """Return whether a part that came spoilt may be asked for once more: not twice."""

@@ -21,20 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from itertools import pairwise
+from operator import sub
+from typing import Protocol
 
 from pagewire.core.errors import ContractBroken
 from pagewire.kvtransfer.outbox import Batch
-from pagewire.kvtransfer.plan import Span, coalesce
+from pagewire.kvtransfer.plan import Span
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.wire import Ready
 
-
-class Move(NamedTuple):
-    """One block of a message and where it goes: its position in the message, the taker's block id."""
-
-    position: int
-    block_id: int
+Move = tuple[int, int]
+"""One block of a message and where it goes: its position in the message, the taker's block id."""
 
 
 def spans(ready: Ready, moves: Sequence[Move], memory: BlockMemory, num_source_blocks: int) -> list[Span]:
@@ -42,14 +40,21 @@ def spans(ready: Ready, moves: Sequence[Move], memory: BlockMemory, num_source_b
 
     Raises ContractBroken on a block that the source does not have, IndexError on one that we do not.
     """
-    size, found = memory.block_bytes, []
-    for position, block_id in moves:
-        if not 0 <= position < len(ready.block_ids) or ready.block_ids[position] >= num_source_blocks:
-            raise ContractBroken(f"the source has {num_source_blocks} blocks and announced another")
-        if not 0 <= block_id < memory.num_blocks:
-            raise IndexError(f"block {block_id} of {memory.num_blocks}")
-        found.append(Span(ready.block_ids[position] * size, block_id * size, size))
-    return coalesce(found)
+    size, told = memory.block_bytes, ready.block_ids
+    if not moves:
+        return []
+    positions, block_ids = zip(*moves, strict=True)
+    if min(positions) < 0 or max(positions) >= len(told) or max(told) >= num_source_blocks:
+        raise ContractBroken(f"the source has {num_source_blocks} blocks and announced another")
+    if min(block_ids) < 0 or max(block_ids) >= memory.num_blocks:
+        raise IndexError(f"blocks up to {max(block_ids)} of {memory.num_blocks}")
+    source_ids = [told[position] for position in positions]
+    steps = zip(map(sub, source_ids[1:], source_ids), map(sub, block_ids[1:], block_ids), strict=True)
+    starts = [0, *(at for at, step in enumerate(steps, 1) if step != (1, 1))]
+    return [
+        Span(source_ids[start] * size, block_ids[start] * size, (end - start) * size)
+        for start, end in pairwise((*starts, len(moves)))
+    ]
 
 
 class Line(Protocol):
@@ -113,6 +118,10 @@ class Inlet(Protocol):
     """How much payload one `place` is given at most. A carrier that copies with the CPU gives the loop a turn between
     two, and its blocks are verified while they are in the cache; one that posts work wants a whole message."""
 
+    max_places: int
+    """How many `place`s may be under way at a time; they begin in the order of messages. More than one suits whoever
+    posts work that others do: the next is posted while one runs."""
+
     async def open(self, card: bytes) -> None:
         """Take the source's card. Raises TransferFailed: this carrier cannot be used with this source."""
         ...
@@ -122,7 +131,7 @@ class Inlet(Protocol):
         ...
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
-        """Copy those blocks into ours; returns when all are there. One at a time. Raises TransferFailed: it ends.
+        """Copy those blocks into ours; returns when all are there. Raises TransferFailed: it ends.
 
         Where this very copy computed the checksums of what it wrote, they are returned; else none, and whoever verifies
         reads the blocks."""

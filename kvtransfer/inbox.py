@@ -1,16 +1,16 @@
 """Where a taker's messages go: to the sink of their key, kept for later, or dropped; and what credit that frees.
 
-A message is worked on in its turn: `claims` asks the sink block by block, `settle` tells it what came of each that it
-claimed. A message's bytes are credited once, when the last of its blocks is disposed of. What is kept is bounded by the
-window whatever the source does; by two, since a message that came twice is none of its faults. Knows nothing of
-streams, clocks and memory. Invariants: a sink is asked only about a key that is registered now; every claim is settled
-exactly once; every accepted byte is credited once, or forgotten with the stream.
+A message is worked on in its turn: `claim` asks the sink about some of its blocks at once, `settle` tells it what came
+of those that it claimed. A message's bytes are credited once, when the last of its blocks is disposed of. What is kept
+is bounded by the window whatever the source does; by two, since a message that came twice is none of its faults. Knows
+nothing of streams, clocks and memory. Invariants: a sink is asked only about a key that is registered now; every claim
+is settled exactly once; every accepted byte is credited once, or forgotten with the stream.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,12 +30,11 @@ class Parcel:
 
 
 class Claimed(NamedTuple):
-    """A block that its sink claimed: until it is settled it may be written."""
+    """Blocks of one message that their sink claimed: until they are settled they may be written."""
 
     parcel: Parcel
-    position: int
-    block_index: int  # in the chain
-    block_id: int
+    positions: Sequence[int]
+    block_ids: Sequence[int]
     sink: Sink
 
 
@@ -44,7 +43,7 @@ class Work:
     """Blocks of one message whose turn has come, by position."""
 
     parcel: Parcel
-    positions: deque[int]
+    positions: Sequence[int]
 
 
 class Inbox:
@@ -110,7 +109,7 @@ class Inbox:
         parcel = Parcel(ready, len(ready), None if ready.sums_follow else ready.checksums)
         if parcel.checksums is None:
             self._unsummed.append(parcel)
-        self._work.append(Work(parcel, deque(range(len(ready)))))
+        self._work.append(Work(parcel, range(len(ready))))
 
     def summed(self, sums: Sums) -> None:
         """The checksums of an earlier message came; of one that is over, they are nothing."""
@@ -119,30 +118,32 @@ class Inbox:
                 parcel.checksums = sums.checksums
         self._unsummed = [parcel for parcel in self._unsummed if parcel.checksums is None and parcel.num_open]
 
-    def claims(self, max_blocks: int) -> list[Claimed]:
-        """Return the next blocks to place, `max_blocks` at most and all of one message; empty when there is nothing."""
+    def claim(self, max_blocks: int) -> Claimed | None:
+        """Return the next blocks to place, `max_blocks` at most and all of one message; None when there is nothing."""
         while self._work:
             work = self._work[0]
-            claimed: list[Claimed] = []
-            while work.positions and len(claimed) < max_blocks:
-                if block := self._claim(work.parcel, work.positions.popleft()):
-                    claimed.append(block)
+            positions, work.positions = work.positions[:max_blocks], work.positions[max_blocks:]
             if not work.positions:
                 self._work.popleft()
-            if claimed:
+            if claimed := self._claim(work.parcel, positions):
                 return claimed
-        return []
+        return None
 
-    def settle(self, block: Claimed, is_intact: bool) -> None:
-        """Nothing writes that block any more."""
-        if not is_intact:
-            self._counters.corrupt += 1
-        block.sink.settle(*block.parcel.ready.key, block.block_index, is_intact)
-        self._dispose(block.parcel, 1)
+    def settle(self, claimed: Claimed, spoilt: Sequence[int] = ()) -> None:
+        """Nothing writes those blocks any more; what is in them is right, except at the positions `spoilt`."""
+        ready, positions = claimed.parcel.ready, claimed.positions
+        if spoilt:
+            positions = [position for position in positions if position not in spoilt]
+            self._counters.corrupt += len(spoilt)
+        for those, is_intact in ((positions, True), (spoilt, False)):
+            if those:
+                claimed.sink.settle(*ready.key, ready.indices_at(those), is_intact)
+        self._dispose(claimed.parcel, len(claimed.positions))
 
-    def give_up(self, block: Claimed) -> None:
-        """Nothing writes that block any more, and its stream is lost: neither counted nor credited."""
-        block.sink.settle(*block.parcel.ready.key, block.block_index, False)
+    def give_up(self, claimed: Claimed) -> None:
+        """Nothing writes those blocks any more, and their stream is lost: neither counted nor credited."""
+        ready = claimed.parcel.ready
+        claimed.sink.settle(*ready.key, ready.indices_at(claimed.positions), False)
 
     def clear(self) -> tuple[ShipmentKey, ...]:
         """Forget everything with the stream, without credit; returns the keys that were registered."""
@@ -154,39 +155,39 @@ class Inbox:
         self._kept_bytes = 0
         return keys
 
-    def _claim(self, parcel: Parcel, position: int) -> Claimed | None:
-        key = parcel.ready.key
-        sink = self._sinks.get(key)
-        verdict = Verdict.DROP
-        if sink is not None:
-            index = parcel.ready.index(position)
-            verdict, block_id = sink.claim(*key, index)
-            if verdict is Verdict.PLACE:
-                return Claimed(parcel, position, index, block_id, sink)
-            if verdict is Verdict.WAIT:
-                self._wait(key, parcel, position)
-                return None
-        self._count(verdict)
-        self._dispose(parcel, 1)
-        return None
+    def _claim(self, parcel: Parcel, positions: Sequence[int]) -> Claimed | None:
+        ready = parcel.ready
+        sink = self._sinks.get(ready.key)
+        if sink is None:
+            self._counters.dropped += len(positions)
+            self._dispose(parcel, len(positions))
+            return None
+        verdicts, block_ids = zip(*sink.claim(*ready.key, ready.indices_at(positions)), strict=True)
+        if verdicts.count(Verdict.PLACE) == len(positions):  # as nearly always
+            return Claimed(parcel, positions, block_ids, sink)
+        by_verdict: dict[Verdict, list[int]] = {}
+        for position, verdict in zip(positions, verdicts, strict=True):
+            by_verdict.setdefault(verdict, []).append(position)
+        placed, waiting = by_verdict.pop(Verdict.PLACE, []), by_verdict.pop(Verdict.WAIT, [])
+        if waiting:
+            self._waiting.setdefault(ready.key, []).append(Work(parcel, waiting))
+        for verdict, others in by_verdict.items():
+            self._count(verdict, len(others))
+        self._dispose(parcel, len(positions) - len(placed) - len(waiting))
+        ids = [block_id for verdict, block_id in zip(verdicts, block_ids, strict=True) if verdict is Verdict.PLACE]
+        return Claimed(parcel, placed, ids, sink) if placed else None
 
-    def _wait(self, key: ShipmentKey, parcel: Parcel, position: int) -> None:
-        waiting = self._waiting.setdefault(key, [])
-        if not waiting or waiting[-1].parcel is not parcel:
-            waiting.append(Work(parcel, deque()))
-        waiting[-1].positions.append(position)
-
-    def _count(self, verdict: Verdict) -> None:
+    def _count(self, verdict: Verdict, num_blocks: int) -> None:
         if verdict is Verdict.LATE:
-            self._counters.late += 1
+            self._counters.late += num_blocks
         elif verdict is Verdict.DUPLICATE:
-            self._counters.duplicate += 1
+            self._counters.duplicate += num_blocks
         else:
-            self._counters.dropped += 1
+            self._counters.dropped += num_blocks
 
     def _dispose(self, parcel: Parcel, num_blocks: int) -> None:
         parcel.num_open -= num_blocks
-        if not parcel.num_open:
+        if num_blocks and not parcel.num_open:
             num_bytes = len(parcel.ready) * self._block_bytes
             self._kept_bytes -= num_bytes
             self._on_disposed(parcel.ready)

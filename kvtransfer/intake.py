@@ -5,7 +5,7 @@ Knows nothing of transports and bytes. Invariant: it speaks of its own shipment 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pagewire.core.clock import Clock
 from pagewire.kvtransfer.effects import Claim, Effects, Verdict
@@ -22,15 +22,14 @@ class Intake:
         self._clock = clock
         self._on_effects = on_effects
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
-        """Say where the shipment wants the block; see `Sink`."""
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
+        """Say where the shipment wants each of the blocks; see `Sink`."""
         shipment = self._shipment
         if (shipment_id, generation) != (shipment.shipment_id, shipment.generation):
-            return Claim(Verdict.DROP)
-        return shipment.claim(block_index)
+            return [Claim(Verdict.DROP)] * len(indices)
+        return shipment.claim_all(indices)
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        """Judge a block that was claimed; see `Sink`."""
-        effects = self._shipment.settle(block_index, is_intact, self._clock.now())
-        if effects:
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        """Judge blocks that were claimed; see `Sink`."""
+        if effects := self._shipment.settle_all(indices, is_intact, self._clock.now()):
             self._on_effects(self._shipment, effects)

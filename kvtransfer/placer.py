@@ -1,8 +1,9 @@
-"""Puts an inbox's blocks in place through a carrier, one `place` at a time, in the order in which they came.
+"""Puts an inbox's blocks in place through a carrier, in the order in which they came.
 
 What is verified is what was written into our block, not what the source says or has: its memory may change under a
-copy. A block whose checksum follows is placed and stays claimed until that has come. The event loop gets a turn between
-two placements. Knows no streams. Invariant: a claim is settled only when its `place` has ended.
+copy. A block whose checksum follows is placed and stays claimed until that has come. As many placements are under way
+as the carrier takes, and are settled in the order in which they began; the event loop gets a turn between two. Knows no
+streams. Invariant: a claim is settled only when its `place` has ended.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from pagewire.core.errors import TransferFailed, TransferTimeout
-from pagewire.kvtransfer.carrier import Inlet, Move
+from pagewire.core.tasks import ended
+from pagewire.kvtransfer.carrier import Inlet
 from pagewire.kvtransfer.inbox import Claimed, Inbox
 from pagewire.kvtransfer.translation import Translation
 from pagewire.kvtransfer.transport import BlockMemory
@@ -22,12 +24,18 @@ from pagewire.kvtransfer.transport import BlockMemory
 TURN_S = 0.0005  # how long the loop is kept from others before it gets a turn
 
 
-class _Placed(NamedTuple):
-    """A block that was written, into what block of the landing, and its checksum where the copy told it."""
+@dataclass(slots=True, eq=False)
+class _Placement:
+    """Blocks that were claimed, the blocks of the landing that they are written into, and how far that is.
+
+    `sums` are their checksums where the copy told them; `task` writes them where it is not the placer itself.
+    """
 
     claimed: Claimed
-    landed: int
-    checksum: int | None
+    landed: Sequence[int]
+    sums: Sequence[int] = ()
+    is_written: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class Placer:
@@ -48,8 +56,8 @@ class Placer:
         self._place_s = place_s
         self._max_blocks = max(1, inlet.place_bytes // memory.block_bytes)
         self._work = asyncio.Event()
-        self._claimed: list[Claimed] = []  # being written
-        self._placed: deque[_Placed] = deque()  # written, not settled
+        self._placements: deque[_Placement] = deque()  # being written, or written and not settled
+        self._num_writing = 0
 
     def wake(self) -> None:
         """There may be work."""
@@ -58,75 +66,111 @@ class Placer:
     async def run(self) -> None:
         """Place until cancelled. Raises TransferFailed when the carrier fails or is too slow."""
         turn_ends_s = time.perf_counter() + TURN_S
-        while True:
-            has_placed = await self._place()
-            if not self._settle() and not has_placed:
-                await self._wait()
-                turn_ends_s = time.perf_counter() + TURN_S
-            elif time.perf_counter() >= turn_ends_s:
-                await asyncio.sleep(0)
-                turn_ends_s = time.perf_counter() + TURN_S
+        try:
+            while True:
+                has_begun = await self._place()
+                if not self._settle() and not has_begun:
+                    await self._wait()
+                    turn_ends_s = time.perf_counter() + TURN_S
+                elif time.perf_counter() >= turn_ends_s:
+                    await asyncio.sleep(0)
+                    turn_ends_s = time.perf_counter() + TURN_S
+        finally:
+            tasks = [placement.task for placement in self._placements if placement.task is not None]
+            for task in tasks:
+                task.cancel()
+            await ended(*tasks)
 
     def give_up(self) -> None:
         """The stream is lost and `run` has ended: what it had claimed is settled."""
-        for block in (*(placed.claimed for placed in self._placed), *self._claimed):
-            self._inbox.give_up(block)
-        self._placed.clear()
-        self._claimed = []
+        while self._placements:
+            self._inbox.give_up(self._placements.popleft().claimed)
 
     async def _place(self) -> bool:
-        """Have the next blocks written; False when there are none, or no slots for them."""
-        room = self._max_blocks if self._translation is None else min(self._max_blocks, len(self._slots))
-        self._claimed = claimed = self._inbox.claims(room) if room else []
-        if not claimed:
+        """Have the next blocks written; False when there are none, or no room for them."""
+        if self._num_writing >= self._inlet.max_places:
             return False
-        landed = [block.block_id if self._translation is None else self._slots.popleft() for block in claimed]
-        moves = [Move(block.position, block_id) for block, block_id in zip(claimed, landed, strict=True)]
+        room = self._max_blocks if self._translation is None else min(self._max_blocks, len(self._slots))
+        claimed = self._inbox.claim(room) if room else None
+        if claimed is None:
+            return False
+        landed = claimed.block_ids if self._translation is None else [self._slots.popleft() for _ in claimed.block_ids]
+        placement = _Placement(claimed, landed)
+        self._placements.append(placement)
+        if self._inlet.max_places == 1:
+            await self._write(placement)
+        else:
+            placement.task = asyncio.create_task(self._write(placement))
+            placement.task.add_done_callback(lambda _: self.wake())
+            await asyncio.sleep(0)  # it begins before the next is claimed
+        return True
+
+    async def _write(self, placement: _Placement) -> None:
+        """Have the inlet write; a failure is a TransferFailed."""
+        moves = list(zip(placement.claimed.positions, placement.landed, strict=True))
+        self._num_writing += 1
         try:
             async with asyncio.timeout(self._place_s):
-                told = await self._inlet.place(claimed[0].parcel.ready, moves)
+                placement.sums = await self._inlet.place(placement.claimed.parcel.ready, moves)
         except TimeoutError:
             raise TransferTimeout(f"{len(moves)} blocks were not placed within {self._place_s} s") from None
         except (OSError, IndexError, ValueError) as error:
             raise TransferFailed(f"{len(moves)} blocks could not be placed: {error}") from error
-        sums: Sequence[int | None] = told or [None] * len(moves)
-        self._placed.extend(map(_Placed, claimed, landed, sums))
-        self._claimed = []
-        return True
+        finally:
+            self._num_writing -= 1
+        placement.is_written = True
 
     def _settle(self) -> bool:
-        """Settle what was placed, as far as its checksums are known; False when there is nothing of that kind."""
+        """Settle what was written, as far as its checksums are known; False when there is nothing of that kind.
+
+        Raises what a placement of a task of its own has failed of.
+        """
         has_settled = False
-        while self._placed and (checksums := self._placed[0].claimed.parcel.checksums) is not None:
-            placed = self._placed[0]  # ours to give up until it is known what is in it
-            is_intact = self._finish(placed, checksums)
-            self._placed.popleft()
-            self._inbox.settle(placed.claimed, is_intact)
+        while self._placements:
+            placement = self._placements[0]  # ours to give up until it is known what is in it
+            if placement.task is not None and placement.task.done():
+                placement.task.result()
+            checksums = placement.claimed.parcel.checksums
+            if not placement.is_written or checksums is None:
+                break
+            spoilt = self._finish(placement, checksums)
+            self._placements.popleft()
+            self._inbox.settle(placement.claimed, spoilt)
             has_settled = True
         return has_settled
 
-    def _finish(self, placed: _Placed, checksums: tuple[int, ...]) -> bool:
-        """Verify what was placed and, where it was staged, write it into our block; False when it is not intact."""
-        is_intact = not checksums or self._checksum(placed) == checksums[placed.claimed.position]
+    def _finish(self, placement: _Placement, checksums: tuple[int, ...]) -> Sequence[int]:
+        """Verify what was written and, where it was staged, write it into our blocks; return which are not intact."""
+        spoilt = self._spoilt(placement, checksums) if checksums else ()
         if self._translation is not None:
-            if is_intact:
-                self._translation.write(placed.landed, placed.claimed.block_id)
-            self._slots.append(placed.landed)
-        return is_intact
+            claimed = placement.claimed
+            for position, slot, block_id in zip(claimed.positions, placement.landed, claimed.block_ids, strict=True):
+                if position not in spoilt:
+                    self._translation.write(slot, block_id)
+                self._slots.append(slot)
+        return spoilt
 
-    def _checksum(self, placed: _Placed) -> int:
-        """That of what was written."""
-        if placed.checksum is not None:
-            return placed.checksum
-        block = placed.claimed
-        return block.parcel.ready.checksum(block.position, self._landing.read(placed.landed))
+    def _spoilt(self, placement: _Placement, checksums: tuple[int, ...]) -> Sequence[int]:
+        """Return the positions of blocks that are there other than their checksums say."""
+        positions, ready = placement.claimed.positions, placement.claimed.parcel.ready
+        sums = placement.sums or [
+            ready.checksum(position, self._landing.read(block_id))
+            for position, block_id in zip(positions, placement.landed, strict=True)
+        ]
+        return [position for position, found in zip(positions, sums, strict=True) if found != checksums[position]]
 
     async def _wait(self) -> None:
         """Wait to be woken; where checksums are to come, not for long."""
         self._work.clear()
         try:
-            async with asyncio.timeout(self._place_s if self._placed else None):
+            async with asyncio.timeout(self._place_s if self._is_unsummed else None):
                 await self._work.wait()
         except TimeoutError:
-            why = f"the checksums of {len(self._placed)} blocks did not come within {self._place_s} s"
+            num_blocks = sum(len(placement.landed) for placement in self._placements)
+            why = f"the checksums of {num_blocks} blocks did not come within {self._place_s} s"
             raise TransferTimeout(why) from None
+
+    @property
+    def _is_unsummed(self) -> bool:
+        """True where what was written first is not settled for its checksums alone."""
+        return bool(self._placements) and self._placements[0].is_written

@@ -24,7 +24,9 @@ it; after `Detach` nothing is claimed; no index is claimed twice at a time, or o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import repeat
 
 from pagewire.core.errors import (
     BlockCorrupt,
@@ -220,6 +222,16 @@ class IncomingShipment:
             self._block_ids = block_ids
         return ()
 
+    def claim_all(self, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
+        """Return what `claim` says of each. A message has hundreds of parts, which mostly are all to be placed."""
+        room, groups, ids = self.manifest or self._room, self.num_groups, self._block_ids
+        end = min(room.end, len(ids))
+        is_plain = self.state is IncomingState.SHIPPING and room.first_block * groups <= min(indices)
+        if not is_plain or max(indices) >= end * groups or not self._arrivals.claim_all(indices):
+            return [self.claim(index) for index in indices]
+        parts = [ids[index] if groups == 1 else ids[index // groups] * groups + index % groups for index in indices]
+        return list(zip(repeat(Verdict.PLACE), parts, strict=False))
+
     def claim(self, index: int) -> Claim:
         """A part is ready. With PLACE the transport writes it from now on, until `settle` is called for it."""
         if self.state is not IncomingState.SHIPPING:
@@ -238,13 +250,21 @@ class IncomingShipment:
         return Claim(Verdict.PLACE, self._block_ids[block] * self.num_groups + group)
 
     def settle(self, index: int, is_intact: bool, now_s: float) -> Effects:
-        """Nothing writes a claimed part any more; what is in it is right, or is not. ValueError without a claim."""
-        self._arrivals.settle(index, is_intact)
+        """As `settle_all` of one part."""
+        return self.settle_all((index,), is_intact, now_s)
+
+    def settle_all(self, indices: Sequence[int], is_intact: bool, now_s: float) -> Effects:
+        """Nothing writes claimed parts any more; what is in them is right, or is not. ValueError without a claim."""
+        self._arrivals.settle(indices, is_intact)
         if is_intact:
-            self.times.verified(index, now_s)
+            self.times.verified(indices, now_s)
+        effects: Effects = ()
+        for index in () if is_intact else indices:
+            if self.is_open:
+                effects += self._corrupt(index, now_s)
         if self.is_open:
-            return self._land() if is_intact else self._corrupt(index, now_s)
-        return self._end(self._outcome) if self._awaits_claims else ()
+            return self._land() if is_intact else effects
+        return effects + (self._end(self._outcome) if self._awaits_claims else ())
 
     # ----------------------------------------------------------------------------------------- events: what ends it
 

@@ -5,7 +5,7 @@ Knows indices and moments. Invariant: no second is counted twice, however chunks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -29,9 +29,9 @@ class TransferTimes:
         """These were announced together."""
         self._chunks.append((indices, now_s))
 
-    def verified(self, index: int, now_s: float) -> None:
-        """The part `index` was placed; the first time stands."""
-        self._verified_s.setdefault(index, now_s)
+    def verified(self, indices: Iterable[int], now_s: float) -> None:
+        """These parts were placed, each once."""
+        self._verified_s.update(dict.fromkeys(indices, now_s))
 
     def first_token(self, now_s: float) -> None:
         """The first token was received; the first time stands."""

@@ -17,11 +17,11 @@ Invariants that every transport keeps (the contract suite runs them all):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pagewire.kvtransfer.effects import Claim
+from pagewire.kvtransfer.effects import Verdict
 
 
 class ShipmentKey(NamedTuple):
@@ -123,12 +123,13 @@ class Sink(Protocol):
     """Where a registered shipment's blocks go. A claim with the verdict PLACE is settled exactly once, whatever comes:
     the transport says when it has stopped writing, also after `unregister` and after a loss."""
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
-        """Decide on one block that is ready. WAIT: it stays in flight, and is offered again on `retry`."""
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
+        """Decide on each of some blocks that are ready, as a `Claim`. WAIT: it stays in flight, and is offered again on
+        `retry`."""
         ...
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        """Nothing writes the claimed block any more; what is in it is right, or is not. May unregister its key."""
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        """Nothing writes these claimed blocks any more; what is in them is right, or is not. May unregister its key."""
         ...
 
 

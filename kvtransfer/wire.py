@@ -104,6 +104,13 @@ class Ready:
         """Return that of the block at `position`."""
         return self.first_block + position * self.stride
 
+    def indices_at(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return those of the blocks at these positions."""
+        if isinstance(positions, range):
+            return self.indices[positions.start : positions.stop : positions.step]
+        first, stride = self.first_block, self.stride
+        return [first + position * stride for position in positions]
+
     def checksum(self, position: int, data: memoryview) -> int:
         """Return that of `data` as the block at `position`."""
         return xxhash.xxh3_64_intdigest(data, self.seed(position))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import json
 import socket
 import statistics
@@ -25,7 +26,7 @@ import grpc
 from transfer_source import BARE_METHOD, HOST, SECRET, Source, carriers_of, make_pool, pool_for, serving
 
 from pagewire.kvtransfer.carrier import Carrier, Inlet, Move, spans
-from pagewire.kvtransfer.effects import Claim, Verdict
+from pagewire.kvtransfer.effects import Verdict
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory
 from pagewire.kvtransfer.transports.local import LocalPools
@@ -58,26 +59,39 @@ class PlacingSink:
     def __init__(self, num_blocks: int, first_block_id: int = 0) -> None:
         self._first_block_id = first_block_id
         self._missing = num_blocks
+        self.first_s = 0.0
         self.done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
         """See `Sink`."""
-        return Claim(Verdict.PLACE, self._first_block_id + block_index)
+        return list(
+            zip(itertools.repeat(Verdict.PLACE), [self._first_block_id + index for index in indices], strict=False)
+        )
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
         """See `Sink`."""
         if not is_intact:
-            raise SystemExit(f"block {block_index} is corrupt")
-        self._missing -= 1
+            raise SystemExit(f"blocks {indices} are corrupt")
+        self.first_s = self.first_s or time.perf_counter()
+        self._missing -= len(indices)
         if not self._missing:
             self.done.set_result(time.perf_counter())
 
 
-@dataclass(slots=True)
 class Tally:
-    """What a taker has had copied since somebody last looked."""
+    """What a taker has had copied since somebody last asked: noted while it is measured, counted when asked for."""
 
-    descriptors: int = 0
+    def __init__(self) -> None:
+        self._noted: list[Callable[[], int]] = []
+
+    def note(self, count: Callable[[], int]) -> None:
+        """Have `count` give the descriptors of one placement."""
+        self._noted.append(count)
+
+    def taken(self) -> int:
+        """Return the descriptors of all that was noted, and forget it."""
+        noted, self._noted = self._noted, []
+        return sum(count() for count in noted)
 
 
 @dataclass(slots=True)
@@ -116,6 +130,7 @@ class Bench:
         self.channel = channel
         self.connection = connection
         self._shipments = 0
+        self._first_s = 0.0  # until the first blocks of the latest were there
         self._gloo: Any = None
         self._device: Any = None
         self._copied = memoryview(b"")
@@ -134,7 +149,9 @@ class Bench:
         await self.source.tell("ship", self._shipments, num_blocks)
         ended_s = await sink.done
         self.receiver.unregister(self._shipments, 1)
-        return ended_s - (await self.source.ask("began"))["began"]
+        began_s = (await self.source.ask("began"))["began"]
+        self._first_s = sink.first_s - began_s
+        return ended_s - began_s
 
     async def tcp(self, num_blocks: int) -> float:
         """Seconds of the same bytes through a socket, in pieces of 2 MiB."""
@@ -201,14 +218,16 @@ class Bench:
         figures = Figures(num_blocks * self._memory.block_bytes, num_blocks)
         for repeat in range(repeats + 1):
             before, cpu_s = await self.source.ask("cpu"), time.process_time()
-            messages, self._tally.descriptors = self.receiver.counters.messages, 0
+            messages = self.receiver.counters.messages
+            self._tally.taken()
             seconds = await self.ship(num_blocks)
             if repeat:
                 after = await self.source.ask("cpu")
                 figures.cpu_s.append(after["cpu"] - before["cpu"] + time.process_time() - cpu_s)
                 figures.messages = self.receiver.counters.messages - messages
-                figures.descriptors = self._tally.descriptors
+                figures.descriptors = self._tally.taken()
                 figures.seconds.setdefault("ship", []).append(seconds)
+                figures.seconds.setdefault("first", []).append(self._first_s)
             for way in ways:
                 run: Callable[[int], Awaitable[float]] = getattr(self, way)
                 seconds = await run(num_blocks)
@@ -313,9 +332,9 @@ def counting(carrier: Carrier, tally: Tally) -> Carrier:
 
         async def counted(ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
             if carrier.name in COALESCING:
-                tally.descriptors += len(spans(ready, moves, memory, num_source_blocks=1 << 63))
+                tally.note(lambda: len(spans(ready, moves, memory, num_source_blocks=1 << 63)))
             else:
-                tally.descriptors += len(moves)
+                tally.note(lambda: len(moves))
             return await place(ready, moves)
 
         end.place = counted  # type: ignore[method-assign]

@@ -111,6 +111,7 @@ class CollectiveInlet:
 
     line = None
     place_bytes = PLACE_BYTES  # copied by the CPU: the loop gets a turn in between
+    max_places = 1
 
     def __init__(self, memory: BlockMemory, options: CollectiveOptions) -> None:
         self._memory = memory

@@ -1,11 +1,16 @@
 """Blocks between CUDA devices of one host: the taker maps the source's pool once and copies block to block.
 
     source  exports its pool and its events; a message's tag is the event that its blocks were written before
-    taker   a thread waits for that event, within a deadline, has the copy stream copy, and waits for that
+    taker   once that event has happened, has the copy stream copy; sees that end by an event of its own
 
-No byte passes a CPU and no checksum is told. That what was copied was still the source's to lend is seen afterwards, by
-its lifeline: it breaks before the source lets its blocks go. A copy cannot be called back: so it is posted only when
-what it depends on, which is another process's to do, has happened, and then ends by itself.
+Several messages are under way at a time, so that a copy is posted while the one before it runs. What has happened by
+then, as it mostly has, is seen by a look: only what has not is waited for by a thread, within a deadline. The end of a
+copy is looked for by the loop itself, between turns of others: no thread has to be woken for it.
+
+Messages go over a Unix socket. No byte of a block passes a CPU and no checksum is told. That what was copied was still
+the source's to lend is seen afterwards, by its lifeline: it breaks before the source lets its blocks go. A copy cannot
+be called back: so it is posted only when what it depends on, which is another process's to do, has happened, and then
+ends by itself.
 
 Knows cards and blocks; CUDA is `CudaDriver`'s and torch's. Invariant: the source's pool stays mapped until our last
 copy has ended.
@@ -13,29 +18,41 @@ copy has ended.
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import struct
 import threading
+import time
 from collections.abc import Sequence
 
 import torch
 
 from pagewire.core.cuda_driver import HANDLE_BYTES, CudaDriver, Export
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
-from pagewire.kvtransfer.carrier import Carrier, Move, spans
+from pagewire.core.token_door import TOKEN_BYTES
+from pagewire.kvtransfer.carrier import Carrier, Line, Move, spans
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.plan import Span
 from pagewire.kvtransfer.transport import BlockMemory, Flow
+from pagewire.kvtransfer.transports.descriptor_post import DescriptorPost, fetch_descriptor
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
 from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
+from pagewire.kvtransfer.transports.line import SocketLine
 from pagewire.kvtransfer.transports.polling import until
 from pagewire.kvtransfer.transports.worker import Worker
 from pagewire.kvtransfer.wire import Ready
 
 NAME = "cuda_ipc"
-# A copy on a device is some microseconds a message; the window bounds what a chunk waits for, not memory.
-FLOW = Flow(window_bytes=256 << 20, message_bytes=32 << 20)
-_CARD = struct.Struct(f"<4s{HANDLE_BYTES}sQQ16sI")  # magic, pool, its offset there, blocks, lifeline, events behind
-_MAGIC = b"PWD1"
+# Nothing is staged, so the window bounds what a chunk waits for, some milliseconds, not memory. What a message costs by
+# itself hides beneath the copy of the one before, which takes 0.1 ms on a device with 2 TB/s.
+FLOW = Flow(window_bytes=8 << 30, message_bytes=256 << 20)
+MAX_PLACES = 4
+LOOK_S = 0.002  # of looking for a copy's end in each turn of the loop; then once in `PAUSE_S`
+PAUSE_S = 0.0005
+MAX_SPANS = 16  # that the loop posts itself; each takes some microseconds
+# Magic, pool, its offset there, blocks, token, how many events | the events | the address of a socket
+_CARD = struct.Struct(f"<4s{HANDLE_BYTES}sQQ{TOKEN_BYTES}sI")
+_MAGIC = b"PWD2"
 _NO_EVENT = NUM_EVENTS  # a tag: nothing was recorded, what is there is there
 TIMEOUT_S = 10.0
 
@@ -48,7 +65,7 @@ def carrier(timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> Carrier:
     return Carrier(
         name=NAME,
         outlet=lambda memory, _: CudaIpcOutlet(_on_device(memory), shm_dir),
-        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory), timeout_s, shm_dir),
+        inlet=lambda memory, _: CudaIpcInlet(_on_device(memory), timeout_s),
         flow=FLOW,
     )
 
@@ -56,7 +73,6 @@ def carrier(timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> Carrier:
 class CudaIpcOutlet:
     """The source's end; see `Outlet`. It exports, and says which event to wait for."""
 
-    line = None
     announces = True
     lends = True
     checksums = False
@@ -66,13 +82,24 @@ class CudaIpcOutlet:
         self._shm_dir = shm_dir
         self._worker = Worker("cuda-ipc-source")
         self._lifeline: Lifeline | None = None
+        self._post: DescriptorPost | None = None
+
+    @property
+    def line(self) -> Line | None:
+        """To the one that fetched the lifeline; see `Outlet`."""
+        return self._post.line if self._post is not None else None
 
     async def open(self, card: bytes) -> bytes:
-        """Export the pool; see `Outlet`."""
+        """Export the pool, and listen for the one that holds our card; see `Outlet`."""
         export, events = await self._worker.run(self._export)
-        self._lifeline = lifeline = Lifeline(self._shm_dir)
-        head = _CARD.pack(_MAGIC, export.handle, export.offset, self._pool.num_blocks, lifeline.name, len(events))
-        return head + b"".join(events)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._lifeline = Lifeline()
+        try:
+            self._post = post = DescriptorPost(self._shm_dir, self._lifeline.fd, token)
+        except OSError as error:
+            raise TransferFailed(f"no socket in {self._shm_dir or 'this network namespace'}: {error}") from error
+        head = _CARD.pack(_MAGIC, export.handle, export.offset, self._pool.num_blocks, token, len(events))
+        return head + b"".join(events) + post.address
 
     def tag(self, batch: Batch) -> int:
         """Return the event that was recorded last: blocks are handed on after they were recorded; see `Outlet`."""
@@ -82,7 +109,9 @@ class CudaIpcOutlet:
         """The taker copies; see `Outlet`."""
 
     def close(self) -> None:
-        """Break the lifeline; see `Outlet`."""
+        """Break the lifeline and hang up; see `Outlet`."""
+        if self._post is not None:
+            self._post.close()
         if self._lifeline is not None:
             self._lifeline.close()
         self._worker.close()
@@ -94,16 +123,17 @@ class CudaIpcOutlet:
 class CudaIpcInlet:
     """The taker's end; see `Inlet`."""
 
-    line = None
     card = b""
     place_bytes = FLOW.message_bytes
+    max_places = MAX_PLACES
 
-    def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S, shm_dir: str = "") -> None:
+    def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S) -> None:
+        self.line = SocketLine()
         self._pool = pool
         self._timeout_s = timeout_s
-        self._shm_dir = shm_dir
         self._worker = Worker("cuda-ipc-taker")
         self._given_up = threading.Event()
+        self._looking = asyncio.Lock()
         self._hold: Hold | None = None
         self._source_blocks = 0
         self._driver: CudaDriver | None = None
@@ -112,27 +142,41 @@ class CudaIpcInlet:
         self._events: list[torch.cuda.Event] = []
 
     async def open(self, card: bytes) -> None:
-        """Map the source's pool; see `Inlet`."""
+        """Fetch the lifeline and map the source's pool; see `Inlet`."""
         if len(card) < _CARD.size:
             raise TransferFailed(f"a card of {len(card)} bytes")
-        magic, handle, self._offset, self._source_blocks, name, num_events = _CARD.unpack_from(card)
+        magic, handle, self._offset, self._source_blocks, token, num_events = _CARD.unpack_from(card)
         is_known = magic == _MAGIC and num_events in (0, NUM_EVENTS)  # none of a pool that a front has mapped
-        if not is_known or len(card) != _CARD.size + num_events * HANDLE_BYTES:
+        end = _CARD.size + num_events * HANDLE_BYTES
+        if not is_known or len(card) <= end:
             raise TransferFailed("not the card of a CUDA source")
-        self._hold = Hold(name, self._shm_dir)
-        events = [card[at : at + HANDLE_BYTES] for at in range(_CARD.size, len(card), HANDLE_BYTES)]
+        try:
+            self._hold = Hold(await fetch_descriptor(card[end:], token, self.line))
+        except OSError as error:
+            raise TransferFailed(f"the source cannot be reached on this host: {error}") from error
+        events = [card[at : at + HANDLE_BYTES] for at in range(_CARD.size, end, HANDLE_BYTES)]
         await self._worker.run(self._map, handle, events)
 
     async def arrived(self, ready: Ready) -> None:
         """Nothing is on its way; see `Inlet`."""
+        await asyncio.sleep(0)  # what came before it is posted now: several may be read without a turn between
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
         """Copy the blocks; see `Inlet`."""
+        if self._hold is None or self._given_up.is_set():
+            raise StreamLost("the stream is not open")
         if not (0 <= ready.tag < len(self._events) or ready.tag == _NO_EVENT):
             raise ContractBroken(f"event {ready.tag} of {len(self._events)}")
         copies = spans(ready, moves, self._pool, self._source_blocks)
-        await self._worker.finish(self._given_up.set, self._copy, ready.tag, copies)
-        if self._hold is None or not self._hold.is_held:
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        try:
+            if len(copies) <= MAX_SPANS and self._is_written(ready.tag):
+                self._post(copies, copied)
+            else:
+                await self._worker.finish(self._given_up.set, self._post_behind, ready.tag, copies, copied)
+        finally:
+            await self._ended(copied)
+        if not self._hold.is_held:
             raise StreamLost("the source has let go of its blocks")
         return ()
 
@@ -140,8 +184,9 @@ class CudaIpcInlet:
         """Nothing is staged; see `Inlet`."""
 
     def close(self) -> None:
-        """Unmap, after the copy that runs; see `Inlet`."""
+        """Hang up, and unmap after the copies that run; see `Inlet`."""
         self._given_up.set()
+        self.line.close()
         if self._hold is not None:
             self._hold.close()
         self._worker.close(self._unmap)
@@ -160,37 +205,69 @@ class CudaIpcInlet:
         except RuntimeError as error:
             raise TransferFailed(f"the source's events cannot be opened: {error}") from None
 
-    def _copy(self, event: int, spans: Sequence[Span]) -> None:
-        if self._driver is None or self._mapped is None:
+    def _is_written(self, event: int) -> bool:
+        """Return whether what was announced behind that event of the source's is written."""
+        return event == _NO_EVENT or _has_happened(self._events[event])
+
+    def _post_behind(self, event: int, spans: Sequence[Span], copied: torch.cuda.Event) -> None:
+        """Post once that event has happened; for a thread."""
+        if not until(lambda: self._is_written(event), self._timeout_s, self._given_up):
+            if self._given_up.is_set():
+                raise StreamLost("the stream is closed")
+            raise TransferTimeout(f"the source's device did not write its blocks within {self._timeout_s} s")
+        self._post(spans, copied)
+
+    def _post(self, spans: Sequence[Span], copied: torch.cuda.Event) -> None:
+        """Have the copy stream copy; `copied` happens when it has, whatever of it could be posted."""
+        if self._driver is None or self._mapped is None or self._given_up.is_set():
             raise StreamLost("the stream is not open")
         stream = self._pool.copies
         source, target = self._mapped + self._offset, self._pool.address
         try:
-            self._wait_for(event)
+            self._driver.use()
             try:
                 for span in spans:
                     self._driver.copy(target + span.destination, source + span.source, span.length, stream.cuda_stream)
             finally:
-                ended = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-                ended.record(stream)
-                ended.synchronize()  # type: ignore[no-untyped-call]
+                copied.record(stream)
         except RuntimeError as error:
             raise StreamLost(f"a copy between devices failed: {error}") from None
 
-    def _wait_for(self, event: int) -> None:
-        """Return when what was announced behind that event of the source's is written."""
-        if event == _NO_EVENT:
-            return
-        if not until(self._events[event].query, self._timeout_s, self._given_up):
-            if self._given_up.is_set():
-                raise StreamLost("the stream is closed")
-            raise TransferTimeout(f"the source's device did not write its blocks within {self._timeout_s} s")
+    async def _ended(self, copied: torch.cuda.Event) -> None:
+        """Return when it has happened, or nothing was recorded: not sooner when cancelled, no copy is called back."""
+        cancelled: asyncio.CancelledError | None = None
+        while not _has_happened(copied):
+            try:
+                async with self._looking:  # one at a time: copies end in the order in which they were posted
+                    await _happened(copied)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def _unmap(self) -> None:
         self._events = []
         if self._driver is not None and self._mapped is not None:
-            self._driver.unmap(self._mapped)
-            self._mapped = None
+            try:
+                self._pool.copies.synchronize()  # what was posted, it all goes over this stream
+            finally:
+                self._driver.unmap(self._mapped)
+                self._mapped = None
+
+
+async def _happened(event: torch.cuda.Event) -> None:
+    """Return when it has."""
+    looks_until_s = time.monotonic() + LOOK_S
+    while not _has_happened(event):  # noqa: ASYNC110  # it is a device's, which sets none of ours
+        await asyncio.sleep(0 if time.monotonic() < looks_until_s else PAUSE_S)
+
+
+def _has_happened(event: torch.cuda.Event) -> bool:
+    """Raises StreamLost where the device has failed."""
+    try:
+        return bool(event.query())  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise StreamLost(f"the device has failed: {error}") from None
 
 
 def _handle(event: torch.cuda.Event) -> bytes:

@@ -50,6 +50,7 @@ class GrpcInlet:
     line = None
     card = b""
     place_bytes = 4 << 20
+    max_places = 1
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         _check(memory)

@@ -13,6 +13,7 @@ import logging
 import grpc
 
 from pagewire.core.errors import StreamLost, TransferFailed
+from pagewire.core.tasks import ended
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.carrier import Carrier, Inlet
 from pagewire.kvtransfer.inbox import Inbox
@@ -20,7 +21,7 @@ from pagewire.kvtransfer.placer import Placer
 from pagewire.kvtransfer.translation import Translation
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.line import GrpcLine
-from pagewire.kvtransfer.transports.stream import BROKEN, ended, why
+from pagewire.kvtransfer.transports.stream import BROKEN, why
 from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready
 
 log = logging.getLogger(__name__)

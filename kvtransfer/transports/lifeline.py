@@ -1,73 +1,56 @@
 """How a taker on the same host knows, after it has read a source's memory, that the source still held it meanwhile.
 
-The source listens on a Unix socket and never accepts; the taker connects. Once the source has closed, also by being
-killed, a look at the connection says so, at once and for good: the kernel closes it before the source goes on.
-Knows nothing of memory. Invariant: `is_held` is never True after the source's `close` has returned.
+The source keeps the writing end of a pipe into which nothing is ever written; the taker has the other, which it was
+handed. Once the source has closed, also by being killed, a look at the pipe says so, at once and for good: the kernel
+closes it before the source goes on. Knows nothing of memory, and not how a descriptor is handed over. Invariant:
+`is_held` is never True after the source's `close` has returned.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import socket
 
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer.transports.host_socket import address_of, remove_abandoned
-
-NAME_BYTES = 16
 
 
 class Lifeline:
-    """The source's end, under a random name; `directory` is that of its socket, empty for an abstract one.
+    """The source's end. `fd` is to be handed to the taker. Raises TransferFailed where there are none left."""
 
-    Raises TransferFailed where this host gives none.
-    """
-
-    def __init__(self, directory: str = "") -> None:
-        remove_abandoned(directory)
-        self.name = secrets.token_bytes(NAME_BYTES)
-        address = address_of(directory, self.name)
-        self._path = address if directory else None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self) -> None:
         try:
-            self._listener.bind(address)
-            self._listener.listen(1)
+            self.fd, self._held = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            self._listener.close()
             raise TransferFailed(f"no lifeline: {error}") from None
+        self._descriptors = contextlib.ExitStack()
+        for fd in (self.fd, self._held):
+            self._descriptors.callback(os.close, fd)
 
     def close(self) -> None:
         """Let go; any number of times."""
-        self._listener.close()
-        if self._path is not None:
-            with contextlib.suppress(OSError):  # it is there for who connects: somebody may have removed it since
-                os.unlink(self._path)
+        self._descriptors.close()
 
 
 class Hold:
-    """The taker's end. Raises TransferFailed where no source listens under that name there on this host."""
+    """The taker's end; takes over the descriptor that it was handed."""
 
-    def __init__(self, name: bytes, directory: str = "") -> None:
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._connection.setblocking(False)
-        try:
-            self._connection.connect(address_of(directory, name))
-        except OSError as error:
-            self._connection.close()
-            raise TransferFailed(f"the source is not on this host: {error}") from None
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        os.set_blocking(fd, False)
 
     @property
     def is_held(self) -> bool:
-        """True while the source has not closed."""
+        """True while the source has not closed, nor we."""
+        if self._fd is None:
+            return False
         try:
-            self._connection.recv(1, socket.MSG_PEEK)
+            os.read(self._fd, 1)
         except BlockingIOError:
             return True
-        except OSError:
-            return False
         return False
 
     def close(self) -> None:
         """Let go; any number of times."""
-        self._connection.close()
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)

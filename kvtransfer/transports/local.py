@@ -74,6 +74,7 @@ class LocalInlet:
     line = None
     card = b""
     place_bytes = 4 << 20
+    max_places = 1
 
     def __init__(self, pools: Mapping[bytes, BlockMemory], memory: BlockMemory) -> None:
         self._pools = pools

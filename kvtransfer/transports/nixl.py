@@ -100,6 +100,7 @@ class NixlInlet:
     line = None
     card = b""
     place_bytes = PLACE_BYTES
+    max_places = 1
 
     def __init__(self, memory: BlockMemory, timeout_s: float) -> None:
         self._memory = memory

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import grpc
 
 from pagewire.core.errors import TransferFailed, TransferTimeout
+from pagewire.core.tasks import ended
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.carrier import Line, Outlet
 from pagewire.kvtransfer.outbox import Batch, Outbox
 from pagewire.kvtransfer.transport import BlockMemory, Flow, ShipmentKey, TransferCounters, TransportTimes
 from pagewire.kvtransfer.transports.line import GrpcLine
-from pagewire.kvtransfer.transports.stream import BROKEN, ended, why
+from pagewire.kvtransfer.transports.stream import BROKEN, why
 from pagewire.kvtransfer.wire import Sums
 
 log = logging.getLogger(__name__)

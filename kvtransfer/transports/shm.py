@@ -87,6 +87,7 @@ class ShmInlet:
 
     card = b""
     place_bytes = 4 << 20
+    max_places = 1
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         self.line = SocketLine()

@@ -43,15 +43,3 @@ def check_block_bytes(block_bytes: int) -> None:
     """Raise ValueError when a block does not fit in a message, as its payload."""
     if not 0 < block_bytes <= MAX_MESSAGE_BYTES - _MAX_HEADER_BYTES:
         raise ValueError(f"a block of {block_bytes} bytes does not fit in a message of {MAX_MESSAGE_BYTES}")
-
-
-async def ended(*tasks: asyncio.Task[None]) -> None:
-    """Return when all of the cancelled `tasks` have ended, also when the caller is cancelled meanwhile: then raises."""
-    interrupted: asyncio.CancelledError | None = None
-    while any(not task.done() for task in tasks):
-        try:
-            await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
-        except asyncio.CancelledError as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted

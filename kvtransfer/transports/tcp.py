@@ -98,6 +98,7 @@ class TcpInlet:
 
     card = b""
     place_bytes = 4 << 20
+    max_places = 1
 
     def __init__(self, memory: BlockMemory, staged_bytes: int = STAGED_BYTES) -> None:
         self._socket_line = SocketLine(read_bytes=READ_BYTES)

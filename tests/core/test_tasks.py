@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from pagewire.core.tasks import check_cancelled
+from pagewire.core.tasks import check_cancelled, ended
 
 
 async def test_a_loop_that_asks_ends() -> None:
@@ -22,3 +22,32 @@ async def test_a_loop_that_asks_ends() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_tasks_that_take_their_time_to_end_are_waited_for_also_by_one_that_is_cancelled_twice() -> None:
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    async def fails() -> None:
+        raise ValueError
+
+    tasks = [asyncio.create_task(stubborn()), asyncio.create_task(fails())]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    waiting = asyncio.create_task(ended(*tasks))
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert all(task.done() for task in tasks)
+    await ended(*tasks)
+    await ended()

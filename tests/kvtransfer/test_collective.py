@@ -16,7 +16,6 @@ from device_pools import device_pool
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
-from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey
@@ -47,7 +46,7 @@ class Ends:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.outlet.carry(batch))
             tasks.create_task(self.inlet.arrived(ready))
-        await self.inlet.place(ready, [Move(position, block_id) for position, block_id in enumerate(block_ids)])
+        await self.inlet.place(ready, [(position, block_id) for position, block_id in enumerate(block_ids)])
         return ready
 
     def matches(self, *block_ids: int) -> bool:
@@ -83,7 +82,7 @@ async def test_what_is_held_back_is_not_overwritten_by_what_comes_after_it(ends:
         tasks.create_task(ends.outlet.carry(batch))
         tasks.create_task(ends.inlet.arrived(held))
     ends.inlet.done(await ends.ship(20, 21))
-    await ends.inlet.place(held, [Move(0, 7), Move(1, 8)])
+    await ends.inlet.place(held, [(0, 7), (1, 8)])
     assert ends.matches(7, 8, 20, 21)
 
 
@@ -123,7 +122,7 @@ async def test_a_message_that_came_twice_is_received_once(ends: Ends) -> None:
     again = Ready(KEY, 0, (), block_ids=(4,), tag=ready.tag)
     await ends.inlet.arrived(again)
     with pytest.raises(TransferFailed, match="nothing came"):
-        await ends.inlet.place(again, [Move(0, 4)])
+        await ends.inlet.place(again, [(0, 4)])
     ends.inlet.done(again)
     await ends.ship(5)
     assert ends.matches(4, 5)

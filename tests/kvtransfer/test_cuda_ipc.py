@@ -1,4 +1,4 @@
-"""What is particular to CUDA IPC. Lifelines run anywhere; the rest needs one CUDA device, and a source process on it.
+"""What is particular to CUDA IPC, on one CUDA device and with a source process on it; see `test_cuda_ipc_copies` too.
 
 Proves, where there is a device, that a copy waits for the kernel that writes its blocks, that a source which let go is
 noticed, and that cards and block ids are checked.
@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator
 from ctypes.util import find_library
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -22,73 +21,16 @@ from source_tree import ROOT
 from transport_rigs import NUM_BLOCKS, pool
 
 from pagewire.core.cuda_driver import CudaDriver
-from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
-from pagewire.kvtransfer.carrier import Move
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
-from pagewire.kvtransfer.transports.cuda_ipc import CudaIpcInlet
-from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
-from pagewire.kvtransfer.transports.lifeline import Hold, Lifeline
+from pagewire.kvtransfer.transports.cuda_ipc import MAX_SPANS, CudaIpcInlet
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
 from pagewire.kvtransfer.wire import Ready
 
 KEY = ShipmentKey(1, 1)
 NO_DEVICE = not torch.cuda.is_available()
 on_a_device = pytest.mark.skipif(NO_DEVICE, reason="no CUDA device")
-
-
-@pytest.fixture(params=["abstract", "in a directory"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where the sockets of lifelines lie, empty for nowhere."""
-    return "" if request.param == "abstract" else str(tmp_path)
-
-
-def test_a_lifeline_breaks_when_its_source_closes(directory: str) -> None:
-    lifeline = Lifeline(directory)
-    holds = [Hold(lifeline.name, directory), Hold(lifeline.name, directory)]
-    assert all(hold.is_held for hold in holds)
-    lifeline.close()
-    assert not any(hold.is_held for hold in holds)
-    lifeline.close()
-    for hold in (*holds, *holds):
-        hold.close()
-    assert not directory or not list(Path(directory).iterdir())
-
-
-def test_a_lifeline_that_is_not_there_is_a_named_error(directory: str) -> None:
-    lifeline = Lifeline(directory)
-    lifeline.close()
-    with pytest.raises(TransferFailed, match="not on this host"):
-        Hold(lifeline.name, directory)
-
-
-def test_a_lifeline_whose_file_is_removed_since_it_is_old_holds_on(tmp_path: Path) -> None:
-    lifeline = Lifeline(str(tmp_path))
-    hold = Hold(lifeline.name, str(tmp_path))
-    (file,) = tmp_path.iterdir()
-    os.utime(file, (0, 0))
-    Lifeline(str(tmp_path)).close()
-    assert not file.exists()
-    assert hold.is_held
-    lifeline.close()
-    assert not hold.is_held
-    hold.close()
-
-
-async def test_a_lifeline_breaks_when_its_source_is_killed(directory: str) -> None:
-    code = (
-        f"import sys; from pagewire.kvtransfer.transports.lifeline import Lifeline; line = Lifeline({directory!r});"
-        "print(line.name.hex(), flush=True); sys.stdin.read()"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    hold = Hold(bytes.fromhex((await process.stdout.readline()).decode()), directory)
-    assert hold.is_held
-    process.kill()
-    await process.wait()
-    assert not hold.is_held
-    hold.close()
 
 
 def test_pools_on_a_host_are_refused() -> None:
@@ -102,25 +44,6 @@ def test_pools_on_a_host_are_refused() -> None:
 def test_a_missing_driver_is_a_named_error() -> None:
     with pytest.raises(TransferFailed, match="no CUDA driver"):
         CudaDriver(0)
-
-
-class Unwritten:
-    """An event that never happens, as of a source whose device stands still."""
-
-    def query(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_a_source_that_never_writes_what_it_announced_costs_the_deadline_and_no_copy(is_closed: bool) -> None:
-    """Needs no device: what waits for one comes first, and whatever is copied would fail."""
-    inlet = CudaIpcInlet(cast("DevicePool", object()), timeout_s=60.0 if is_closed else 0.05)
-    inlet._events = [cast("torch.cuda.Event", Unwritten())]
-    if is_closed:
-        inlet._given_up.set()
-    with pytest.raises(StreamLost if is_closed else TransferTimeout):
-        inlet._wait_for(0)
-    inlet._wait_for(NUM_EVENTS)  # nothing was written: there is nothing to wait for
 
 
 class Source:
@@ -168,16 +91,16 @@ async def test_blocks_are_copied_from_pool_to_pool() -> None:
     async with a_source() as source:
         inlet = CudaIpcInlet(target)
         await inlet.open(source.card)
-        await inlet.place(ready(5, 6, 7, 60), [Move(0, 1), Move(1, 2), Move(2, 3), Move(3, 63)])
+        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
         assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
         assert not any(target.read(4))
         for block_id in (NUM_BLOCKS, 2**63):
             with pytest.raises(ContractBroken, match="announced another"):
-                await inlet.place(ready(block_id), [Move(0, 1)])
+                await inlet.place(ready(block_id), [(0, 1)])
         with pytest.raises(IndexError):
-            await inlet.place(ready(1), [Move(0, NUM_BLOCKS)])
+            await inlet.place(ready(1), [(0, NUM_BLOCKS)])
         with pytest.raises(ContractBroken, match="event"):
-            await inlet.place(ready(1, tag=NUM_EVENTS + 1), [Move(0, 1)])
+            await inlet.place(ready(1, tag=NUM_EVENTS + 1), [(0, 1)])
         inlet.close()
         inlet.close()
 
@@ -192,9 +115,32 @@ async def test_a_copy_waits_for_the_kernel_that_writes_its_blocks() -> None:
         for block_id in range(NUM_EVENTS + 2):  # round the ring, and once more
             number = block_id % NUM_BLOCKS
             tag = int(await source.do(f"write {number}"))
-            await inlet.place(ready(number, tag=tag), [Move(0, number)])
+            await inlet.place(ready(number, tag=tag), [(0, number)])
             assert set(target.read(number)) == {number + 100}
         inlet.close()
+
+
+@pytest.mark.gpu
+@on_a_device
+async def test_messages_are_copied_at_a_time_also_of_blocks_that_lie_apart() -> None:
+    original, target = pool(filled=True), device_pool(filled=False)
+    scattered = list(range(NUM_BLOCKS - 1, NUM_BLOCKS // 2, -1))
+    assert len(scattered) > MAX_SPANS
+    async with a_source() as source:
+        inlet = CudaIpcInlet(target)
+        await inlet.open(source.card)
+        messages = [scattered, list(range(8)), [20, 11], list(range(24, 30))]
+        await asyncio.gather(*(inlet.place(ready(*ids), list(enumerate(ids))) for ids in messages))
+        for block_id in (block_id for ids in messages for block_id in ids):
+            assert target.read(block_id) == original.read(block_id)
+        placing = asyncio.create_task(inlet.place(ready(9), [(0, 9)]))
+        await asyncio.sleep(0)
+        inlet.close()
+        with contextlib.suppress(StreamLost):
+            await placing
+        assert target.read(9) == original.read(9)
+        with pytest.raises(StreamLost, match="not open"):
+            await inlet.place(ready(10), [(0, 10)])
 
 
 @pytest.mark.gpu
@@ -205,7 +151,7 @@ async def test_a_source_that_let_go_is_noticed_after_the_copy() -> None:
         await inlet.open(source.card)
         assert await source.do("close") == "closed"
         with pytest.raises(StreamLost, match="let go"):
-            await inlet.place(ready(1), [Move(0, 1)])
+            await inlet.place(ready(1), [(0, 1)])
         inlet.close()
 
 

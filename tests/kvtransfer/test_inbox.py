@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from pagewire.core.errors import ContractBroken
@@ -23,13 +25,16 @@ class Taker:
         self.asked: list[tuple[int, int, int]] = []
         self.settled: list[tuple[int, int, int, bool]] = []
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
-        self.asked.append((shipment_id, generation, block_index))
-        verdict = self.verdicts.get(block_index, Verdict.PLACE)
-        return Claim(verdict, 100 + block_index if verdict is Verdict.PLACE else -1)
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[Claim]:
+        self.asked += [(shipment_id, generation, index) for index in indices]
+        verdicts = [self.verdicts.get(index, Verdict.PLACE) for index in indices]
+        return [
+            Claim(verdict, 100 + index if verdict is Verdict.PLACE else -1)
+            for index, verdict in zip(indices, verdicts, strict=True)
+        ]
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        self.settled.append((shipment_id, generation, block_index, is_intact))
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        self.settled += [(shipment_id, generation, index, is_intact) for index in indices]
 
 
 class Stream:
@@ -49,36 +54,47 @@ def message(key: ShipmentKey, first: int, num: int, *, stride: int = 1, sums_fol
     return Ready(key, first, checksums, tuple(range(num)), stride=stride, sums_follow=sums_follow)
 
 
-def named(claimed: list[Claimed]) -> list[tuple[int, int, int]]:
-    return [(block.position, block.block_index, block.block_id) for block in claimed]
+def named(claimed: Claimed | None) -> list[tuple[int, int, int]]:
+    """Position, index and id of each block."""
+    if claimed is None:
+        return []
+    indices = claimed.parcel.ready.indices_at(claimed.positions)
+    return list(zip(claimed.positions, indices, claimed.block_ids, strict=True))
 
 
-def test_a_message_is_claimed_in_order_settled_block_by_block_and_credited_once() -> None:
+def claimed_by(stream: Stream, max_blocks: int = 9) -> Claimed:
+    """What there is to place."""
+    claimed = stream.inbox.claim(max_blocks)
+    assert claimed is not None
+    return claimed
+
+
+def test_a_message_is_claimed_in_order_settled_and_credited_once() -> None:
     sink = Taker()
     stream = Stream(a=sink)
     ready = message(A, 4, 3, stride=5)
     stream.inbox.accept(ready)
     assert stream.counters == TransferCounters(bytes=3 * BYTES, blocks=3, messages=1)
-    claimed = stream.inbox.claims(8)
-    assert named(claimed) == [(0, 4, 104), (1, 9, 109), (2, 14, 114)]
+    first, last = claimed_by(stream, 2), claimed_by(stream, 2)
+    assert [named(claimed) for claimed in (first, last)] == [[(0, 4, 104), (1, 9, 109)], [(2, 14, 114)]]
     assert sink.asked == [(7, 1, 4), (7, 1, 9), (7, 1, 14)]
-    assert {(block.parcel.ready, block.parcel.checksums, block.sink) for block in claimed} == {
+    assert {(claimed.parcel.ready, claimed.parcel.checksums, claimed.sink) for claimed in (first, last)} == {
         (ready, (40, 41, 42), sink)
     }
-    for block, is_intact in zip(claimed, (True, False, True), strict=True):
-        assert (stream.credits, stream.disposed) == ([], [])
-        stream.inbox.settle(block, is_intact)
-    assert sink.settled == [(7, 1, 4, True), (7, 1, 9, False), (7, 1, 14, True)]
+    stream.inbox.settle(first, spoilt=[0])
+    assert (stream.credits, stream.disposed) == ([], [])
+    stream.inbox.settle(last)
+    assert sink.settled == [(7, 1, 9, True), (7, 1, 4, False), (7, 1, 14, True)]
     assert (stream.credits, stream.disposed) == ([Credit(A, 30)], [ready])
     assert stream.counters == TransferCounters(bytes=30, blocks=3, messages=1, corrupt=1)
-    assert stream.inbox.claims(8) == []
+    assert stream.inbox.claim(8) is None
 
 
 def test_claims_are_of_one_message_and_no_more_than_asked_for() -> None:
     stream = Stream(a=Taker(), b=Taker())
     stream.inbox.accept(message(A, 0, 3))
     stream.inbox.accept(message(B, 5, 2))
-    taken = [named(stream.inbox.claims(2)) for _ in range(4)]
+    taken = [named(stream.inbox.claim(2)) for _ in range(4)]
     assert taken == [[(0, 0, 100), (1, 1, 101)], [(2, 2, 102)], [(0, 5, 105), (1, 6, 106)], []]
 
 
@@ -86,7 +102,7 @@ def test_what_nobody_wants_is_counted_by_why_and_credited() -> None:
     stream = Stream(a=Taker(_0=Verdict.LATE, _1=Verdict.DUPLICATE, _2=Verdict.DROP, _3=Verdict.DUPLICATE))
     stream.inbox.accept(message(A, 0, 4))
     stream.inbox.accept(message(B, 0, 2))  # of nobody
-    assert stream.inbox.claims(1) == []
+    assert stream.inbox.claim(1) is None
     assert stream.counters == TransferCounters(bytes=60, blocks=6, messages=2, late=1, duplicate=2, dropped=3)
     assert stream.credits == [Credit(A, 40), Credit(B, 20)]
 
@@ -94,8 +110,8 @@ def test_what_nobody_wants_is_counted_by_why_and_credited() -> None:
 def test_a_message_is_over_only_with_the_last_of_its_blocks_however_they_end() -> None:
     stream = Stream(a=Taker(_1=Verdict.LATE, _2=Verdict.WAIT))
     stream.inbox.accept(message(A, 0, 3))
-    (block,) = stream.inbox.claims(9)
-    stream.inbox.settle(block, True)
+    block = claimed_by(stream)
+    stream.inbox.settle(block)
     assert stream.credits == [], "one block waits for its id"
     stream.inbox.unregister(A)
     assert stream.credits == [Credit(A, 30)]
@@ -106,20 +122,20 @@ def test_what_waits_has_its_turn_again_in_the_order_in_which_it_came() -> None:
     stream = Stream(a=waiting, b=free)
     for first, num in ((0, 3), (3, 2), (5, 3)):
         stream.inbox.accept(message(A, first, num))
-    assert stream.inbox.claims(9) == []
+    assert stream.inbox.claim(9) is None
     assert (stream.inbox.num_waiting, stream.credits) == (8, [])
     stream.inbox.accept(message(B, 0, 1))
     del waiting.verdicts[3], waiting.verdicts[0], waiting.verdicts[2]
     stream.inbox.retry(A)
     stream.inbox.retry(B)
-    taken = [named(stream.inbox.claims(9)) for _ in range(4)]
+    taken = [named(stream.inbox.claim(9)) for _ in range(4)]
     assert taken == [[(0, 0, 100), (2, 2, 102)], [(0, 3, 103)], [(0, 0, 100)], []], (
         "message by message, then the others"
     )
     assert stream.inbox.num_waiting == 5
     waiting.verdicts.clear()
     stream.inbox.retry(A)
-    taken = [named(stream.inbox.claims(9)) for _ in range(4)]
+    taken = [named(stream.inbox.claim(9)) for _ in range(4)]
     assert taken == [[(1, 1, 101)], [(1, 4, 104)], [(0, 5, 105), (1, 6, 106), (2, 7, 107)], []]
     assert stream.inbox.num_waiting == 0
 
@@ -131,14 +147,14 @@ def test_a_key_is_registered_once_and_its_end_drops_what_waits_and_what_comes() 
     with pytest.raises(ValueError, match="is registered"):
         stream.inbox.register(A, Taker())
     stream.inbox.accept(message(A, 0, 3))
-    (block,) = stream.inbox.claims(9)
+    block = claimed_by(stream)
     stream.inbox.unregister(A)
     stream.inbox.unregister(A)
     assert (stream.inbox.keys(), stream.inbox.num_waiting, stream.counters.dropped) == ((B,), 0, 2)
     stream.inbox.accept(message(A, 0, 1))
-    assert stream.inbox.claims(9) == []
+    assert stream.inbox.claim(9) is None
     assert stream.counters.dropped == 3
-    stream.inbox.settle(block, True)
+    stream.inbox.settle(block)
     assert sink.settled == [(7, 1, 0, True)], "what was claimed is settled all the same"
     assert stream.credits == [Credit(A, 10), Credit(A, 30)]
 
@@ -147,18 +163,18 @@ def test_a_lost_stream_is_forgotten_without_credit_and_its_claims_are_given_up()
     sink, other = Taker(_1=Verdict.WAIT), Taker()
     stream = Stream(a=sink, b=other)
     stream.inbox.accept(message(A, 0, 2, sums_follow=True))
-    (block,) = stream.inbox.claims(9)
+    block = claimed_by(stream)
     stream.inbox.accept(message(B, 0, 1))
     before = (stream.counters.corrupt, stream.counters.dropped)
     assert stream.inbox.clear() == (A, B)
-    assert (stream.inbox.keys(), stream.inbox.num_waiting, stream.inbox.claims(9)) == ((), 0, [])
+    assert (stream.inbox.keys(), stream.inbox.num_waiting, stream.inbox.claim(9)) == ((), 0, None)
     stream.inbox.give_up(block)
     assert sink.settled == [(7, 1, 0, False)]
     assert (stream.counters.corrupt, stream.counters.dropped) == before
     assert (stream.credits, stream.disposed) == ([], [])
     stream.inbox.register(A, sink)
     stream.inbox.retry(A)
-    assert stream.inbox.claims(9) == [], "nothing is carried over"
+    assert stream.inbox.claim(9) is None, "nothing is carried over"
     stream.inbox.summed(Sums(A, range(0, 2), (1, 2)))
     assert block.parcel.checksums is None
 
@@ -170,7 +186,7 @@ def test_checksums_that_follow_are_those_of_the_message_with_the_same_blocks() -
     stream = Stream(a=Taker(), b=Taker())
     for key, first, stride in ((A, 0, 1), (A, 2, 1), (A, 0, 2), (B, 0, 1)):
         stream.inbox.accept(message(key, first, 2, stride=stride, sums_follow=True))
-    parcels = [stream.inbox.claims(9)[0].parcel for _ in range(4)]
+    parcels = [claimed_by(stream).parcel for _ in range(4)]
     assert [parcel.checksums for parcel in parcels] == [None] * 4
     stream.inbox.summed(Sums(A, range(0, 4, 2), (5, 6)))
     assert [parcel.checksums for parcel in parcels] == [None, None, (5, 6), None]
@@ -184,19 +200,19 @@ def test_a_message_that_came_twice_waits_for_one_set_of_checksums_and_what_was_t
     twice = message(A, 0, 1, sums_follow=True)
     stream.inbox.accept(twice)
     stream.inbox.accept(twice)
-    first, second = (stream.inbox.claims(9)[0].parcel for _ in range(2))
+    first, second = (claimed_by(stream).parcel for _ in range(2))
     stream.inbox.summed(Sums(A, range(0, 1), (5,)))
     assert (first.checksums, second.checksums) == ((5,), (5,))
     stream.inbox.accept(twice)
     stream.inbox.summed(Sums(A, range(0, 1), (6,)))
-    assert (first.checksums, stream.inbox.claims(9)[0].parcel.checksums) == ((5,), (6,))
+    assert (first.checksums, claimed_by(stream).parcel.checksums) == ((5,), (6,))
 
 
 def test_checksums_of_a_message_that_is_over_are_nothing() -> None:
     stream = Stream(a=Taker())
     stream.inbox.accept(message(A, 0, 1, sums_follow=True))
-    (block,) = stream.inbox.claims(9)
-    stream.inbox.settle(block, True)
+    block = claimed_by(stream)
+    stream.inbox.settle(block)
     stream.inbox.summed(Sums(A, range(5, 6), (1,)))  # of none that came: looks through those that wait
     stream.inbox.summed(Sums(A, range(0, 1), (2,)))
     assert block.parcel.checksums is None, "nobody holds it any more"
@@ -209,13 +225,13 @@ def test_what_is_kept_is_bounded_whatever_the_source_does() -> None:
     with pytest.raises(ContractBroken, match="1010 bytes in flight in a window of 200"):
         stream.inbox.accept(message(B, 0, 1))
     assert stream.counters.messages == 1
-    assert stream.inbox.claims(8) == []
+    assert stream.inbox.claim(8) is None
     stream.inbox.unregister(A)
     for number in range(4):
         stream.inbox.accept(message(A, 10 * number, 10))
     with pytest.raises(ContractBroken, match="410 bytes"):
         stream.inbox.accept(message(B, 0, 1))
-    stream.inbox.claims(8)  # nobody wants them
+    stream.inbox.claim(8)  # nobody wants them
     assert [credit.num_bytes for credit in stream.credits] == [1000, 100, 100, 100, 100]
     stream.inbox.accept(message(B, 0, 40))
     stream.inbox.clear()

@@ -17,10 +17,10 @@ def test_blocks_of_its_shipment_and_generation_are_placed_and_no_others() -> Non
     clock, told = ManualClock(), list[tuple[IncomingShipment, Effects]]()
     intake = Intake(shipment, clock, lambda *what: told.append(what))
     for shipment_id, generation in ((8, 2), (9, 1), (9, 3), (2, 9)):
-        assert intake.claim(shipment_id, generation, 0) == Claim(Verdict.DROP)
-    assert [intake.claim(9, 2, index) for index in (0, 1)] == [Claim(Verdict.PLACE, 50), Claim(Verdict.PLACE, 51)]
+        assert intake.claim(shipment_id, generation, [0, 1]) == [Claim(Verdict.DROP)] * 2
+    assert intake.claim(9, 2, [0, 1]) == [Claim(Verdict.PLACE, 50), Claim(Verdict.PLACE, 51)]
     clock.advance(3.0)
-    intake.settle(9, 2, 0, True)
+    intake.settle(9, 2, [0], True)
     assert (told, shipment.times.last_verified_s) == ([], 3.0)
-    intake.settle(9, 2, 1, False)
+    intake.settle(9, 2, [1], False)
     assert told == [(shipment, (AskResend(first_block=1, num_blocks=1),))]

@@ -20,7 +20,6 @@ from source_tree import ROOT
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
-from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.nixl import NixlInlet, NixlOutlet
@@ -81,7 +80,7 @@ def ready(*block_ids: int, checksums: tuple[int, ...] = (1,)) -> Ready:
 async def test_blocks_are_read_into_place() -> None:
     original, target = pool(filled=True), pool(filled=False)
     async with a_source() as source, an_inlet(source, target) as inlet:
-        await inlet.place(ready(5, 6, 7, 60), [Move(0, 1), Move(1, 2), Move(2, 3), Move(3, 63)])
+        await inlet.place(ready(5, 6, 7, 60), [(0, 1), (1, 2), (2, 3), (3, 63)])
         assert [target.read(i) for i in (1, 2, 3, 63)] == [original.read(i) for i in (5, 6, 7, 60)]
         assert not any(target.read(4))
 
@@ -90,9 +89,9 @@ async def test_blocks_are_read_into_place() -> None:
 async def test_blocks_outside_either_pool_are_refused(block_id: int) -> None:
     async with a_source() as source, an_inlet(source, pool(filled=False)) as inlet:
         with pytest.raises(ContractBroken, match="announced another"):
-            await inlet.place(ready(block_id), [Move(0, 1)])
+            await inlet.place(ready(block_id), [(0, 1)])
         with pytest.raises(IndexError):
-            await inlet.place(ready(1), [Move(0, block_id)])
+            await inlet.place(ready(1), [(0, block_id)])
 
 
 async def test_without_checksums_a_source_that_let_go_is_noticed_after_the_read() -> None:
@@ -101,11 +100,11 @@ async def test_without_checksums_a_source_that_let_go_is_noticed_after_the_read(
     outlet = NixlOutlet(pool(filled=True))
     inlet = NixlInlet(target, 10.0)
     await inlet.open(await outlet.open(b""))
-    await inlet.place(ready(1, checksums=()), [Move(0, 1)])
+    await inlet.place(ready(1, checksums=()), [(0, 1)])
     assert outlet._agent is not None
     outlet._agent.void_stamp()
     with pytest.raises(StreamLost, match="let go"):
-        await inlet.place(ready(2, checksums=()), [Move(0, 2)])
+        await inlet.place(ready(2, checksums=()), [(0, 2)])
     for end in (inlet, outlet):
         end.close()
         end.close()
@@ -126,7 +125,7 @@ async def test_a_read_that_is_given_up_writes_nothing_afterwards(how: str, monke
     target = pool(MANY, filled=False)
     async with a_source(MANY) as source, an_inlet(source, target, 1.0 if how == "timed out" else 10.0) as inlet:
         source.process.send_signal(signal.SIGSTOP)
-        placing = asyncio.create_task(inlet.place(ready(*range(MANY)), [Move(i, i) for i in range(MANY)]))
+        placing = asyncio.create_task(inlet.place(ready(*range(MANY)), [(i, i) for i in range(MANY)]))
         await asyncio.sleep(0)
         if how == "cancelled":
             placing.cancel()
@@ -147,9 +146,9 @@ async def test_a_source_that_dies_fails_a_read_by_name(monkeypatch: pytest.Monke
         source.process.kill()
         await source.process.wait()
         with pytest.raises(StreamLost):
-            await inlet.place(ready(1), [Move(0, 1)])
+            await inlet.place(ready(1), [(0, 1)])
         with pytest.raises(StreamLost):
-            await inlet.place(ready(1), [Move(0, 1)])
+            await inlet.place(ready(1), [(0, 1)])
 
 
 @pytest.mark.parametrize("spoil", ["empty", "magic", "metadata", "name"])

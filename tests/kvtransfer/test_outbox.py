@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -137,7 +138,7 @@ class StreamLife(RuleBasedStateMachine):
         half = FLOW.window_bytes // 2  # two of which it takes: not more than a source may send
         self.inbox = Inbox(BYTES, half, self.counters, self.outbox.credit)
         self.stream: list[Ready] = []
-        self.open: list[Claimed] = []
+        self.open: Claimed | None = None
         self.bound: set[ShipmentKey] = set()
         self.gone: set[ShipmentKey] = set()
         self.added: Counter[ShipmentKey] = Counter()
@@ -146,20 +147,20 @@ class StreamLife(RuleBasedStateMachine):
         for key in (A, B, C):
             self.inbox.register(key, self)
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[Claim]:
         key = ShipmentKey(shipment_id, generation)
         assert key not in self.gone, "asked after it was unregistered"
         if key not in self.bound:
-            return Claim(Verdict.WAIT)
-        self.num_claimed[key] += 1
-        return Claim(Verdict.PLACE, block_index)
+            return [Claim(Verdict.WAIT)] * len(indices)
+        self.num_claimed[key] += len(indices)
+        return [Claim(Verdict.PLACE, index) for index in indices]
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
         key = ShipmentKey(shipment_id, generation)
-        self.num_claimed[key] -= 1
+        self.num_claimed[key] -= len(indices)
         assert self.num_claimed[key] >= 0, "settled twice"
         if key not in self.gone:
-            self.placed[key].append(block_index)
+            self.placed[key].extend(indices)
 
     @rule(key=KEYS, num=st.integers(1, 8))
     def add(self, key: ShipmentKey, num: int) -> None:
@@ -181,13 +182,14 @@ class StreamLife(RuleBasedStateMachine):
 
     @rule(num=st.integers(1, 3))
     def begin_placing(self, num: int) -> None:
-        if not self.open:
-            self.open = self.inbox.claims(num)
+        if self.open is None:
+            self.open = self.inbox.claim(num)
 
     @rule()
     def end_placing(self) -> None:
-        while self.open:
-            self.inbox.settle(self.open.pop(0), True)
+        if self.open is not None:
+            self.inbox.settle(self.open)
+            self.open = None
 
     @rule(key=KEYS)
     def bind(self, key: ShipmentKey) -> None:

@@ -553,3 +553,55 @@ def test_a_group_is_on_its_way_from_its_own_announcement_on() -> None:
     part_arrives(shipment, 5, 2, 7.25)
     assert shipment.transfer_s == 1.0 + 0.5 + 0.25
     assert shipment.exposed_s == 0.25
+
+
+# -------------------------------------------------------------------------------------------------- many at once
+
+
+@pytest.mark.parametrize("indices", [range(2, 6), range(3, 6, 2), range(4, 5), range(9), range(3, 12), range(6, 12)])
+@pytest.mark.parametrize("state", ["shipping", "some are here", "one is claimed", "reserved", "cancelled", "grouped"])
+def test_many_claims_are_those_of_one_after_another(state: str, indices: range) -> None:
+    def shipment() -> IncomingShipment:
+        made = {"some are here": lambda: shipping(2, 4), "reserved": reserved, "grouped": grouped}.get(
+            state, shipping
+        )()
+        if state == "one is claimed":
+            made.claim(3)
+        if state == "cancelled":
+            made.cancel(2.0)
+        return made
+
+    one_by_one, at_once = shipment(), shipment()
+    assert list(at_once.claim_all(indices)) == [one_by_one.claim(index) for index in indices]
+    assert [at_once.claim(index) for index in range(24)] == [one_by_one.claim(index) for index in range(24)]
+
+
+def test_many_that_are_settled_land_once_and_each_spoilt_one_is_asked_for() -> None:
+    shipment = shipping()
+    shipment.first_token(4, 2.0)
+    shipment.claim_all(range(2, 6))
+    assert shipment.settle_all([2, 4], False, 3.0) == (
+        AskResend(first_block=2, num_blocks=1),
+        AskResend(first_block=4, num_blocks=1),
+    )
+    assert shipment.settle_all([3, 5], True, 3.0) == ()
+    shipment.claim_all([2, 4])
+    assert shipment.settle_all([2, 4], True, 4.0) == LANDED
+
+
+def test_many_that_come_spoilt_twice_are_lost_once() -> None:
+    shipment = shipping()
+    for now_s in (3.0, 4.0):
+        shipment.claim_all([3, 4])
+        effects = shipment.settle_all([3, 4], False, now_s)
+    assert effects == FENCE
+    assert isinstance(shipment.error, BlockCorrupt)
+
+
+def test_none_of_many_is_settled_where_one_was_not_claimed() -> None:
+    shipment = shipping()
+    shipment.claim(3)
+    with pytest.raises(ValueError, match="4 was not claimed"):
+        shipment.settle_all([3, 4], True, 3.0)
+    assert shipment.settle(3, True, 3.0) == ()
+    assert shipment.num_verified == 1

@@ -17,7 +17,6 @@ from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
 from pagewire.core.errors import TransferFailed
 from pagewire.core.token_door import CONNECT_S, TOKEN_BYTES
-from pagewire.kvtransfer.carrier import Move
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports import shm
@@ -69,11 +68,11 @@ async def test_a_taker_maps_the_pool_and_copies_out_of_it(where: str, tmp_path: 
     inlet = ShmInlet(target, "P")
     await inlet.open(await outlet.open(inlet.card))
     assert os.listdir(tmp_path) == [], "the socket's file is gone as soon as it was used"
-    await inlet.place(Ready(KEY, 0, (), block_ids=(5, 7)), [Move(1, 3)])
+    await inlet.place(Ready(KEY, 0, (), block_ids=(5, 7)), [(1, 3)])
     assert target.read(3) == source.read(7)
     for block_ids in ((NUM_BLOCKS,), (2**64 - 1,), ()):
         with pytest.raises(IndexError):
-            await inlet.place(Ready(KEY, 0, (), block_ids=block_ids), [Move(0, 3)])
+            await inlet.place(Ready(KEY, 0, (), block_ids=block_ids), [(0, 3)])
     for end in (inlet, outlet):
         end.close()
         end.close()

@@ -22,7 +22,7 @@ from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
 from pagewire.core.side_door import Card, SideDoor
 from pagewire.core.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES
 from pagewire.kvtransfer import wire
-from pagewire.kvtransfer.carrier import Carrier, Move
+from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import ShipmentKey
@@ -85,7 +85,7 @@ async def test_blocks_go_from_pool_to_pool_behind_their_message() -> None:
         ready = ready_of(0, *batch.block_ids)
         assert await inlet.line.read() == b"ready"
         await inlet.arrived(ready)
-        sums = await inlet.place(ready, [Move(2, 3), Move(0, 1)])
+        sums = await inlet.place(ready, [(2, 3), (0, 1)])
         assert (target.read(3), target.read(1)) == (source.read(6), source.read(5))
         assert list(sums) == [ready.checksum(2, source.read(6)), ready.checksum(0, source.read(5))]
         assert target.read(5) == target.read(7) == bytes(BLOCK_BYTES)
@@ -93,7 +93,7 @@ async def test_blocks_go_from_pool_to_pool_behind_their_message() -> None:
         await inlet.line.write(b"credit")
         assert await outlet.line.read() == b"credit"
         with pytest.raises(IndexError):
-            await inlet.place(ready, [Move(0, NUM_BLOCKS)])
+            await inlet.place(ready, [(0, NUM_BLOCKS)])
 
 
 async def test_messages_larger_than_any_socket_buffer_arrive_and_the_loop_turns_meanwhile() -> None:
@@ -114,7 +114,7 @@ async def test_messages_larger_than_any_socket_buffer_arrive_and_the_loop_turns_
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             tasks.create_task(outlet.carry(Batch(KEY, 0, tuple(range(8)))))
             tasks.create_task(inlet.arrived(ready))
-        await inlet.place(ready, [Move(position, position) for position in range(8)])
+        await inlet.place(ready, [(position, position) for position in range(8)])
         is_over = True
         await beside
         assert target.view == source.view
@@ -309,11 +309,11 @@ async def test_messages_are_numbered_and_what_is_staged_is_bounded_and_used_agai
             far.sendall(payload(bytes([number]) * 8 * BLOCK_BYTES))
             ready = ready_of(number, *range(8))
             await inlet.arrived(ready)
-            await inlet.place(ready, [Move(0, 0)])
+            await inlet.place(ready, [(0, 0)])
             assert target.read(0) == bytes([number]) * BLOCK_BYTES
             inlet.done(ready)
             with pytest.raises(TransferFailed, match="nothing came"):
-                await inlet.place(ready, [Move(0, 0)])
+                await inlet.place(ready, [(0, 0)])
 
 
 async def test_large_and_small_messages_that_take_turns_never_meet_the_bound() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import grpc
@@ -21,7 +21,6 @@ from pagewire.kvtransfer.effects import (
     Announce,
     AskBind,
     AskResend,
-    Claim,
     Detach,
     Effects,
     HandOver,
@@ -32,6 +31,7 @@ from pagewire.kvtransfer.effects import (
     SendFence,
     SendFenced,
     SendLanded,
+    Verdict,
 )
 from pagewire.kvtransfer.intake import Intake
 from pagewire.kvtransfer.memory import PoolMemory
@@ -70,11 +70,11 @@ class Transfer:
         self.intake = Intake(self.incoming, self.clock, lambda _, effects: self.on_d(effects))
         receiver.register(3, 1, self)
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
-        return self.intake.claim(shipment_id, generation, block_index)
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
+        return self.intake.claim(shipment_id, generation, indices)
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        self.intake.settle(shipment_id, generation, block_index, is_intact)
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        self.intake.settle(shipment_id, generation, indices, is_intact)
         self.recorder.note()
 
     def ship(self, *, chunk: int = 5) -> None:

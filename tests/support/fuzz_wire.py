@@ -209,7 +209,7 @@ def _blocks(data: bytes) -> None:
     else:
         ready = wire.decode_ready(data, BLOCK_BYTES)
         inbox.accept(ready)
-        _ = ready.indices, inbox.claims(4)
+        _ = ready.indices, inbox.claim(4)
 
 
 def _block_messages() -> list[bytes]:

@@ -6,13 +6,14 @@ Carries out its effects as a pod does, with direct calls for the link's frames; 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from sources import Source
 from transport_rigs import NUM_BLOCKS, Recorder
 
 from pagewire.core.clock import ManualClock
 from pagewire.core.errors import TransferFailed
-from pagewire.kvtransfer.effects import AskBind, AskResend, Claim, Detach, Effects, HandOver, SendFence, Verdict
+from pagewire.kvtransfer.effects import AskBind, AskResend, Detach, Effects, HandOver, SendFence, Verdict
 from pagewire.kvtransfer.intake import Intake
 from pagewire.kvtransfer.shipment import IncomingShipment
 from pagewire.kvtransfer.transport import BlockMemory, Receiver
@@ -44,17 +45,18 @@ class Shipping:
         """What it was lost by; empty while nothing is wrong."""
         return self.shipment.error.cause if self.shipment.error is not None else ""
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[tuple[Verdict, int]]:
         assert self.handed is None, "asked after it was handed over"
-        claim = self._intake.claim(shipment_id, generation, block_index)
-        if claim.verdict is Verdict.PLACE:
-            assert block_index not in self.open
-            self.open.add(block_index)
-        return claim
+        claims = self._intake.claim(shipment_id, generation, indices)
+        claimed = {index for index, (verdict, _) in zip(indices, claims, strict=True) if verdict is Verdict.PLACE}
+        assert self.open.isdisjoint(claimed)
+        self.open |= claimed
+        return claims
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        self.open.remove(block_index)
-        self._intake.settle(shipment_id, generation, block_index, is_intact)
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        assert self.open.issuperset(indices)
+        self.open.difference_update(indices)
+        self._intake.settle(shipment_id, generation, indices, is_intact)
         self._recorder.note()
 
     async def ship(self) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -166,18 +166,19 @@ class RecordingSink:
         self.spoilt: list[int] = []
         self._recorder = recorder
 
-    def claim(self, shipment_id: int, generation: int, block_index: int) -> Claim:
-        self.asked.append(block_index)
+    def claim(self, shipment_id: int, generation: int, indices: Sequence[int]) -> Sequence[Claim]:
+        self.asked.extend(indices)
         self._recorder.note()
         if not self.is_bound:
-            return Claim(Verdict.WAIT)
-        assert block_index not in self.open
-        self.open.add(block_index)
-        return Claim(Verdict.PLACE, block_index)
+            return [Claim(Verdict.WAIT)] * len(indices)
+        assert self.open.isdisjoint(indices)
+        self.open.update(indices)
+        return [Claim(Verdict.PLACE, index) for index in indices]
 
-    def settle(self, shipment_id: int, generation: int, block_index: int, is_intact: bool) -> None:
-        self.open.remove(block_index)
-        (self.placed if is_intact else self.spoilt).append(block_index)
+    def settle(self, shipment_id: int, generation: int, indices: Sequence[int], is_intact: bool) -> None:
+        assert self.open.issuperset(indices)
+        self.open.difference_update(indices)
+        (self.placed if is_intact else self.spoilt).extend(indices)
         self._recorder.note()
 
 

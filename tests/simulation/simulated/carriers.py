@@ -37,6 +37,7 @@ class SlowInlet:
         self.line = inlet.line
         self.card = inlet.card
         self.place_bytes = 512
+        self.max_places = inlet.max_places
         self._inlet = inlet
         self._chance = chance
 

@@ -1,0 +1,172 @@
+"""A CUDA device that is none: what is posted on its one stream happens when the test says so. Pools lie on the host.
+
+In place of the driver and of torch's events in `cuda_ipc`, both ends in one process. Proves when a copy is posted, what
+is waited for and what is right afterwards; cannot show what CUDA does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transport_rigs import pool
+
+from pagewire.core.cuda_driver import HANDLE_BYTES, Export
+from pagewire.core.errors import TransferFailed
+from pagewire.kvtransfer.memory import PoolMemory
+from pagewire.kvtransfer.transports import cuda_ipc
+from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS, DevicePool
+
+
+class PretendedDevice:
+    """The stream, in the order of posting; `log` is what was asked for, and what happened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_running = True  # what is posted has happened
+        self.copy_fails_at: int | None = None  # the number of a copy
+        self.num_copies = 0
+        self.num_unmapped = 0
+        self.idle = threading.Condition()
+        self._posted: deque[Callable[[], object]] = deque()
+        monkeypatch.setattr(cuda_ipc, "CudaDriver", lambda _index: PretendedDriver(self))
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: PretendedEvent(self))
+
+    @property
+    def num_posted(self) -> int:
+        """How much has not happened yet: copies, and events behind them."""
+        return len(self._posted)
+
+    def post(self, what: Callable[[], object]) -> None:
+        with self.idle:
+            self._posted.append(what)
+            if self.is_running:
+                self.run()
+
+    def run(self, num: int | None = None) -> None:
+        """Have the next `num` things happen, or all."""
+        with self.idle:
+            for _ in range(len(self._posted) if num is None else num):
+                self._posted.popleft()()
+            self.idle.notify_all()
+
+    def synchronize(self) -> None:
+        """As a stream's."""
+        with self.idle:
+            assert self.idle.wait_for(lambda: not self._posted, 10)
+
+
+class PretendedEvent:
+    """Happens when the stream gets there; one that was never recorded has happened."""
+
+    def __init__(self, device: PretendedDevice) -> None:
+        self._device = device
+        self.has_happened = True
+
+    def record(self, _stream: object = None) -> None:
+        self.has_happened = False
+        self._device.post(lambda: setattr(self, "has_happened", True))
+
+    def query(self) -> bool:
+        return self.has_happened
+
+
+class PretendedDriver:
+    """A handle says where the pool lies in this process."""
+
+    def __init__(self, device: PretendedDevice) -> None:
+        self._device = device
+        self._sizes: dict[int, int] = {}
+
+    def use(self) -> None:
+        pass
+
+    def map(self, handle: bytes) -> int:
+        base, size = int.from_bytes(handle[:8], "little"), int.from_bytes(handle[8:16], "little")
+        self._sizes[base] = size
+        return base
+
+    def size(self, base: int) -> int:
+        return self._sizes[base]
+
+    def unmap(self, base: int) -> None:
+        assert not self._device.num_posted, "a copy out of it has not ended"
+        del self._sizes[base]
+        self._device.num_unmapped += 1
+
+    def copy(self, destination: int, source: int, num_bytes: int, _stream: object) -> None:
+        device = self._device
+        number, device.num_copies = device.num_copies, device.num_copies + 1
+        if number == device.copy_fails_at:
+            raise TransferFailed("the test says so")
+        device.post(lambda: ctypes.memmove(destination, source, num_bytes))
+
+
+class PretendedPool(DevicePool):
+    """A pool on that device; its events are never recorded, but by a test."""
+
+    def __init__(self, device: PretendedDevice, host: PoolMemory) -> None:
+        self.host = host
+        self.copies: Any = _Stream(device)
+        self.events: list[Any] = []
+        self._writes = [0]
+
+    @property
+    def block_bytes(self) -> int:
+        return self.host.block_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        return self.host.num_blocks
+
+    @property
+    def address(self) -> int:
+        return self.host.address
+
+    @property
+    def device_index(self) -> int:
+        return 0
+
+    def split(self, count: int) -> DevicePool:
+        assert count == 1
+        return self
+
+    def read(self, block_id: int) -> memoryview:
+        return self.host.read(block_id)
+
+    def export(self) -> Export:
+        told = self.address.to_bytes(8, "little") + (self.num_blocks * self.block_bytes).to_bytes(8, "little")
+        return Export(told.ljust(HANDLE_BYTES, b"\0"), 0)
+
+
+class _Stream:
+    """Of a pool: there is one of the device."""
+
+    cuda_stream = 1
+
+    def __init__(self, device: PretendedDevice) -> None:
+        self.synchronize = device.synchronize
+
+
+def pretended_pool(device: PretendedDevice, *, filled: bool) -> PretendedPool:
+    """As `transport_rigs.pool`."""
+    return PretendedPool(device, pool(filled=filled))
+
+
+class Unwritten:
+    """A source's event that the taker has opened, and that happens when a test says so."""
+
+    def __init__(self) -> None:
+        self.has_happened = False
+
+    def query(self) -> bool:
+        return self.has_happened
+
+
+def unwritten_events() -> list[Unwritten]:
+    """As many as a source has."""
+    return [Unwritten() for _ in range(NUM_EVENTS)]
