@@ -38,7 +38,7 @@ class GraphTable:
         found: list[tuple[int, int]] = []
         for row, grant in enumerate(grants):
             known, wanted, first = self._known[row], grant.block_ids, row * self.width
-            if wanted == known:
+            if wanted is known or wanted == known:  # the same one, step after step, until a block is added
                 continue
             kept = len(known)
             if wanted[:kept] == known:  # as a rule a block is added
