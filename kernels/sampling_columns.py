@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from pagewire.kernels.sampling_rows import SamplingRows
@@ -36,10 +37,11 @@ class SamplingColumns:
     def fill(self, rows: SamplingRows) -> None:
         """Write rows into columns on the host; those behind them become greedy ones, whose tokens nobody reads."""
         num_rows = len(rows.seed)
+        # By way of numpy, which reads tuples of numbers in a third of the time.
         numbers = (rows.temperature, rows.top_p, rows.min_p)
-        self.floats[:, :num_rows] = torch.tensor(numbers, dtype=torch.float64).view(3, num_rows)
+        self.floats[:, :num_rows] = torch.from_numpy(np.array(numbers, dtype=np.float64))
         self.floats[2, :num_rows].log_()  # -inf where it is off
         self.floats[:, num_rows:] = torch.tensor([[0.0], [1.0], [-torch.inf]], dtype=torch.float64)
         integers = (rows.top_k, rows.seed, rows.index, rows.position)
-        self.integers[:, :num_rows] = torch.tensor(integers, dtype=torch.int64).view(4, num_rows)
+        self.integers[:, :num_rows] = torch.from_numpy(np.array(integers, dtype=np.int64))
         self.integers[:, num_rows:] = 0
