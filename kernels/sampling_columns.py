@@ -5,7 +5,6 @@ What is made of a parameter is made here, as for a CPU, so that it is the same t
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ class SamplingColumns:
         self.integers[:, num_rows:] = 0
 
 
-def _read(code: str, dtype: torch.dtype, columns: Sequence[Sequence[float]]) -> torch.Tensor:
-    """Return `[columns, rows]` of some rows, by way of an array: torch reads tuples of numbers three times as long."""
-    numbers = array(code, itertools.chain.from_iterable(columns))
+def _read(code: str, dtype: torch.dtype, columns: Sequence[tuple[float, ...]]) -> torch.Tensor:
+    """Return `[columns, rows]` of some rows, by way of an array: torch reads tuples of numbers half as fast."""
+    numbers = array(code, sum(columns, ()))  # of a tuple, not of an iterator, which takes longer
     return torch.frombuffer(numbers, dtype=dtype).view(len(columns), -1)
