@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import with_collector
 from pagewire.cli.keys import keys_create
 from pagewire.cli.progress import bar
-from pagewire.core import local_models
+from pagewire.core import garbage, local_models
 from pagewire.core.config import ConfigError
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
@@ -50,8 +49,6 @@ Json = Annotated[bool, typer.Option("--json", help="one JSON value on stdout")]
 
 DEFAULT_URL = "127.0.0.1:50050"
 DEFAULT_ROUTER = "http://127.0.0.1:8000"
-# Little of what a request makes is a cycle: looked for after every 700 objects, it costs a burst a tenth of its time.
-GARBAGE = (20_000, 20, 20)
 OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig, SweepConfig) | {
     local_models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
 }  # fmt: skip
@@ -169,9 +166,7 @@ def _serve(
     def on_ready(ready: Mapping[str, object]) -> None:
         nonlocal is_ready
         is_ready = True
-        gc.collect()
-        gc.freeze()  # what is here now stays: looking through it for garbage would stop all streams for milliseconds
-        gc.set_threshold(*GARBAGE)
+        garbage.keep_what_is_here()
         _say_ready(ready)
 
     async def serve() -> None:

@@ -20,7 +20,7 @@ class Streams:
         self._is_search = spec.sampling.use_beam_search
         every = (Branch(index=spec.index, output=spec.output), *spec.branches)
         self._silent = [each for each in every if self._is_search and each.index >= spec.sampling.n]
-        self._outputs = {each.index: each.output for each in every if each not in self._silent}
+        self._outputs = {each.index: [*each.output] for each in every if each not in self._silent}
         self._running = dict.fromkeys(self._outputs)  # in the order of the spec
 
     @property
@@ -60,4 +60,4 @@ class Streams:
         )
 
     def _running_ones(self) -> list[Branch]:
-        return [Branch(index=index, output=self._outputs[index]) for index in self._running]
+        return [Branch(index=index, output=tuple(self._outputs[index])) for index in self._running]

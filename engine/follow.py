@@ -13,6 +13,8 @@ from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence
 from pagewire.engine.step import AHEAD, Draw, Grant, Step
 
+_AHEAD = (AHEAD,)
+
 
 def follow(scheduler: Scheduler, step: Step) -> Step | None:
     """Return the step behind `step`, which computes; None where it hangs on what comes of that one, or none is left."""
@@ -21,11 +23,11 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
         return None
     if len(scheduler.running) != len(step.grants):
         return None
-    going: list[tuple[Sequence, Draw]] = []
+    going: list[tuple[Sequence, Grant, Draw]] = []
     missing, somebody_waits = 0, bool(scheduler.joined or scheduler.waiting)
     for grant in step.grants:
         sequence = scheduler.sequences.get(grant.request_id)
-        if sequence is None or grant.draw is None or sequence.group.members != [sequence] or sequence.unforked:
+        if sequence is None or grant.draw is None or len(sequence.group.members) != 1 or sequence.unforked:
             return None
         if _ends(sequence, limits):
             if somebody_waits:  # for that place
@@ -36,13 +38,13 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
             missing += 1
         elif not pool.is_writable(sequence.block_table[first]):
             return None
-        going.append((sequence, grant.draw))
+        going.append((sequence, grant, grant.draw))
     room = pool.num_available
     if pool.host.num_slots:  # what is evicted is copied there, which waits for the device
         room = min(room, pool.num_free)
     if not going or missing > room:
         return None
-    return Step(grants=tuple(_further(scheduler, sequence, draw) for sequence, draw in going))
+    return Step(grants=tuple([_further(scheduler, *each) for each in going]))
 
 
 def _ends(sequence: Sequence, limits: Limits) -> bool:
@@ -51,15 +53,20 @@ def _ends(sequence: Sequence, limits: Limits) -> bool:
     return num_output >= sequence.spec.sampling.max_tokens or sequence.num_prompt + num_output >= limits.max_model_len
 
 
-def _further(scheduler: Scheduler, sequence: Sequence, draw: Draw) -> Grant:
-    start = sequence.num_tokens
-    if start // scheduler.limits.block_size == len(sequence.block_table):
-        sequence.block_table += scheduler.pool.allocate(1)
+def _further(scheduler: Scheduler, sequence: Sequence, grant: Grant, draw: Draw) -> Grant:
+    start = grant.start + 1
+    if start % scheduler.limits.block_size == 0:  # into the next block
+        first = start // scheduler.limits.block_size
+        if first == len(sequence.block_table):
+            sequence.block_table += scheduler.pool.allocate(1)
+        block_ids = tuple(sequence.block_table[: first + 1])
+    else:
+        block_ids = grant.block_ids
     return Grant(
-        request_id=sequence.name,
-        tokens=(AHEAD,),
+        request_id=grant.request_id,
+        tokens=_AHEAD,
         start=start,
-        block_ids=tuple(sequence.block_table[: scheduler.limits.num_blocks(start + 1)]),
+        block_ids=block_ids,
         draw=Draw(sampling=draw.sampling, index=draw.index, position=draw.position + 1),
-        spilled=tuple(sequence.spilled),
+        spilled=grant.spilled,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+import numpy as np
 import torch
 
 from pagewire.engine.batch import Batch
@@ -38,7 +39,7 @@ class GraphTable:
         found: list[tuple[int, int]] = []
         for row, grant in enumerate(grants):
             known, wanted, first = self._known[row], grant.block_ids, row * self.width
-            if wanted == known:
+            if wanted is known or wanted == known:  # the same one, step after step, until a block is added
                 continue
             kept = len(known)
             if wanted[:kept] == known:  # as a rule a block is added
@@ -120,7 +121,8 @@ class GraphInputs:
             (slots, [grant.block_ids[grant.start // size] * size + grant.start % size for grant in grants], -1),
             (kv_lens, [grant.start + 1 for grant in grants], 0),
         ):
-            part_[:count] = torch.tensor(values, dtype=part_.dtype)
+            # By way of numpy, which reads a list of numbers in a third of the time.
+            part_[:count] = torch.from_numpy(np.array(values, dtype=np.int64))
             part_[count:] = nobody
         columns.fill(rows_of([draw_of(grant) for grant in grants]))
         self._table.upload(host, edits, self._size)

@@ -55,8 +55,9 @@ class News:
         self._computed += num_computed
         if num_computed and not self._scheduler.policy.hands_off:
             self._prompts.append(PromptChunk(request_id=sequence.request_id, num_tokens=num_computed))
-        self._records += done.records
-        self._output += sum(len(record.tokens) for record in done.records)
+        for record in done.records:
+            self._records.append(record)
+            self._output += len(record.tokens)
         self._step_tokens += num_computed + grant.num_draws
         if done.chunk is not None:
             self._chunks.append(done.chunk)

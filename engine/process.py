@@ -16,6 +16,7 @@ import sys
 import threading
 from dataclasses import replace
 
+from pagewire.core import garbage
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.cuda_driver import Export
 from pagewire.core.engine_messages import Became, CannotStart, EngineMessage, Pong
@@ -35,6 +36,9 @@ EXIT_CANNOT_START = 2
 EXIT_RANK_LOST = 3
 # Behind its front, which has what others wait for: where they share a core, a step kept that for a time slice.
 NICENESS = 5
+# How long a command may wait for what a step has to do in Python: requests are admitted one after another, each by a
+# command's answer, and by default every one of them could wait for 5 ms.
+SWITCH_S = 0.0005
 
 
 class FrontConnection:
@@ -109,6 +113,8 @@ def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> Non
     handle, offset = export or (b"", 0)
     front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
     engine.loop.on_group = front.send_early
+    garbage.keep_what_is_here()
+    sys.setswitchinterval(SWITCH_S)
     reader = CommandReader(front, engine.loop, GrammarDesk(engine.grammars))
     thread = threading.Thread(target=reader.run, name="commands")
     thread.start()

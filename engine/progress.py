@@ -24,7 +24,7 @@ from pagewire.engine.step import Computed, Grant
 _NOTHING = Computed()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # made for every token, as what is in `step`
 class Progress:
     """What the outside is told of one grant after its step."""
 
@@ -49,17 +49,20 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
         return Progress(records=(scores,) if scores.prompt_logprobs else (), chunk=chunk)
     if scheduler.policy.hands_off:
         return _hand_off(scheduler, sequence, grant, computed)
-    members = [sequence, *scheduler.fork(sequence)]
-    records = tuple(_take_token(scheduler, each, computed[each.name]) for each in members)
+    forked = scheduler.fork(sequence) if sequence.unforked else ()  # first: a token may end the one that they fork off
+    first = _take_token(scheduler, sequence, own)
+    records = (first, *[_take_token(scheduler, each, computed[each.name]) for each in forked])
     return Progress(records=records, end=None if sequence.group.members else end_of(sequence.group))
 
 
 def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Computed) -> None:
     stop = grant.start + len(grant.tokens)
-    sequence.group.computed_tokens += max(0, min(stop, sequence.num_given) - grant.start)
+    if grant.start < sequence.num_given:
+        sequence.group.computed_tokens += min(stop, sequence.num_given) - grant.start
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
-    departed.pass_blocks(scheduler.pool, scheduler.limits, sequence)
+    if scheduler.limits.window:
+        departed.pass_blocks(scheduler.pool, scheduler.limits, sequence)
     sequence.num_scored += len(computed.prompt_logprobs)
 
 

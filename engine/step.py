@@ -1,4 +1,8 @@
-"""What one iteration of the engine has to do, as a value: no tensors, and nothing that changes while it runs."""
+"""What one iteration of the engine has to do, as a value: no tensors, and nothing that changes while it runs.
+
+What is made for every token of every sequence is no frozen dataclass: to make one of those takes three times as long,
+and a step of 256 sequences has a thousand. It is not changed all the same.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pagewire.engine.beam_search import Candidates
 AHEAD = -1  # in place of a token: the one that the step before draws for the sequence, not known yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Draw:
     """Sample one token after the grant: `index` of the sequence, `position` of the token in its output.
 
@@ -41,7 +45,7 @@ def fork_name(request_id: str, index: int) -> str:
     return f"{request_id}\x1f{index}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Grant:
     """Compute `tokens`, which stand at `start` in their sequence; the block table covers them and all that they see.
 
@@ -72,7 +76,10 @@ class Grant:
         """Return all draws by the names of the sequences that they are for."""
         if self.draw is None:
             return {}
-        return {self.request_id: self.draw} | {fork_name(self.request_id, draw.index): draw for draw in self.forks}
+        draws = {self.request_id: self.draw}
+        for draw in self.forks:
+            draws[fork_name(self.request_id, draw.index)] = draw
+        return draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +94,7 @@ class Step:
         return sum(len(grant.tokens) for grant in self.grants)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Computed:
     """What a step found out for one grant: the token of a draw, with its log probabilities where asked; the scores.
 

@@ -5,6 +5,8 @@ What is made of a parameter is made here, as for a CPU, so that it is the same t
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,10 +38,15 @@ class SamplingColumns:
     def fill(self, rows: SamplingRows) -> None:
         """Write rows into columns on the host; those behind them become greedy ones, whose tokens nobody reads."""
         num_rows = len(rows.seed)
-        numbers = (rows.temperature, rows.top_p, rows.min_p)
-        self.floats[:, :num_rows] = torch.tensor(numbers, dtype=torch.float64).view(3, num_rows)
-        self.floats[2, :num_rows].log_()  # -inf where it is off
+        if num_rows:
+            self.floats[:, :num_rows] = _read("d", torch.float64, (rows.temperature, rows.top_p, rows.min_p))
+            self.floats[2, :num_rows].log_()  # -inf where it is off
+            self.integers[:, :num_rows] = _read("q", torch.int64, (rows.top_k, rows.seed, rows.index, rows.position))
         self.floats[:, num_rows:] = torch.tensor([[0.0], [1.0], [-torch.inf]], dtype=torch.float64)
-        integers = (rows.top_k, rows.seed, rows.index, rows.position)
-        self.integers[:, :num_rows] = torch.tensor(integers, dtype=torch.int64).view(4, num_rows)
         self.integers[:, num_rows:] = 0
+
+
+def _read(code: str, dtype: torch.dtype, columns: Sequence[tuple[float, ...]]) -> torch.Tensor:
+    """Return `[columns, rows]` of some rows, by way of an array: torch reads tuples of numbers half as fast."""
+    numbers = array(code, sum(columns, ()))  # of a tuple, not of an iterator, which takes longer
+    return torch.frombuffer(numbers, dtype=dtype).view(len(columns), -1)

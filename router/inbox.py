@@ -17,7 +17,7 @@ from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: one is made of nearly every token, in a third of the time
 class News:
     """Everything new of one sequence: tokens, how likely they were, why it ended if it did.
 
@@ -61,9 +61,11 @@ class _Stream:
         self.has_untold_end = record.finish_reason is not None
         self.cumulative_logprob, self.score = record.cumulative_logprob, record.score
 
-    def take(self, index: int) -> News | None:
-        if not (self.tokens or self.has_untold_end):
-            return None
+    @property
+    def has_news(self) -> bool:
+        return bool(self.tokens) or self.has_untold_end
+
+    def take(self, index: int) -> News:
         news = News(
             index=index,
             tokens=tuple(self.tokens),
@@ -101,7 +103,7 @@ class Inbox:
         self._ended: Ended | None = None
         self._error: PagewireError | None = None
         self._is_over = False
-        self._changed = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None  # for the next change: whoever takes, who is one
 
     @property
     def is_settled(self) -> bool:
@@ -122,14 +124,14 @@ class Inbox:
             self._streams[record.index].put(record)
             self._prompt_logprobs.extend(record.prompt_logprobs)
             self._num_scores -= len(record.prompt_logprobs)
-        self._changed.set()
+        self._wake()
 
     def end(self, ended: Ended) -> None:
         """Take the pod's last frame; it says nothing of an attempt that has failed."""
         self._is_over = True
         if self._error is None:
             self._ended = ended
-            self._changed.set()
+            self._wake()
 
     def expire(self, error: PagewireError) -> None:
         """The time is over, though the pod may go on: take nothing more. What came before can still be taken."""
@@ -143,15 +145,15 @@ class Inbox:
     async def take(self) -> Arrived:
         """Wait for news and return all of it; raises what failed the attempt once everything else is taken."""
         while True:
-            taken = [stream.take(index) for index, stream in self._streams.items()]
-            news = tuple([each for each in taken if each is not None])
+            news = tuple([stream.take(index) for index, stream in self._streams.items() if stream.has_news])
             if news or self._prompt_logprobs or self._ended is not None:
                 scores, self._prompt_logprobs = tuple(self._prompt_logprobs), []
                 return Arrived(news=news, prompt_logprobs=scores, ended=self._ended)
             if self._error is not None:
                 raise self._error
-            self._changed.clear()
-            await self._changed.wait()
+            # A future of its own: an event's, which others could wait for too, costs a token twice as much.
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
 
     def _breach(self, records: Sequence[TokenRecord]) -> str:
         """Return what is wrong with a frame, "" for nothing."""
@@ -204,4 +206,8 @@ class Inbox:
     def _fail(self, error: PagewireError) -> None:
         if self._error is None:
             self._error = error
-            self._changed.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

@@ -15,7 +15,7 @@ from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.stop_strings import StopStrings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, as the values of `router/inbox.py` that it is made of
 class Piece:
     """Text that is certain now, the tokens that were consumed, and the stop string that ended the answer, if any."""
 
