@@ -15,6 +15,7 @@ from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
+WEIGHT_DTYPES = ("auto", "fp8")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
 DEVICES = r"cpu|cuda(:\d{1,2})?"
 
@@ -25,6 +26,7 @@ class EngineConfig:
 
     `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
     CPU and float16 on a CUDA device, which alone has float16.
+    `weight_dtype` is how matrices of layers are kept, auto as they are computed; `kernels/scaled_weight.py` has fp8.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
@@ -38,6 +40,7 @@ class EngineConfig:
     role: Role
     model_name: str = ""  # "" takes the folder's name
     dtype: str = "auto"
+    weight_dtype: str = "auto"
     kv_dtype: str = "auto"
     block_size: int = 16
     chunk_size: int = 512
@@ -65,6 +68,8 @@ class EngineConfig:
             raise ValueError(f"device {self.device!r} is not cpu, cuda or cuda:N")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.weight_dtype not in WEIGHT_DTYPES:
+            raise ValueError(f"weight_dtype {self.weight_dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
         if self.device == "cpu" and "float16" in (self.dtype, self.kv_dtype):
@@ -111,6 +116,7 @@ class EngineConfig:
             model=pod.model,
             role=pod.role,
             dtype=pod.dtype,
+            weight_dtype=pod.weight_dtype,
             kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
             chunk_size=pod.chunk_size,
