@@ -152,7 +152,8 @@ def _on_device(options: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415
 
     scale = device_report.Scale.tiny() if options.tiny else device_report.Scale.full(torch.device("cuda"))
-    scale = replace(scale, overlaps=not options.no_overlap, max_num_seqs=options.max_num_seqs or scale.max_num_seqs)
+    scale = replace(scale, weight_dtype=options.weight_dtype, overlaps=not options.no_overlap)
+    scale = replace(scale, max_num_seqs=options.max_num_seqs or scale.max_num_seqs)
     scale = replace(scale, peer_requests=options.peer_requests or scale.num_requests)
     shapes = [name for name in options.shapes.split(",") if name]
     ways = [way for way in options.ways.split(",") if way]
@@ -169,6 +170,9 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="what --device cuda measures, tiny and on a CPU")
     parser.add_argument(
         "--no-overlap", action="store_true", help="of --device cuda: each kernel starts when the one before it is over"
+    )
+    parser.add_argument(
+        "--weight-dtype", choices=("auto", "fp8"), default="auto", help="of --device cuda: see the setting"
     )
     parser.add_argument("--shapes", default="", help="of --device cuda: models, by commas; all")
     parser.add_argument("--parts", default="steps,chunks,idle,requests,peers", help="of --device cuda: by commas")

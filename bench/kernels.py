@@ -5,7 +5,8 @@
     decode   one token each of a batch over paged keys and values: the bytes of those, over the copy rate
     chunk    causal attention of whole prompts: FLOP, over PyTorch's flash and cuDNN, and FlexAttention with `--flex`
     rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
-    product  a few rows times each weight of a layer and of the head: bytes of the weight, over the copy rate and cuBLAS
+    product  a few rows times each weight of a layer and of the head, and rows times a layer's as codes (fp8): bytes of
+             the weight, over the copy rate and cuBLAS on a plain one
     sample   a token for each row of logits: bytes of logits, over the copy rate
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
@@ -45,6 +46,7 @@ from pagewire.kernels.gpu.work_list import Sequences
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 from pagewire.kernels.triton_backend import TritonBackend
 
 GB, TERA = 1e9, 1e12
@@ -80,6 +82,7 @@ class Scope:
     prompts: Sequence[tuple[str, int]]  # tokens of each
     rows: Sequence[tuple[str, int]]  # rows of what is done row by row
     products: Sequence[tuple[str, int]]  # rows of a product
+    coded: Sequence[tuple[str, int]]  # the same, of products with codes
     samples: Sequence[tuple[str, int]]  # rows of logits
 
 
@@ -89,6 +92,7 @@ FULL = Scope(
     prompts=[(name, length) for name in MODELS for length in (2048, 8192)],
     rows=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 8192)],
     products=[(name, num_rows) for name in MODELS for num_rows in (1, 4)],
+    coded=[(name, num_rows) for name in ("Llama-3-8B", "Qwen3-0.6B") for num_rows in (1, 4, 16, 64, 256, 512)],
     samples=[(name, num_rows) for name in MODELS for num_rows in (1, 64, 256)],
 )
 QUICK = Scope(
@@ -97,10 +101,16 @@ QUICK = Scope(
     prompts=[("Llama-3-8B", 8192), ("Llama-3-8B", 2048)],
     rows=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
     products=[(name, 1) for name in MODELS],
+    coded=[("Llama-3-8B", num_rows) for num_rows in (1, 4, 64, 256)],
     samples=[("Qwen3-0.6B", 1), ("Qwen3-0.6B", 64)],
 )
 TINY = Scope(
-    decodes=[("tiny", 2, 40)], prompts=[("tiny", 48)], rows=[("tiny", 3)], products=[("tiny", 2)], samples=[("tiny", 2)]
+    decodes=[("tiny", 2, 40)],
+    prompts=[("tiny", 48)],
+    rows=[("tiny", 3)],
+    products=[("tiny", 2)],
+    coded=[("tiny", 2), ("tiny", 6), ("tiny", 300)],
+    samples=[("tiny", 2)],
 )
 
 
@@ -264,8 +274,9 @@ def _row_works(lab: Lab, model: Model, num_rows: int) -> Iterator[tuple[str, int
 
 
 def products(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
-    """Yield a row for each product of a few rows, as the layers launch it, beside the product alone by torch."""
-    for name, num_rows in lab.scope.products:
+    """Yield a row for each product as the layers launch it, beside the product alone by torch, with plain weights."""
+    asked = [(*each, False) for each in lab.scope.products] + [(*each, True) for each in lab.scope.coded]
+    for name, num_rows, is_coded in asked:
         model = lab.models[name]
         q_size, kv_size = (heads * model.head_dim for heads in (model.num_q_heads, model.num_kv_heads))
         for what, count, size in (
@@ -273,22 +284,25 @@ def products(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
             ("gate-up", 2 * model.inner, model.hidden), ("down", model.hidden, model.inner),
             ("head", model.vocab, model.hidden),
         ):  # fmt: skip
-            num_bytes = count * size * lab.dtype.itemsize
+            if is_coded and what == "head":
+                continue
+            num_bytes = count * (size + 4) if is_coded else count * size * lab.dtype.itemsize
             weights = [lab.random(count, size) for _ in range(lab.turns(num_bytes))]
             norm = lab.random(size) if what in ("qkv", "gate-up") else None
             x, residual = lab.random(2, num_rows, size)
-            ours = [_product(lab, x, residual, norm, weight, is_gated=what == "gate-up") for weight in weights]
+            kept: Sequence[Weight] = [ScaledWeight.of(weight) for weight in weights] if is_coded else weights
+            ours = [_product(lab, x, residual, norm, weight, is_gated=what == "gate-up") for weight in kept]
             theirs = [partial(torch.nn.functional.linear, x, weight) for weight in weights]
             took_s = lab.seconds(ours)
             yield {
-                "what": "product", "model": name, "rows": num_rows, "weight": what, "bytes": num_bytes,
-                "us": took_s * 1e6, "over-copy": num_bytes / took_s / copy_rate,
-                "over-cublas": lab.seconds(theirs) / took_s,
+                "what": "product", "model": name, "rows": num_rows, "weight": what,
+                "kept": "fp8" if is_coded else "plain", "bytes": num_bytes, "us": took_s * 1e6,
+                "over-copy": num_bytes / took_s / copy_rate, "over-cublas": lab.seconds(theirs) / took_s,
             }  # fmt: skip
 
 
 def _product(
-    lab: Lab, x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, weight: torch.Tensor, *,
+    lab: Lab, x: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, weight: Weight, *,
     is_gated: bool,
 ) -> Callable[[], object]:  # fmt: skip
     if norm is None:

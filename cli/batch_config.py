@@ -17,8 +17,11 @@ class BatchConfig:
     device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
     tensor_parallel: int = setting(1, help="processes that share the model, heads by heads", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
+    weight_dtype: Literal["auto", "fp8"] = setting(
+        "auto", help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes, a scale per output"
+    )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
-        "auto", help="type of KV in its blocks; auto: that of weights"
+        "auto", help="type of KV in its blocks; auto: dtype"
     )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)

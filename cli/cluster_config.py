@@ -46,8 +46,11 @@ class ClusterConfig:
     device: str | None = setting(None, help="device of each engine and of its KV pool: cpu, cuda or cuda:N")
     tensor_parallel: int | None = setting(None, help="engine processes of each pod that share the model", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
+    weight_dtype: Literal["auto", "fp8"] | None = setting(
+        None, help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes"
+    )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
-        None, help="type of KV in its blocks; auto: that of weights"
+        None, help="type of KV in its blocks; auto: dtype"
     )
     block_size: int | None = setting(None, help="slots of a KV block", unit="tokens")
     chunk_size: int | None = setting(None, help="largest part of a prompt computed in one step", unit="tokens")

@@ -237,7 +237,7 @@ def _load(
     device = cache.pool.device
     dtype = TORCH_DTYPES[resolve_dtype(config.dtype, device)]
     if config.tensor_parallel == 1:
-        return None, architecture.load(folder, dtype, device, backend)
+        return None, architecture.load(folder, dtype, device, backend, config.weight_dtype)
     if not isinstance(architecture, NativeArchitecture):
         raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
     shard = Shard(num_ranks=config.tensor_parallel)
@@ -245,7 +245,7 @@ def _load(
     total = architecture.rank_sum(shard, dtype, device)
     ranks = RankGroup.start(config, pool_fd, total)
     failed.callback(ranks.close)
-    model = architecture.load_part(folder, dtype, device, backend, shard, total)
+    model = architecture.load_part(folder, dtype, device, backend, config.weight_dtype, shard, total)
     ranks.connect(config.stall_s)
     log.info("ranks: %d more processes: %s", len(ranks.pids), ", ".join(map(str, ranks.pids)))
     return ranks, RankedModel(model, ranks, cache.pool, shard.part(cache.layout.num_kv_heads))
@@ -276,13 +276,19 @@ def _why_not_deterministic(architecture: Architecture, backend: Backend) -> str:
     return "the model's sizes are not multiples of 16, so that parts of it are torch's, whose sums depend on the batch"
 
 
+def _model_digest(config: EngineConfig, folder: ModelFolder) -> str:
+    """Return what names the weights that are computed with: KV of others is other KV, whatever both are stored as."""
+    digest = folder.model_digest()
+    return digest if config.weight_dtype == "auto" else f"{digest}-{config.weight_dtype}"
+
+
 def _fingerprint(
     config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int, arithmetic: str
 ) -> Fingerprint:
     layout = cache.layout
     return Fingerprint(
         model_name=config.model_name or folder.path.resolve().name,
-        model_digest=folder.model_digest(),
+        model_digest=_model_digest(config, folder),
         tokenizer_digest=folder.tokenizer_digest(),
         kv_fingerprint=layout.fingerprint(),
         kv_layout=f"{layout.dtype} {layout.order} L{layout.num_layers} Hk{layout.num_kv_heads} D{layout.head_dim}",

@@ -15,6 +15,7 @@ from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
+WEIGHT_DTYPES = ("auto", "fp8")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
 DEVICES = r"cpu|cuda(:\d{1,2})?"
 # Where nothing is asked for: tokens of a chunk, and of a step. On a CPU a pod's decodes would wait for a longer chunk.
@@ -29,6 +30,7 @@ class EngineConfig:
 
     `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
     CPU and float16 on a CUDA device, which alone has float16.
+    `weight_dtype` is how matrices of layers are kept, auto as they are computed; `kernels/scaled_weight.py` has fp8.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
@@ -43,6 +45,7 @@ class EngineConfig:
     role: Role
     model_name: str = ""  # "" takes the folder's name
     dtype: str = "auto"
+    weight_dtype: str = "auto"
     kv_dtype: str = "auto"
     block_size: int = 16
     chunk_size: int = 0
@@ -73,6 +76,8 @@ class EngineConfig:
         object.__setattr__(self, "max_num_batched_tokens", self.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS[kind])
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.weight_dtype not in WEIGHT_DTYPES:
+            raise ValueError(f"weight_dtype {self.weight_dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
         if self.device == "cpu" and "float16" in (self.dtype, self.kv_dtype):
@@ -119,6 +124,7 @@ class EngineConfig:
             model=pod.model,
             role=pod.role,
             dtype=pod.dtype,
+            weight_dtype=pod.weight_dtype,
             kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
             chunk_size=pod.chunk_size or POD_CHUNK_SIZE.get(_kind(pod.device), 0),

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from pagewire.core.document_files import read_object
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -52,13 +52,14 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def load(
     files: Iterable[Path],
-    places: Mapping[str, torch.Tensor],
+    places: Mapping[str, Weight],
     derived: Iterable[str],
     parts: Mapping[str, Part] | None = None,
 ) -> None:
-    """Fill `places` by name, converting to their dtype; stored tensors that match a `derived` pattern are passed over.
+    """Fill `places` by name, as they keep numbers; stored tensors that match a `derived` pattern are passed over.
 
-    Those that `parts` names are filled from a part of the stored tensor, and no more than that is read.
+    Those that `parts` names are filled from a part of the stored tensor, and no more than that is read, unless to scale
+    rows that are divided.
     Raises ValueError naming what is missing, surplus, stored twice or of another shape, or a file that is none.
     """
     ignored = re.compile("|".join(f"(?:{pattern})" for pattern in derived) or r"(?!)")
@@ -80,14 +81,21 @@ def load(
         raise ValueError(f"the weights do not fit the model: missing {_few(missing)}; surplus {_few(sorted(surplus))}")
 
 
-def _fill(name: str, place: torch.Tensor, stored: Any, part: Part | None) -> None:
-    expected, index = list(place.shape), [slice(None)] * place.dim()
+def _fill(name: str, place: Weight, stored: Any, part: Part | None) -> None:
+    expected, index = list(place.shape), [slice(None)] * len(place.shape)
     if part is not None:
         expected[part.axis], index[part.axis] = part.whole, part.places
     shape = tuple(stored.get_slice(name).get_shape())
     if shape != tuple(expected):
         raise ValueError(f"{name} has shape {shape}, the config asks for {tuple(expected)}")
-    place.copy_(stored.get_tensor(name) if part is None else stored.get_slice(name)[tuple(index)])
+    given = stored.get_tensor(name) if part is None else stored.get_slice(name)[tuple(index)]
+    if isinstance(place, ScaledWeight):
+        given = given.to(place.codes.device)
+        # A row has one scale, however many ranks it is divided between: the weight is the same for any number of them.
+        is_whole = part is None or part.axis == 0
+        place.fill(given, given if is_whole else stored.get_tensor(name).to(place.codes.device))
+    else:
+        place.copy_(given)
 
 
 def _few(names: list[str]) -> str:

@@ -19,6 +19,7 @@ from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import Weight
 from pagewire.kernels.streamed_attention import Partial
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -30,12 +31,15 @@ NormedLinear = Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor,
 class Backend(Protocol):
     """What a model needs from a device. A plan is for the backend that made it."""
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it."""
+    def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it.
+
+        Of a `ScaledWeight` it is that with the weight that it stands for, decoded or not.
+        """
         ...
 
     def normed_linear(
-        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+        self, norm: torch.Tensor, eps: float, weight: Weight, bias: torch.Tensor | None, *, is_gated: bool = False
     ) -> NormedLinear:
         """Return `linear` behind `rms_norm` with `norm` `[K]`, and with `silu_and_mul` behind it where it is gated."""
         ...

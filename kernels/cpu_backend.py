@@ -26,6 +26,7 @@ from pagewire.kernels.logit_edits import Counted, LogitEdits, Repetition
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import Weight, plain
 from pagewire.kernels.torch_backend import TorchBackend
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
@@ -103,8 +104,9 @@ class CpuBackend(TorchBackend):
         library.use_tiles()
         return cls(library)
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
         """Pack `weight` and return its product with rows; the weight itself is not kept."""
+        weight = plain(weight)
         if not is_packable(weight):
             return super().linear(weight, bias)
         function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))

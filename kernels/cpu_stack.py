@@ -19,6 +19,7 @@ from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.scaled_weight import plain
 
 if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend
@@ -104,10 +105,11 @@ class CpuStack:
         gate_up_bias = None if weights.gate_up_bias is None else by_turns(weights.gate_up_bias)
         biases = (weights.qkv_bias, weights.o_bias, gate_up_bias, weights.down_bias)
         return _Layer(
-            keep(weights.input_norm), keep(pack(weights.qkv, arena)), keep(weights.q_norm), keep(weights.k_norm),
-            keep(pack(weights.o, arena)), keep(weights.post_norm), keep(pack(by_turns(weights.gate_up), arena)),
-            keep(pack(weights.down, arena)), *(keep(wide(bias)) for bias in biases), weights.qkv.shape[1],
-            self._inner_size, self._shape.num_q_heads, self._shape.num_kv_heads, self._shape.head_dim, window,
+            keep(weights.input_norm), keep(pack(plain(weights.qkv), arena)), keep(weights.q_norm), keep(weights.k_norm),
+            keep(pack(plain(weights.o), arena)), keep(weights.post_norm),
+            keep(pack(by_turns(plain(weights.gate_up)), arena)), keep(pack(plain(weights.down), arena)),
+            *(keep(wide(bias)) for bias in biases), weights.qkv.shape[1], self._inner_size,
+            self._shape.num_q_heads, self._shape.num_kv_heads, self._shape.head_dim, window,
             self._shape.norm_eps, self._shape.scale,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ import torch
 
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.scaled_weight import Weight
 
 if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend, Linear, NormedLinear
@@ -28,16 +29,16 @@ class LayerWeights:
     """One layer; a fused matrix holds its parts in the order named."""
 
     input_norm: torch.Tensor  # [H]
-    qkv: torch.Tensor  # [(Hq + 2 Hk) D, H]
+    qkv: Weight  # [(Hq + 2 Hk) D, H]
     qkv_bias: torch.Tensor | None  # [(Hq + 2 Hk) D]
     q_norm: torch.Tensor | None  # [D]
     k_norm: torch.Tensor | None  # [D]
-    o: torch.Tensor  # [H, Hq D]
+    o: Weight  # [H, Hq D]
     o_bias: torch.Tensor | None  # [H]
     post_norm: torch.Tensor  # [H]
-    gate_up: torch.Tensor  # [2 I, H]
+    gate_up: Weight  # [2 I, H]
     gate_up_bias: torch.Tensor | None  # [2 I]
-    down: torch.Tensor  # [H, I]
+    down: Weight  # [H, I]
     down_bias: torch.Tensor | None  # [H]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from pagewire.kernels.arena import Arena
+from pagewire.kernels.scaled_weight import Weight
 
 LANES = 16
 STRIPE = 32  # outputs that lie behind one another for each `step` inputs
@@ -16,7 +17,7 @@ STEP = {torch.bfloat16: 2, torch.float32: 1}
 SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}  # of a native function's name
 
 
-def is_packable(weight: torch.Tensor) -> bool:
+def is_packable(weight: Weight) -> bool:
     """Return whether a weight `[N, K]` can be packed."""
     return weight.dtype in STEP and weight.shape[1] % STEP[weight.dtype] == 0
 

@@ -20,18 +20,20 @@ from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import Weight, plain
 from pagewire.kernels.streamed_attention import Partial, StreamedPlan
 
 
 class TorchBackend:
     """Every op in plain torch; see `Backend` for the contracts."""
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """Return the product with `weight` `[N, K]`, as it is."""
-        return lambda x: functional.linear(x, weight, bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        """Return the product with `weight` `[N, K]`, decoded once."""
+        decoded = plain(weight)
+        return lambda x: functional.linear(x, decoded, bias)
 
     def normed_linear(
-        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+        self, norm: torch.Tensor, eps: float, weight: Weight, bias: torch.Tensor | None, *, is_gated: bool = False
     ) -> NormedLinear:
         """Return the product behind a norm, op by op."""
         linear = self.linear(weight, bias)

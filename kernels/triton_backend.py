@@ -1,4 +1,4 @@
-"""The CUDA backend: every op in Triton but the products of many rows, those in torch.
+"""The CUDA backend: every op in Triton but the products of many rows, those in torch, unless their weight is codes.
 
 Satisfies `Backend`, which says what each op means; `gpu/` says how they are computed. What lies in host memory (the
 tier behind the pool) is moved by torch. Importing this file imports triton.
@@ -10,9 +10,19 @@ import functools
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 
 from pagewire.kernels.backend import Linear, NormedLinear
-from pagewire.kernels.gpu import append_kv, logit_edits, paged_attention, rms_norm, sampling, silu_and_mul, small_linear
+from pagewire.kernels.gpu import (
+    append_kv,
+    logit_edits,
+    paged_attention,
+    rms_norm,
+    sampling,
+    scaled_linear,
+    silu_and_mul,
+    small_linear,
+)
 from pagewire.kernels.gpu import blocks as moves
 from pagewire.kernels.gpu.paged_attention import AttentionPlan
 from pagewire.kernels.gpu.tiles import Processor
@@ -21,6 +31,7 @@ from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 from pagewire.kernels.streamed_attention import Partial
 from pagewire.kernels.torch_backend import TorchBackend
 
@@ -37,17 +48,27 @@ class TritonBackend(TorchBackend):
         """Return the backend of a CUDA device."""
         return cls(device, Processor.of(device))
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, of few rows or of many."""
-        many = super().linear(weight, bias)
+        many = self._scaled(weight, bias) if isinstance(weight, ScaledWeight) else super().linear(weight, bias)
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             return small_linear.small_linear(x, weight, bias, self._processor) if _is_few(x) else many(x)
 
         return compute
 
+    def _scaled(self, weight: ScaledWeight, bias: torch.Tensor | None) -> Linear:
+        """Return the product with a weight that stays codes."""
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            if 0 < x.shape[0] <= scaled_linear.MOST_ROWS:
+                return scaled_linear.scaled_linear(x, weight, bias, self._processor)
+            return functional.linear(x, scaled_linear.decode(weight, overlaps=self._processor.overlaps), bias)
+
+        return compute
+
     def normed_linear(
-        self, norm: torch.Tensor, eps: float, weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False
+        self, norm: torch.Tensor, eps: float, weight: Weight, bias: torch.Tensor | None, *, is_gated: bool = False
     ) -> NormedLinear:
         """Return the product behind a norm, of few rows by one kernel."""
         many = super().normed_linear(norm, eps, weight, bias, is_gated=is_gated)

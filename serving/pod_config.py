@@ -60,8 +60,11 @@ class PodConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto", help="type of weights and of what is computed; auto: what the device multiplies"
     )
+    weight_dtype: Literal["auto", "fp8"] = setting(
+        "auto", help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes, a scale per output"
+    )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
-        "auto", help="type of KV in its blocks; auto: that of weights; fp8 and int8 have a scale per token and head"
+        "auto", help="type of KV in its blocks; auto: dtype; fp8 and int8 have a scale per token and head"
     )
     block_size: int = setting(16, help="slots of a KV block: 16, 32, 64 or 128", unit="tokens")
     kv_memory: int = setting(parse_bytes("1GiB"), help="memory of the KV pool", unit="bytes", parse=parse_bytes)

@@ -29,6 +29,7 @@ from pagewire.engine import assembly
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.step import Draw, Grant, Step
 
 ROOT = root_hash(model_digest="bench", kv_fingerprint="bench")
@@ -52,6 +53,7 @@ class Scale:
     max_model_len: int
     max_num_seqs: int
     peer_requests: int = 0  # of those that peers are given, the first ones
+    weight_dtype: str = "auto"
     overlaps: bool = True  # whether kernels may start before the ones before them end
 
     @classmethod
@@ -69,8 +71,8 @@ class Scale:
     def tiny(cls) -> Scale:
         """That of a CPU under the interpreter."""
         return cls(
-            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), repeats=1, idle=(2, 18),
-            num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64, max_num_seqs=4,
+            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), repeats=1,
+            idle=(2, 18), num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64, max_num_seqs=4,
         )  # fmt: skip
 
     def requests(self) -> list[tuple[list[int], int]]:
@@ -86,8 +88,9 @@ class Scale:
 def load(folder: Path, scale: Scale) -> Engine:
     """Return an engine over a model's folder, warm, its graphs captured. Off CUDA its ops are Triton's, interpreted."""
     config = EngineConfig(
-        model=str(folder), role=Role.COLOCATED, dtype=scale.dtype, kv_memory_bytes=scale.kv_bytes,
-        max_num_seqs=scale.max_num_seqs, max_num_batched_tokens=max(8192, scale.max_num_seqs), chunk_size=4096,
+        model=str(folder), role=Role.COLOCATED, dtype=scale.dtype, weight_dtype=scale.weight_dtype,
+        kv_memory_bytes=scale.kv_bytes, max_num_seqs=scale.max_num_seqs,
+        max_num_batched_tokens=max(8192, scale.max_num_seqs), chunk_size=4096,
         max_model_len=scale.max_model_len, prefix_caching=False, device=scale.device.type, threads=0,
     )  # fmt: skip
     with ExitStack() as stack:
@@ -129,6 +132,8 @@ def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: di
     embedding = config.vocab_size * config.hidden_size * engine.cache.pool.element_size()
     read = weights - (0 if config.tied_embeddings else embedding)
     flop = 2 * read / engine.cache.pool.element_size()  # of one row
+    if scale.weight_dtype == "fp8":
+        read -= _saved_by_codes(config, engine.cache.pool.element_size())
     for num_sequences, kv_len in scale.decodes:
         step = _decodes(engine, num_sequences, kv_len)
         kv = num_sequences * kv_len * engine.cache.layout.token_bytes
@@ -137,9 +142,9 @@ def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: di
         step_s = statistics.median(_timed(lambda: engine.runner.run(step, _ignore)) for _ in range(scale.repeats))  # noqa: B023
         replay_s = _replay_s(engine, num_sequences, scale)
         yield {
-            "what": "decode", "model": name, "sequences": num_sequences, "tokens": kv_len, "roofline-ms": least_s * 1e3,
-            "replay-ms": replay_s * 1e3, "step-ms": step_s * 1e3, "roofline-over-replay": least_s / replay_s,
-            "roofline-over-step": least_s / step_s,
+            "what": "decode", "model": name, "weights": scale.weight_dtype, "sequences": num_sequences,
+            "tokens": kv_len, "roofline-ms": least_s * 1e3, "replay-ms": replay_s * 1e3,
+            "step-ms": step_s * 1e3, "roofline-over-replay": least_s / replay_s, "roofline-over-step": least_s / step_s,
         }  # fmt: skip
 
 
@@ -165,6 +170,14 @@ def chunk_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dic
             row[way] = statistics.median(times[2:]) * 1e3
         runner.chunk_graphs = graphs
         yield row
+
+
+def _saved_by_codes(config: DecoderConfig, itemsize: int) -> int:
+    """Return how many bytes fewer the layers' matrices are as codes with a scale a row."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_size, kv_size = config.num_q_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    matrices = ((q_size + 2 * kv_size, hidden), (hidden, q_size), (2 * inner, hidden), (hidden, inner))
+    return config.num_layers * sum(rows * (columns * (itemsize - 1) - 4) for rows, columns in matrices)
 
 
 def idle_row(name: str, engine: Engine, scale: Scale) -> dict[str, Any]:

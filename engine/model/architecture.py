@@ -56,6 +56,8 @@ class Architecture(Protocol):
         """Return the layout of its KV."""
         ...
 
-    def load(self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend) -> Model:
-        """Read the weights; raises ValueError naming what is missing, surplus or misshapen."""
+    def load(
+        self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend, weight_dtype: str
+    ) -> Model:
+        """Read the weights; raises ValueError naming what is missing, surplus or misshapen, or cannot be kept so."""
         ...

@@ -14,19 +14,27 @@ from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.weights import Part
 from pagewire.kernels.decoder_stack import LayerWeights
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 
-Destinations = dict[str, torch.Tensor]
+Destinations = dict[str, Weight]
 Parts = dict[str, Part]
 _Fused = Callable[..., torch.Tensor]
+_Product = Callable[[tuple[int, ...], dict[str, int], int], Weight]
 
 
 def allocate(
-    config: DecoderConfig, dtype: torch.dtype, device: torch.device, shard: Shard | None = None
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    shard: Shard | None = None,
+    *,
+    quantised: bool = False,
 ) -> tuple[DecoderWeights, Destinations, Parts]:
     """Return uninitialised weights, the view of them that each named tensor fills, and which part of it that is.
 
     `config` is that of one rank. Queries, keys, values, gate and up are divided by rows; what is summed over the ranks,
     o and down, by columns, and its bias is the first rank's, as is the head. Norms and embedding are everybody's.
+    `quantised`, the matrices of layers are codes with a scale a row, and nothing else is.
     """
     places: Destinations = {}
     divided: Parts = {}
@@ -34,16 +42,26 @@ def allocate(
 
     def fused(shape: tuple[int, ...], parts: dict[str, int], axis: int | None = None) -> torch.Tensor:
         whole = torch.empty(shape, dtype=dtype, device=device)
-        places.update(zip(parts, torch.split(whole, list(parts.values())), strict=True))
+        named(whole, parts, axis)
+        return whole
+
+    def product(shape: tuple[int, ...], parts: dict[str, int], axis: int) -> Weight:
+        if not quantised:
+            return fused(shape, parts, axis)
+        whole = ScaledWeight.empty(shape, dtype, device)
+        named(whole, parts, axis)
+        return whole
+
+    def named(whole: Weight, parts: dict[str, int], axis: int | None) -> None:
+        places.update(zip(parts, whole.split(list(parts.values())), strict=True))
         if axis is not None and shard.num_ranks > 1:
             for name in parts:
                 size = places[name].shape[axis] * shard.num_ranks
                 divided[name] = Part(axis=axis, places=shard.part(size), whole=size)
-        return whole
 
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = fused((vocab, hidden), {"model.embed_tokens.weight": vocab})
-    layers = tuple(_layer(config, f"model.layers.{i}", fused, shard) for i in range(config.num_layers))
+    layers = tuple(_layer(config, f"model.layers.{i}", fused, product, shard) for i in range(config.num_layers))
     norm = fused((hidden,), {"model.norm.weight": hidden})
     head = None
     if shard.is_first:
@@ -51,13 +69,13 @@ def allocate(
     return DecoderWeights(embedding=embedding, layers=layers, norm=norm, head=head), places, divided
 
 
-def _layer(config: DecoderConfig, prefix: str, fused: _Fused, shard: Shard) -> LayerWeights:
+def _layer(config: DecoderConfig, prefix: str, fused: _Fused, product: _Product, shard: Shard) -> LayerWeights:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_rows, kv_rows = config.num_q_heads * head_dim, config.num_kv_heads * head_dim
 
-    def matrix(folder: str, parts: dict[str, int], columns: int, axis: int = 0) -> torch.Tensor:
+    def matrix(folder: str, parts: dict[str, int], columns: int, axis: int = 0) -> Weight:
         named = {f"{prefix}.{folder}.{part}.weight": rows for part, rows in parts.items()}
-        return fused((sum(parts.values()), columns), named, axis)
+        return product((sum(parts.values()), columns), named, axis)
 
     def bias(folder: str, parts: dict[str, int], axis: int | None = 0, *, wanted: bool) -> torch.Tensor | None:
         named = {f"{prefix}.{folder}.{part}.bias": rows for part, rows in parts.items()}

@@ -56,9 +56,11 @@ class NativeArchitecture:
         """Return the layout of its KV."""
         return self.config.kv_layout(block_size, dtype, order)
 
-    def load(self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend) -> Decoder:
+    def load(
+        self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend, weight_dtype: str
+    ) -> Decoder:
         """Read the weights into fused tensors."""
-        return self.load_part(folder, dtype, device, backend, Shard(), None)
+        return self.load_part(folder, dtype, device, backend, weight_dtype, Shard(), None)
 
     def load_part(
         self,
@@ -66,15 +68,17 @@ class NativeArchitecture:
         dtype: torch.dtype,
         device: torch.device,
         backend: Backend,
+        weight_dtype: str,
         shard: Shard,
         reduce: Reduce | None,
     ) -> Decoder:
         """Read one rank's part of the weights, and no more; its products are summed over the ranks by `reduce`.
 
+        Weights are quantised as they are read: never is there more than one tensor of them that is not.
         Raises ValueError naming what the ranks cannot share.
         """
         config = self.config.part(shard.num_ranks)
-        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard)
+        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
         return Decoder(config, loaded, backend, reduce)

@@ -100,9 +100,11 @@ class TransformersArchitecture:
         )
 
     def load(
-        self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend
+        self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend, weight_dtype: str
     ) -> TransformersModel:
-        """Read the weights; raises ValueError naming what is missing, surplus or misshapen."""
+        """Read the weights, as they are stored; raises ValueError naming what is missing, surplus or misshapen."""
+        if weight_dtype != "auto":
+            raise ValueError(f"weight_dtype {weight_dtype}: its products are transformers' own in the {self.path}")
         folder.weight_files()  # safetensors, or an error that says so
         transformers.utils.logging.disable_progress_bar()
         module, found = transformers.AutoModelForCausalLM.from_pretrained(

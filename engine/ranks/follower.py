@@ -61,7 +61,7 @@ class Follower:
         self._block_size = layout.block_size
         self.sum = architecture.rank_sum(shard, TORCH_DTYPES[dtype], device)
         self._model: Decoder = architecture.load_part(
-            folder, TORCH_DTYPES[dtype], device, backend_for(device), shard, self.sum
+            folder, TORCH_DTYPES[dtype], device, backend_for(device), config.weight_dtype, shard, self.sum
         )
 
     @torch.inference_mode()

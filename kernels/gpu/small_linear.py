@@ -3,6 +3,7 @@
     total[m, k] = x[m, k] + residual[m, k]                                   rounded; x itself without a residual
     given[m, k] = round(total[m, k] / sqrt(mean(total[m]^2) + eps)) * norm[k], rounded; total itself without a norm
     y[m, n]     = sum_k given[m, k] weight[n, k] + bias[n]                   summed in fp32, rounded once
+                  the sum times scale[n] where the weight is codes (`scaled_weight.py`)
     out         = y, or silu(y[m, i]) * y[m, I + i] of `[M, I]` where it is gated, rounded as `silu_and_mul.py` does
 
 So few rows take as long as the weight takes to be read, which ordinary units keep up with: up to `MOST_ROWS` each
@@ -23,9 +24,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from pagewire.kernels.gpu.tiles import Processor
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 
 MOST_ROWS = 4  # of x
-VECTOR = tl.constexpr(8)  # elements of one access: 16 bytes in 16-bit dtypes
+VECTOR = tl.constexpr(8)  # elements of one access: 16 bytes in 16-bit dtypes, and 8 of codes, which x goes with
 IN_FLIGHT = 64  # registers of a thread, at most, that hold weights
 
 
@@ -43,23 +45,22 @@ class Tile:
 
         As many rows as leave nearly two programs for each multiprocessor, for x is read and normed once for all of
         them; of two lengths of chunks that which leaves the last fuller, and no deeper than fills as many rounds.
+        Codes are no deeper than 16-bit numbers: from round to round each has a register of its own.
         """
         rows = next((rows for rows in (8, 4) if 10 * num_rows >= 19 * rows * num_sms), 2)
         lanes = min((128, 64), key=lambda lanes: -size % (lanes * VECTOR.value))
         chunks = triton.cdiv(size, lanes * VECTOR.value)
-        deepest = max(1, IN_FLIGHT * 4 // (rows * VECTOR.value * itemsize))
+        deepest = max(1, IN_FLIGHT * 4 // (rows * VECTOR.value * max(itemsize, 2)))
         return cls(rows, lanes, triton.cdiv(chunks, triton.cdiv(chunks, deepest)))
 
 
-def small_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, processor: Processor
-) -> torch.Tensor:
+def small_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None, processor: Processor) -> torch.Tensor:
     """Return the product of x `[M, K]` and weight `[N, K]`, plus bias `[N]`: `[M, N]`; M is 1 to `MOST_ROWS`."""
     return _launch(x, None, None, 0.0, weight, bias, processor, is_gated=False)[0]
 
 
 def normed_linear(
-    x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, weight: torch.Tensor,
+    x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, weight: Weight,
     bias: torch.Tensor | None, processor: Processor, *, is_gated: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return (the same of norm(x + residual) * `norm`, x + residual); without a residual the second is x itself.
@@ -70,20 +71,24 @@ def normed_linear(
 
 
 def _launch(
-    x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, weight: torch.Tensor,
+    x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, weight: Weight,
     bias: torch.Tensor | None, processor: Processor, *, is_gated: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    assert weight.stride(1) == 1, "a copy made here would be read before it is there"
+    # The kernel reads codes as bytes: there is no zero of fp8 to put where it does not look.
+    numbers, factors = (
+        (weight.codes.view(torch.int8), weight.scales) if isinstance(weight, ScaledWeight) else (weight, None)
+    )
+    assert numbers.stride(1) == 1, "a copy made here would be read before it is there"
     x = _rows_together(x)
     residual = None if residual is None else _rows_together(residual)
     (num_rows, size), count = x.shape, weight.shape[0]
     outputs = count // 2 if is_gated else count
-    tile = Tile.choose(count, size, weight.element_size(), processor.num_sms)
+    tile = Tile.choose(count, size, numbers.element_size(), processor.num_sms)
     out = x.new_empty(num_rows, outputs)
     total = x if residual is None else x.new_empty(num_rows, size)
     _small_linear[(triton.cdiv(count, tile.rows),)](
-        x, residual, norm, weight, bias, out, total, eps,
-        x.stride(0), 0 if residual is None else residual.stride(0), weight.stride(0),
+        x, residual, norm, numbers, factors, bias, out, total, eps,
+        x.stride(0), 0 if residual is None else residual.stride(0), numbers.stride(0),
         M=num_rows, K=size, WIDTH=triton.next_power_of_2(size), OUTPUTS=outputs,
         ROWS=tile.rows, LANES=tile.lanes, DEPTH=tile.depth, GATED=is_gated, OVERLAPS=processor.overlaps,
         num_warps=tile.lanes // 32, num_stages=1, launch_pdl=processor.overlaps,
@@ -100,7 +105,8 @@ def _small_linear(
     x,  # [M, K], rows `x_stride` elements apart
     residual,  # [M, K], None where nothing is added
     norm,  # [K], None where nothing is normed
-    weight,  # [OUTPUTS or 2 OUTPUTS, K]
+    weight,  # [OUTPUTS or 2 OUTPUTS, K], codes as bytes
+    factors,  # [OUTPUTS or 2 OUTPUTS], None where the weight is no codes
     bias,  # [OUTPUTS or 2 OUTPUTS], None where there is none
     out,  # [M, OUTPUTS], contiguous
     total,  # [M, K], contiguous
@@ -133,7 +139,9 @@ def _small_linear(
         weights += (_load_weights(rows, chunk * CHUNK + at, is_mine, K),)  # type: ignore[assignment]
         if norm is not None:
             gains += (_load_gains(norm, chunk * CHUNK + at, K),)  # type: ignore[assignment]
-    shift = tl.zeros([ROWS], tl.float32)
+    shift, factor = tl.zeros([ROWS], tl.float32), 1.0
+    if factors is not None:
+        factor = tl.load(factors + row, is_row, other=0.0)
     if bias is not None:
         shift = tl.load(bias + row, is_row, other=0.0).to(tl.float32)
     if OVERLAPS:
@@ -153,8 +161,8 @@ def _small_linear(
                 given = _load_total(x, residual, m * x_stride, m * residual_stride, column, K)  # [LANES, 1, VECTOR]
                 if norm is not None:
                     given = _normed(given, scales[m], gains[chunk])
-                products = weights[chunk].to(tl.float32) * given.to(tl.float32)
-                sums_after += (sums[m] + tl.sum(products, axis=2),)
+                products = _wide(weights[chunk], factors) * given.to(tl.float32)
+                sums_after += (sums[m] + tl.sum(products, axis=2),)  # type: ignore[assignment]
             sums = sums_after
             weights_after += (_load_weights(rows, column + DEPTH * CHUNK, is_mine, K),)  # type: ignore[assignment]
             if norm is not None:
@@ -162,7 +170,7 @@ def _small_linear(
         weights, gains = weights_after, gains_after
 
     for m in tl.static_range(M):
-        product = (tl.sum(sums[m], axis=0) + shift).to(out.dtype.element_ty)  # [ROWS]
+        product = (tl.sum(sums[m], axis=0) * factor + shift).to(out.dtype.element_ty)  # [ROWS]
         if GATED:
             gate, up = tl.split(tl.reshape(product.to(tl.float32), [ROWS // 2, 2]))
             product = (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty)
@@ -181,7 +189,15 @@ def _row_of(number, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
 @triton.jit
 def _load_weights(rows, column, is_mine, K: tl.constexpr):
     # Read once: what is to stay in the first cache is x.
-    return tl.load(rows + column, is_mine & (column < K), other=0.0, eviction_policy="evict_first")
+    return tl.load(rows + column, is_mine & (column < K), other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _wide(weights, factors):
+    """Return weights in fp32; codes, where there are factors, as they are."""
+    if factors is not None:
+        weights = weights.to(tl.float8e4nv, bitcast=True)
+    return weights.to(tl.float32)
 
 
 @triton.jit

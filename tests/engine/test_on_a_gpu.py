@@ -45,6 +45,16 @@ def test_tokens_are_those_of_transformers(family: str, kv_order: str, tiny: Tiny
     assert [heard.tokens[str(i)] for i in range(len(PROMPTS))] == generate(tiny(family), PROMPTS, NUM_TOKENS)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_codes_say_what_they_say_on_a_cpu(family: str, tiny: TinyModel) -> None:
+    found = []
+    for device in ("cuda", "cpu"):
+        loop = engine(tiny(family), device=device, chunk_size=20, weight_dtype="fp8").loop
+        heard = run_all(loop, [spec(str(i), prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(PROMPTS)])
+        found.append([heard.tokens[str(i)] for i in range(len(PROMPTS))])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_preempted_sequences_say_the_same(preemption: str, tiny: TinyModel) -> None:
     settings: dict[str, Any] = {"preemption": preemption, "host_kv_memory_bytes": 1 << 20, "kv_memory_bytes": 220 << 10}

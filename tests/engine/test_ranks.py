@@ -35,6 +35,7 @@ from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.ranks import rank_group
 from pagewire.engine.ranks.model_pass import ModelPass
 from pagewire.engine.ranks.rank_lost import RankLost
+from pagewire.kernels.scaled_weight import plain
 
 TinyModel = Callable[[str], Path]
 
@@ -325,7 +326,7 @@ def test_the_parts_of_all_ranks_are_the_whole(tiny: TinyModel, monkeypatch: pyte
         ignored = [".*lm_head.*", r".*o_proj\.bias", r".*down_proj\.bias"] if rank or config.tied_embeddings else []
         weights.load(folder.weight_files(), places, ignored, parts)
         for tensor, place in places.items():
-            put_together.setdefault(tensor, []).append(place)
+            put_together.setdefault(tensor, []).append(plain(place))
             if tensor in parts:
                 axes[tensor] = parts[tensor].axis
     for tensor, found in put_together.items():

@@ -22,6 +22,7 @@ from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackBatch, StackShape
 from pagewire.kernels.ragged import Ragged, Spilled
 from pagewire.kernels.rope import Rope
+from pagewire.kernels.scaled_weight import plain
 from pagewire.kernels.torch_backend import TorchBackend
 
 HIDDEN, INNER, BLOCK, LAYERS = 48, 96, 16, 2  # of the products some go by tiles, where there are any
@@ -201,7 +202,7 @@ def test_what_is_no_whole_vector_is_composed() -> None:
     backend = CpuBackend.load()
     assert backend is not None
     layers = weights(torch.float32, biases=False, qk_norm=False)
-    odd = [replace(layer, down=layer.down[:, :72], gate_up=layer.gate_up[: 2 * 72]) for layer in layers]
+    odd = [replace(layer, down=plain(layer.down)[:, :72], gate_up=plain(layer.gate_up)[: 2 * 72]) for layer in layers]
     assert isinstance(backend.decoder_stack(odd, SHAPE), ComposedStack)
 
 

@@ -24,6 +24,7 @@ from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.packed_batch import pack
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.rope import Rope
+from pagewire.kernels.scaled_weight import ScaledWeight
 from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
 
@@ -57,11 +58,16 @@ def config_of(*, windows: tuple[int, int], qk_norm: bool, scaling: str) -> Decod
 class Rig:
     """A model, its pool, its graphs."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, *, quantised: bool) -> None:
         torch.manual_seed(0)
-        weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA)
+        weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA, quantised=quantised)
         for name, place in places.items():
-            place.normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.05)
+            middle = 1.0 if name.endswith("norm.weight") else 0.0
+            weight = torch.empty(place.shape, device=CUDA).normal_(middle, 0.05)
+            if isinstance(place, ScaledWeight):
+                place.fill(weight, weight)
+            else:
+                place.copy_(weight)
         self.backend = TritonBackend.of(CUDA)
         self.model = Decoder(config, weights, self.backend)
         layout = config.kv_layout(BLOCK, "bfloat16", BlockOrder.LAYER_OUTER)
@@ -84,12 +90,17 @@ class Rig:
 
 @pytest.fixture(
     scope="module",
-    params=[((0, 0), True, "default"), ((0, 100), False, "default"), ((0, 0), False, "dynamic")],
-    ids=["qk_norm", "window", "dynamic"],
+    params=[
+        ((0, 0), True, "default", False),
+        ((0, 100), False, "default", False),
+        ((0, 0), False, "dynamic", False),
+        ((0, 0), True, "default", True),
+    ],
+    ids=["qk_norm", "window", "dynamic", "codes"],
 )
 def rig(request: pytest.FixtureRequest) -> Rig:
-    windows, qk_norm, scaling = request.param
-    return Rig(config_of(windows=windows, qk_norm=qk_norm, scaling=scaling))
+    windows, qk_norm, scaling, quantised = request.param
+    return Rig(config_of(windows=windows, qk_norm=qk_norm, scaling=scaling), quantised=quantised)
 
 
 def random_step(rig: Rig, chance: random.Random, names: list[str]) -> Step:

@@ -17,10 +17,12 @@ from pagewire.engine.capture import CudaCapture
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.backend_choice import backend_for
 from pagewire.kernels.decoder_stack import LayerWeights, StackBatch, StackShape
+from pagewire.kernels.gpu import scaled_linear
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
 
@@ -107,8 +109,33 @@ def test_products(backend: Backend, dtype: torch.dtype, num_rows: int, count: in
         near(out, definition.silu_and_mul(expected) if is_gated else expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 16, 33, 64, 100, 256, 257])
+@pytest.mark.parametrize(("count", "size"), [(34, 100), (1024, 3072), (1536, 8960), (6144, 4096)])
+def test_products_of_codes(backend: Backend, dtype: torch.dtype, num_rows: int, count: int, size: int) -> None:
+    """Of any number of rows they are those with what the codes stand for; and codes are the same on either device."""
+    x, residual = torch.randn(2, num_rows, size).to(dtype)
+    weight = ScaledWeight.of((torch.randn(count, size) / size**0.5 * torch.logspace(-1, 1, count)[:, None]).to(dtype))
+    norm, bias = (1 + torch.randn(size) / 4).to(dtype), torch.randn(count).to(dtype)
+    there = ScaledWeight.of(weight.decoded().cuda())
+    again = ScaledWeight.of(weight.decoded())
+    assert torch.equal(content(there.codes), content(again.codes))
+    assert torch.equal(there.scales.cpu(), again.scales)
+    assert torch.equal(scaled_linear.decode(there, overlaps=False).cpu(), again.decoded())
+    exact = again.codes.double() * again.scales.double()[:, None]
+    on_device = [each.cuda() for each in (x, residual, norm, bias)]
+    near(backend.linear(there, on_device[3])(on_device[0]), x.double() @ exact.T + bias.double())
+    for is_gated in (False, True):
+        ours = backend.normed_linear(on_device[2], 1e-5, there, on_device[3], is_gated=is_gated)
+        out, total = ours(*on_device[:2])
+        assert torch.equal(total.cpu(), x + residual)
+        expected = definition.rms_norm(x + residual, norm, 1e-5) @ exact.T + bias.double()
+        near(out, definition.silu_and_mul(expected) if is_gated else expected)
+
+
 @pytest.mark.parametrize("num_rows", [1, 4, 7])
-def test_kernels_that_start_early_read_what_the_others_wrote(num_rows: int) -> None:
+@pytest.mark.parametrize("coded", [False, True])
+def test_kernels_that_start_early_read_what_the_others_wrote(num_rows: int, coded: bool) -> None:
     """Bit for bit what they compute one after another; in a graph, over memory that each layer uses again."""
     torch.use_deterministic_algorithms(False)  # which fills memory between the kernels, and so keeps them apart
     own, hidden, inner, dim, num_layers = Processor.of(torch.device("cuda")), 512, 1024, 64, 12
@@ -121,11 +148,14 @@ def test_kernels_that_start_early_read_what_the_others_wrote(num_rows: int) -> N
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, device="cuda").div(shape[-1] ** 0.5).to(BF16)
 
+    def matrix(count: int, size: int) -> Weight:
+        return ScaledWeight.of(random(count, size)) if coded else random(count, size)
+
     layers = [
         LayerWeights(
-            input_norm=1 + random(hidden), qkv=random(12 * dim, hidden), qkv_bias=random(12 * dim), q_norm=None,
-            k_norm=None, o=random(hidden, 8 * dim), o_bias=None, post_norm=1 + random(hidden),
-            gate_up=random(2 * inner, hidden), gate_up_bias=None, down=random(hidden, inner), down_bias=None,
+            input_norm=1 + random(hidden), qkv=matrix(12 * dim, hidden), qkv_bias=random(12 * dim), q_norm=None,
+            k_norm=None, o=matrix(hidden, 8 * dim), o_bias=None, post_norm=1 + random(hidden),
+            gate_up=matrix(2 * inner, hidden), gate_up_bias=None, down=matrix(hidden, inner), down_bias=None,
         )
         for _ in range(num_layers)
     ]  # fmt: skip

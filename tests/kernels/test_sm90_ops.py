@@ -13,15 +13,25 @@ import sm90
 import torch
 
 from pagewire.kernels.decoder_stack import LayerWeights, StackBatch, StackShape
-from pagewire.kernels.gpu import append_kv, blocks, logit_edits, rms_norm, sampling, silu_and_mul, small_linear
+from pagewire.kernels.gpu import (
+    append_kv,
+    blocks,
+    logit_edits,
+    rms_norm,
+    sampling,
+    scaled_linear,
+    silu_and_mul,
+    small_linear,
+)
 from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Repetition
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_columns import SamplingColumns
+from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 from pagewire.kernels.triton_backend import TritonBackend
 
-WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\.L2::cache_hint\.v4\.b32")
+WEIGHTS, CODES = (re.compile(rf"ld\.global\.L1::evict_first\.L2::cache_hint\.v{n}\.b32") for n in (4, 2))
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 # Llama-3-8B, Qwen2.5-1.5B, Qwen3-0.6B, SmolLM2-135M: hidden and intermediate sizes, query heads, KV heads, head dim.
 MODELS = {
@@ -29,6 +39,7 @@ MODELS = {
     "qwen3-0.6b": (1024, 3072, 16, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64),
 }  # fmt: skip
 
+CPU = torch.device("cpu")
 H200 = Processor((9, 0), 132, overlaps=True)
 
 models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -163,8 +174,12 @@ def test_logit_edits() -> None:
     assert count.count("FFMA") == 0, "a fused product would round otherwise than the reference"
 
 
-def products(model: tuple[int, ...], num_rows: int) -> list[sm90.Kernel]:
-    """Compile a layer's products of a few rows: qkv, o, gate and up, down; and the head's."""
+def weight_of(count: int, size: int, *, coded: bool) -> Weight:
+    return ScaledWeight.empty((count, size), BF16, CPU) if coded else torch.empty(count, size, dtype=BF16)
+
+
+def products(model: tuple[int, ...], num_rows: int, *, coded: bool = False) -> list[sm90.Kernel]:
+    """Compile a layer's products of a few rows: qkv, o, gate and up, down; and the head's, whose weight is plain."""
     hidden, inner, num_q, num_kv, dim = model
     x, gain, attended, between = (
         torch.empty(*shape, dtype=BF16)
@@ -172,32 +187,72 @@ def products(model: tuple[int, ...], num_rows: int) -> list[sm90.Kernel]:
     )
 
     def launch() -> None:
-        qkv, bias = (torch.empty((num_q + 2 * num_kv) * dim, *shape, dtype=BF16) for shape in ((hidden,), ()))
+        qkv_rows = (num_q + 2 * num_kv) * dim
+        qkv, bias = weight_of(qkv_rows, hidden, coded=coded), torch.empty(qkv_rows, dtype=BF16)
         small_linear.normed_linear(x, x, gain, 1e-6, qkv, bias, H200)
-        small_linear.small_linear(attended, torch.empty(hidden, num_q * dim, dtype=BF16), None, H200)
-        gate_up = torch.empty(2 * inner, hidden, dtype=BF16)
+        small_linear.small_linear(attended, weight_of(hidden, num_q * dim, coded=coded), None, H200)
+        gate_up = weight_of(2 * inner, hidden, coded=coded)
         small_linear.normed_linear(x, x, gain, 1e-6, gate_up, None, H200, is_gated=True)
-        small_linear.small_linear(between, torch.empty(hidden, inner, dtype=BF16), None, H200)
-        small_linear.small_linear(x, torch.empty(49152, hidden, dtype=BF16), None, H200)
+        small_linear.small_linear(between, weight_of(hidden, inner, coded=coded), None, H200)
+        if not coded:
+            small_linear.small_linear(x, torch.empty(49152, hidden, dtype=BF16), None, H200)
 
     return compiled(launch)
 
 
 @models
-@pytest.mark.parametrize("num_rows", [1, 2, 4])
-def test_products_of_few_rows(model: tuple[int, ...], num_rows: int) -> None:
-    """Weights come 16 bytes at a time, to the threads that use them, and are asked for ahead of the wait."""
-    for kernel in products(model, num_rows):
+@pytest.mark.parametrize(("num_rows", "coded"), [(1, False), (2, False), (4, False), (1, True), (4, True)])
+def test_products_of_few_rows(model: tuple[int, ...], num_rows: int, coded: bool) -> None:
+    """Weights come 16 bytes at a time, codes 8, to the threads that use them, and are asked for ahead of the wait."""
+    form = CODES if coded else WEIGHTS
+    for kernel in products(model, num_rows, coded=coded):
         size, rows, lanes, depth = (kernel.constants[name] for name in ("K", "ROWS", "LANES", "DEPTH"))
-        assert kernel.wide_loads >= kernel.count("LDG") - (rows + 1), "all but biases"
+        if coded:
+            assert kernel.count("LDG") - kernel.wide_loads - kernel.count(r"LDG\..*\b64\b") <= 2 * (rows + 1)
+        else:
+            assert kernel.wide_loads >= kernel.count("LDG") - (rows + 1), "all but biases"
         assert kernel.num_warps * 32 == lanes
         assert kernel.blocks_per_sm * kernel.num_warps >= 8, kernel
         ahead, behind = kernel.ptx.split("griddepcontrol.wait", 1)
         assert "griddepcontrol.launch_dependents" in ahead
-        assert len(WEIGHTS.findall(ahead)) == rows * depth
+        assert len(form.findall(ahead)) == rows * depth
         if lanes * depth * 8 >= size:
-            assert not WEIGHTS.search(behind)
+            assert not form.search(behind)
         assert kernel.shared <= rows * kernel.num_warps * 4, "sums of warps, never weights"
+
+
+@models
+@pytest.mark.parametrize("num_rows", [5, 64, 256])
+def test_products_of_codes(model: tuple[int, ...], num_rows: int) -> None:
+    """By wgmma whose first operand is in registers; of x 16 bytes at a time, of codes 8 at least; several at once."""
+    hidden, inner, num_q, num_kv, dim = model
+    shapes = [
+        ((num_q + 2 * num_kv) * dim, hidden), (hidden, num_q * dim), (2 * inner, hidden), (hidden, inner)
+    ]  # fmt: skip
+
+    def launch() -> None:
+        for count, size in shapes:
+            x, bias = torch.empty(num_rows, size, dtype=BF16), torch.empty(count, dtype=BF16)
+            scaled_linear.scaled_linear(x, weight_of(count, size, coded=True), bias, H200)  # type: ignore[arg-type]
+
+    for kernel in compiled(launch):
+        assert kernel.ptx.count("griddepcontrol.wait") == 1
+        if kernel.name == "_sum_parts":
+            assert kernel.wide_loads >= kernel.constants["SPLITS"]
+            continue
+        assert kernel.hgmma >= kernel.constants["DEPTH"] // 16
+        assert kernel.hmma == 0
+        assert not re.search(r"wgmma\.mma_async\S+\s+\{[^}]*\},\s*%rd", kernel.ptx), "codes go from registers"
+        assert kernel.narrow_copies == kernel.count(r"LDGSTS\..*\b64\b")
+        assert kernel.blocks_per_sm >= 2
+        assert stores(kernel)[1] == 0
+
+
+def test_decoded_codes() -> None:
+    weight = ScaledWeight.empty((4096, 14336), BF16, CPU)
+    (kernel,) = compiled(lambda: scaled_linear.decode(weight, overlaps=True))
+    assert stores(kernel)[1] == 0
+    assert kernel.wide_loads == kernel.count("LDG") - 1, "all but the scale"
 
 
 def test_weights_stay_ahead_of_the_wait() -> None:
@@ -210,7 +265,8 @@ def test_weights_stay_ahead_of_the_wait() -> None:
         assert order.index("PREEXIT") < wait
 
 
-def test_kernels_of_a_decode_step() -> None:
+@pytest.mark.parametrize("coded", [False, True])
+def test_kernels_of_a_decode_step(coded: bool) -> None:
     """Seven a layer of few rows; at most ten of many, of which six are here and four are products; few for all layers.
 
     Every one may start before the one before it ends, and waits for that.
@@ -218,11 +274,11 @@ def test_kernels_of_a_decode_step() -> None:
     hidden, inner, num_q, num_kv, dim = 256, 512, 4, 2, 64
     backend = TritonBackend(torch.device("cpu"), H200)
     layer = LayerWeights(
-        input_norm=torch.zeros(hidden, dtype=BF16), qkv=torch.zeros((num_q + 2 * num_kv) * dim, hidden, dtype=BF16),
+        input_norm=torch.zeros(hidden, dtype=BF16), qkv=weight_of((num_q + 2 * num_kv) * dim, hidden, coded=coded),
         qkv_bias=None, q_norm=torch.zeros(dim, dtype=BF16), k_norm=torch.zeros(dim, dtype=BF16),
-        o=torch.zeros(hidden, num_q * dim, dtype=BF16), o_bias=None, post_norm=torch.zeros(hidden, dtype=BF16),
-        gate_up=torch.zeros(2 * inner, hidden, dtype=BF16), gate_up_bias=None,
-        down=torch.zeros(hidden, inner, dtype=BF16), down_bias=None,
+        o=weight_of(hidden, num_q * dim, coded=coded), o_bias=None, post_norm=torch.zeros(hidden, dtype=BF16),
+        gate_up=weight_of(2 * inner, hidden, coded=coded), gate_up_bias=None,
+        down=weight_of(hidden, inner, coded=coded), down_bias=None,
     )  # fmt: skip
     shape = StackShape(
         num_q_heads=num_q, num_kv_heads=num_kv, head_dim=dim, norm_eps=1e-6, scale=0.1, windows=(0, 0, 0)
@@ -248,5 +304,13 @@ def test_kernels_of_a_decode_step() -> None:
 
     few = ["_small_linear", "_append_kv", "_attend", "_small_linear", "_small_linear", "_small_linear"]
     assert kernels_of(4) == [*few[:2], "_build", *few[2:], *few * 2]
-    many = ["_rms_norm", "_append_kv", "_attend", "_rms_norm", "_silu_and_mul"]
-    assert kernels_of(5) == [*many[:2], "_build", *many[2:], *many * 2]
+
+    def of_many(product: str) -> list[str]:
+        products = [product] if coded else []  # others are cuBLAS's
+        before, attention = ["_rms_norm", *products, "_append_kv"], ["_attend"]
+        behind = [*products, "_rms_norm", *products, "_silu_and_mul", *products]
+        return [*before, "_build", *attention, *behind, *[*before, *attention, *behind] * 2]
+
+    assert kernels_of(5) == of_many("_scaled_linear")
+    if coded:
+        assert kernels_of(scaled_linear.MOST_ROWS + 1) == of_many("_decode")

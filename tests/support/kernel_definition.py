@@ -82,3 +82,10 @@ def _e4m3_numbers() -> torch.Tensor:
     positive = [m * 2.0**-9 for m in range(1, 8)]
     positive += [(8 + m) * 2.0 ** (e - 10) for e in range(1, 16) for m in range(8)][:-1]  # the last is NaN
     return torch.tensor([-x for x in reversed(positive)] + [0.0, *positive], dtype=torch.float64)
+
+
+def apart(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows with NaN between them."""
+    wide = torch.full((rows.shape[0], rows.shape[1] + 5), torch.nan, dtype=rows.dtype)
+    wide[:, : rows.shape[1]] = rows
+    return wide[:, : rows.shape[1]]

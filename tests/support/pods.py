@@ -143,6 +143,7 @@ class Pod:
             "block_size": BLOCK,
             "kv_order": "layer_outer",
             "layer_groups": 1,
+            "weight_dtype": "auto",
             "kv_dtype": "auto",
             "host_kv_memory_bytes": 0,
             "scheduling": "fcfs",

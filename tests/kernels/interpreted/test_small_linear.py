@@ -8,6 +8,7 @@ from __future__ import annotations
 import kernel_definition as definition
 import pytest
 import torch
+from kernel_definition import apart
 
 from pagewire.kernels.gpu.small_linear import MOST_ROWS, Tile, normed_linear, small_linear
 from pagewire.kernels.gpu.tiles import Processor
@@ -18,13 +19,6 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 FEW = Processor((9, 0), 2)
 DTYPES = (torch.float32, torch.float16)
 SIZES = [(9, 48), (7, 1), (33, 1536), (24, 100), (5, 4100)]  # N and K: odd, less than a chunk, several rounds of them
-
-
-def apart(rows: torch.Tensor) -> torch.Tensor:
-    """Return the rows with NaN between them."""
-    wide = torch.full((rows.shape[0], rows.shape[1] + 5), torch.nan, dtype=rows.dtype)
-    wide[:, : rows.shape[1]] = rows
-    return wide[:, : rows.shape[1]]
 
 
 def weight_of(count: int, size: int, dtype: torch.dtype) -> torch.Tensor:
