@@ -72,7 +72,8 @@ class Scale:
         """That of a CPU under the interpreter."""
         return cls(
             device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), repeats=1,
-            idle=(2, 18), num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64, max_num_seqs=4,
+            idle=(2, 18), num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64,
+            max_num_seqs=4,
         )  # fmt: skip
 
     def requests(self) -> list[tuple[list[int], int]]:

@@ -140,10 +140,9 @@ def _attend_all(
             work.arrivals, table, sinks, 2 * scale / softcap if softcap else scale, softcap, plan.window,
             q.stride(0), table.stride(0), *kv.stride()[:3], int(is_listed),
             NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=head_dim, BLOCK_SIZE=plan.sequences.block_size,
-            ROWS=tiles.rows, LIVE_ROWS=work.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0, CODES=codes,
-            OVERLAPS=plan.processor.overlaps,
-            num_warps=tiles.num_warps, num_stages=tiles.num_stages, maxnreg=registers,
-            launch_pdl=plan.processor.overlaps,
+            ROWS=tiles.rows, LIVE_ROWS=work.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0,
+            CODES=codes, OVERLAPS=plan.processor.overlaps, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+            maxnreg=registers, launch_pdl=plan.processor.overlaps,
         )  # fmt: skip
 
 
