@@ -125,7 +125,7 @@ def _count(
     floats,
     integers,
     extents,
-    histograms,  # added to
+    histograms,  # added to; of the last bin it is a bound
     frames,  # [2, n] fp32: the most of a row, and how many bins a half of its unit has
     num_rows,
     vocab_size,
@@ -150,10 +150,15 @@ def _count(
     most = tl.max(tops)
     # Bins reach to where the cut cannot be lower, however wild the least: the nearer that is, the fewer a bin holds.
     low = least
-    if top_k == 0:  # all beneath this weigh less than 1 - p, and the most alone weighs 1
-        low = tl.maximum(low, (most - temperature * tl.log(vocab_size / (1.0 - top_p))).to(tl.float32))
-    elif top_k <= tiles:  # each tile has one no less
-        low = tl.maximum(low, tl.min(tl.where(t < tiles, tops, _INF)))
+    if top_k == 0:  # all beneath this weigh an eighth of 1 - p at most, and the most alone weighs 1
+        low = tl.maximum(low, (most - temperature * tl.log(8.0 * vocab_size / (1.0 - top_p))).to(tl.float32))
+    elif top_k <= tiles:  # as many tiles have one that is no less than the k-th of their mosts
+        no_less = tl.zeros((WIDTH,), tl.int32)
+        for start in range(0, tiles, 16):
+            some = start + tl.arange(0, 16)
+            others = tl.load(extents + (num_rows + row) * tiles + some, some < tiles, other=-_INF)
+            no_less += tl.sum((others[None, :] >= tops[:, None]).to(tl.int32), 1)
+        low = tl.maximum(low, tl.max(tl.where(no_less >= top_k, tops, -_INF)))
     scale = BINS / tl.maximum(most * 0.5 - low * 0.5, 1e-30)
     if number == 0:
         tl.store(frames + row, most)
@@ -162,11 +167,17 @@ def _count(
         return
     line = logits + row.to(tl.int64) * stride
     counts = tl.zeros((BINS,), tl.int32)
+    beneath = 0
     for tile in tl.range(number * share, tl.minimum(number * share + share, tiles), num_stages=STAGES):
         ids = tile * TILE + tl.arange(0, TILE)
         x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-        counts += tl.histogram(_bin(x, most, scale, BINS), BINS, mask=x > -_INF)
-    tl.atomic_add(histograms + row * BINS + tl.arange(0, BINS), counts, counts > 0, sem="relaxed")
+        if tl.max(x) >= low:
+            counts += tl.histogram(_bin(x, most, scale, BINS), BINS, mask=x > -_INF)
+        else:  # most tiles, as a rule: counting is what costs
+            beneath += TILE
+    b = tl.arange(0, BINS)
+    counts += tl.where(b == BINS - 1, beneath, 0)
+    tl.atomic_add(histograms + row * BINS + b, counts, counts > 0, sem="relaxed")
 
 
 @triton.jit
