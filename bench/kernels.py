@@ -7,7 +7,8 @@
     rows     norm with residual, SwiGLU, rope with append, copies of blocks: bytes over the copy rate
     product  a few rows times each weight of a layer and of the head, and rows times a layer's as codes (fp8): bytes of
              the weight, over the copy rate and cuBLAS on a plain one
-    sample   a token for each row of logits: bytes of logits, over the copy rate
+    sample   a token for each row of logits: bytes of logits, over the copy rate; uncut is temperature by the kernels
+             of a captured step, which may be asked for cuts
 
 Kernels are replayed in CUDA graphs, so that launching costs nothing. Layers of a pool take turns, so that no cache
 holds what attention reads. Rows and logits are the same ones each time, and in a cache where they fit, as they are in a
@@ -312,7 +313,10 @@ def _product(
 
 def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each way of sampling; nothing goes to the host."""
-    ways = {"greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0), "top-p": (1.0, 0, 0.9)}
+    ways = {
+        "greedy": (0.0, 0, 1.0), "temperature": (1.0, 0, 1.0), "uncut": (1.0, 0, 1.0), "top-k": (1.0, 50, 1.0),
+        "top-p": (1.0, 0, 0.9), "top-k and top-p": (1.0, 50, 0.9),
+    }  # fmt: skip
     for name, num_rows in lab.scope.samples:
         logits = torch.randn(num_rows, lab.models[name].vocab, device=lab.device) * 4
         for way, (temperature, top_k, top_p) in ways.items():
@@ -322,7 +326,7 @@ def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
                 index=(0,) * num_rows, position=(7,) * num_rows,
             )  # fmt: skip
             columns = SamplingColumns.of(asked, lab.device)
-            took_s = _drawn(lab, logits, columns, cuts=way.startswith("top"))
+            took_s = _drawn(lab, logits, columns, cuts=way.startswith(("uncut", "top")))
             yield {
                 "what": "sample", "model": name, "rows": num_rows, "way": way, "us": took_s * 1e6,
                 "over-copy": logits.nbytes / took_s / copy_rate,
@@ -330,7 +334,7 @@ def samples(lab: Lab, copy_rate: float) -> Iterator[dict[str, Any]]:
 
 
 def _drawn(lab: Lab, logits: torch.Tensor, columns: SamplingColumns, *, cuts: bool) -> float:
-    return lab.seconds([lambda: draw(logits, columns, cuts)])
+    return lab.seconds([lambda: draw(logits, columns, cuts, overlaps=lab.processor.overlaps)])
 
 
 def main() -> None:

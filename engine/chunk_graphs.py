@@ -2,8 +2,8 @@
 
 A short prompt is hundreds of kernels of microseconds, as a decode is, and launched one by one it takes as long as its
 launches. What `GraphPool` does for decodes is done here for a step of one chunk. Longer chunks, which take longer than
-their launches, and steps of several sequences are computed eagerly. Knows no queue. Invariant: rows of nobody have no slot and are a sequence of no
-tokens, so that what is computed of them reads no key and writes none.
+their launches, and steps of several sequences are computed eagerly. Knows no queue. Invariant: rows of nobody have no
+slot and are a sequence of no tokens, so that what is computed of them reads no key and writes none.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class TritonBackend(TorchBackend):
 
     def sample_on_device(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         """Return a token per row of logits `[n, V]`: `[n]` int64 where they are, -1 for a row without a maximum."""
-        return sampling.sample(logits.float(), rows)
+        return sampling.sample(logits.float(), rows, overlaps=self._processor.overlaps)
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> list[int]:
         """Return a token per row of logits `[n, V]`."""
@@ -158,7 +158,7 @@ class TritonBackend(TorchBackend):
 
     def draw(self, logits: torch.Tensor, columns: SamplingColumns, out: torch.Tensor) -> None:
         """Write a token per row of logits `[n, V]` fp32 to out `[n]`, whatever is asked but typical-p."""
-        sampling.draw(logits, columns, cuts=True, out=out)
+        sampling.draw(logits, columns, cuts=True, out=out, overlaps=self._processor.overlaps)
 
     def send_tokens(self, tokens: torch.Tensor) -> Callable[[], list[int]]:
         """Send tokens `[n]`, as they are now, to the host; what is returned waits for them."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-ELEMENTS = tl.constexpr(4096)  # of parts at once
+ELEMENTS = tl.constexpr(4096)  # of parts at once, at most
+ROWS_OF_PARTS = tl.constexpr(32)  # likewise
 
 
 @triton.jit
@@ -43,7 +44,7 @@ def merge_parts(
     WIDTH: tl.constexpr = triton.next_power_of_2(HEAD_DIM)
     # Decodes have few rows in many parts, chunks many rows in two or three.
     ROWS: tl.constexpr = min(triton.next_power_of_2(LIVE_ROWS), 8)
-    PARTS: tl.constexpr = ELEMENTS // (ROWS * WIDTH)
+    PARTS: tl.constexpr = min(ROWS_OF_PARTS, ELEMENTS // WIDTH) // ROWS
     d = tl.arange(0, WIDTH)
     for start in range(0, num_tokens * GROUP, ROWS):
         row = start + tl.arange(0, ROWS)

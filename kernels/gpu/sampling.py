@@ -12,8 +12,7 @@ of noise and filters, is `kernels/sampling.py`; the tokens are its tokens:
 
 *Screen in fp32, decide in fp64.* Exact noise costs two logarithms in float64, and nearly all tokens are far from
 winning. So a tile first gets an upper bound of its scores in fp32, and is computed exactly only if it may hold a better
-one than the best so far: of the k-th tile that is one in k. Masses of top-p are found the same way: bisection in fp32
-proposes where to cut, sums in float64 accept that or correct it, by one value as a rule.
+one than the best so far: of the k-th tile that is one in k. Where the filters cut is found ahead of that: `cuts.py`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ import triton
 import triton.language as tl
 
 from pagewire.kernels import sampling
+from pagewire.kernels.gpu.cuts import Cuts, find_cuts
+from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 
 NO_TOKEN = -1  # of a row without a finite maximum
 # As large as fits without spilling, with as many loads on their way as memory needs; not yet measured on a GPU.
 TILE, WARPS = 1024, 4  # logits at once, of a part of a row
-CUT_TILE, CUT_WARPS = 2048, 16  # of a row that one program cuts
 STAGES = 4  # tiles on their way
 PROGRAMS = 528  # to share the rows among: four for each of 132 multiprocessors
 
@@ -81,175 +81,12 @@ def _most_noise(bits):
     return -tl.log(tl.maximum(surprise, 1e-30)) + 3e-5
 
 
-@triton.jit
-def _extent(line, vocab_size, TILE: tl.constexpr, STAGES: tl.constexpr):
-    """The least and the most of a row's logits that are above -inf, fp32; the most is inf for a row with a NaN."""
-    least = tl.full((TILE,), _INF, tl.float32)
-    most = tl.full((TILE,), -_INF, tl.float32)
-    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
-        ids = start + tl.arange(0, TILE)
-        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-        least = tl.minimum(least, tl.where(x > -_INF, x, _INF))
-        most = tl.maximum(most, tl.where(x == x, x, _INF))
-    return tl.min(least), tl.max(most)
-
-
-@triton.jit
-def _weight(x, most, slope, WEIGHED: tl.constexpr):
-    """What a logit counts in fp32: 1, or its probability over that of the most."""
-    return tl.exp((x - most) * slope) if WEIGHED else tl.where(x > -_INF, 1.0, 0.0)
-
-
-@triton.jit
-def _bisect(
-    line, vocab_size, low, high, target, most, slope, WEIGHED: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr
-):
-    """The largest logit for which those no less weigh `target`; it is from `low` to `high`, which are logits too.
-
-    What weighs is what `_weight` says, summed in fp32: exact for counts. Each pass halves the interval and draws its
-    ends in to logits that are there, so it ends however they lie.
-    """
-    while low < high:
-        middle = low * 0.5 + high * 0.5
-        middle = tl.where(middle > low, middle, high)
-        amount = tl.zeros((TILE,), tl.float32)
-        above = tl.full((TILE,), _INF, tl.float32)  # the least that is no less than the middle
-        below = tl.full((TILE,), -_INF, tl.float32)  # the most that is less
-        for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
-            ids = start + tl.arange(0, TILE)
-            x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-            is_above = x >= middle
-            amount += tl.where(is_above, _weight(x, most, slope, WEIGHED), 0.0)
-            above = tl.minimum(above, tl.where(is_above, x, _INF))
-            below = tl.maximum(below, tl.where(is_above, -_INF, x))
-        is_enough = tl.sum(amount) >= target
-        low = tl.where(is_enough, tl.min(above), low)
-        high = tl.where(is_enough, high, tl.max(below))
-    return low
-
-
-@triton.jit
-def _mass(line, vocab_size, floor, most, slope, TILE: tl.constexpr, STAGES: tl.constexpr):
-    """The weight in fp32 of all logits from `floor` on."""
-    amount = tl.zeros((TILE,), tl.float32)
-    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
-        ids = start + tl.arange(0, TILE)
-        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-        amount += tl.where(x >= floor, _weight(x, most, slope, True), 0.0)
-    return tl.sum(amount)
-
-
-@triton.jit
-def _judge(line, vocab_size, floor, cut, top_p, peak, temperature, TILE: tl.constexpr, STAGES: tl.constexpr):
-    """What speaks for a cut of the logits from `floor` on, in float64.
-
-    Returns the mass that top-p still lacks ahead of logits that equal `cut`; the weight of one of them; their number;
-    which way the cut should go, 1 up, -1 down, 0 for neither; and the next logit there.
-    """
-    ahead = tl.zeros((TILE,), tl.float64)
-    total = tl.zeros((TILE,), tl.float64)
-    equal = tl.zeros((TILE,), tl.int32)
-    above = tl.full((TILE,), _INF, tl.float32)
-    below = tl.full((TILE,), -_INF, tl.float32)
-    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
-        ids = start + tl.arange(0, TILE)
-        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-        mass = tl.where(x >= floor, tl.exp(x.to(tl.float64) / temperature - peak), 0.0)
-        total += mass
-        ahead += tl.where(x > cut, mass, 0.0)
-        equal += (x == cut).to(tl.int32)
-        above = tl.minimum(above, tl.where(x > cut, x, _INF))
-        below = tl.maximum(below, tl.where(x < cut, x, -_INF))
-    lacks = top_p * tl.sum(total) - tl.sum(ahead)
-    weight = tl.exp(cut.to(tl.float64) / temperature - peak)
-    number = tl.sum(equal)
-    way = tl.where(lacks <= 0.0, 1, tl.where(number * weight < lacks, -1, 0))
-    return lacks, weight, number, way, tl.where(way > 0, tl.min(above), tl.max(below))
-
-
-@triton.jit
-def _id_of(line, vocab_size, value, number, TILE: tl.constexpr):
-    """The id of the logit that is the `number`-th to equal `value`, counted from 1."""
-    found = 0
-    last = vocab_size
-    start = 0
-    while (start < vocab_size) & (found < number):
-        ids = start + tl.arange(0, TILE)
-        x = tl.load(line + ids, ids < vocab_size, other=-_INF)
-        is_equal = (x == value).to(tl.int32)
-        rank = found + tl.cumsum(is_equal, 0)
-        last = tl.min(tl.where((is_equal == 1) & (rank == number), ids, last))
-        found += tl.sum(is_equal)
-        start += TILE
-    return last
-
-
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
-def _cut(
-    logits,  # [n, vocab_size] fp32, rows `stride` elements apart
-    floats,  # [3, n] float64, see SamplingColumns
-    integers,  # [4, n] int64
-    floors,  # [n] fp32: what is left of a row is its logits above this,
-    lasts,  # [n] int32: equal ones up to this id,
-    bounds,  # [n] float64: none that over its temperature is less than this
-    num_rows,
-    vocab_size,
-    stride,
-    TILE: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Top-k, of its rest top-p, of its rest min-p, each as a place to cut. One program for each row."""
-    row = tl.program_id(0)
-    line = logits + row.to(tl.int64) * stride
-    temperature = tl.load(floats + row)
-    top_p = tl.load(floats + num_rows + row)
-    log_min_p = tl.load(floats + 2 * num_rows + row)
-    top_k = tl.load(integers + row)
-    floor = tl.full((), _LOWEST, tl.float32)
-    last = vocab_size
-    bound = tl.full((), -_INF, tl.float64)
-    cuts_k = (top_k > 1) & (top_k < vocab_size)
-    if (temperature > 0.0) & (top_k != 1) & (cuts_k | (top_p < 1.0) | (log_min_p > -_INF)):
-        least, most = _extent(line, vocab_size, TILE, STAGES)
-        if (most < _INF) & (most > -_INF):
-            peak = most.to(tl.float64) / temperature
-            slope = tl.minimum(1.0 / temperature, 1e30).to(tl.float32)
-            bound = peak + log_min_p
-            if cuts_k:
-                floor = _bisect(line, vocab_size, least, most, top_k.to(tl.float32), most, slope, False, TILE, STAGES)
-            if top_p < 1.0:
-                lowest = tl.maximum(floor, least)
-                enough = _mass(line, vocab_size, lowest, most, slope, TILE, STAGES) * top_p.to(tl.float32)
-                cut = _bisect(line, vocab_size, lowest, most, enough, most, slope, True, TILE, STAGES)
-                lacks, weight, number, way, beside = _judge(
-                    line, vocab_size, lowest, cut, top_p, peak, temperature, TILE, STAGES
-                )
-                low, high, tries = lowest, most, 0
-                while (way != 0) & (low < high):
-                    low = tl.where(way > 0, tl.minimum(beside, high), low)
-                    high = tl.where(way < 0, tl.maximum(beside, low), high)
-                    # Its neighbour, as a rule; else by halves, so that no row takes long.
-                    middle = low * 0.5 + high * 0.5
-                    cut = tl.where(tries > 0, middle, tl.where(way > 0, low, high))
-                    tries += 1
-                    lacks, weight, number, way, beside = _judge(
-                        line, vocab_size, lowest, cut, top_p, peak, temperature, TILE, STAGES
-                    )
-                floor = cut
-                stay = tl.maximum(tl.ceil(lacks / weight), 1.0)  # of equal ones, the lowest ids
-                if stay < number:
-                    last = _id_of(line, vocab_size, cut, stay.to(tl.int32), TILE)
-    tl.store(floors + row, floor)
-    tl.store(lasts + row, last)
-    tl.store(bounds + row, bound)
-
-
 @triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["floats", "integers"])
 def _draw(
     logits,  # [n, vocab_size] fp32, rows `stride` elements apart
     floats,  # [3, n] float64, see SamplingColumns
     integers,  # [4, n] int64
-    floors,  # [n] fp32, see _cut; so are the next two
+    floors,  # [n] fp32, see Cuts; so are the next two
     lasts,  # [n] int32
     bounds,  # [n] float64
     scores,  # [n, parts] float64: the best of each part of a row, -inf where nothing is left, inf where it is broken
@@ -261,7 +98,9 @@ def _draw(
     CUTS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     row, number = tl.program_id(0), tl.program_id(1)
     line = logits + row.to(tl.int64) * stride
     temperature = tl.load(floats + row)
@@ -312,7 +151,9 @@ def _elect(
     tokens,  # [n] int64
     parts,
     WIDTH: tl.constexpr,  # parts, as a power of two
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     row, part = tl.program_id(0), tl.arange(0, WIDTH)
     score = tl.load(scores + row * parts + part, part < parts, other=-_INF)
     best = tl.max(score)
@@ -320,11 +161,14 @@ def _elect(
     tl.store(tokens + row, tl.where(tl.abs(best) < _INF, token, -1).to(tl.int64))
 
 
-def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.Tensor | None = None) -> torch.Tensor:
+def draw(
+    logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.Tensor | None = None, *,
+    overlaps: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row.
 
-    `cuts` says that some row may ask for top-k, top-p or min-p; `out` is where tokens go, if anywhere. Nothing waits
-    for the device.
+    `cuts` says that some row may ask for top-k, top-p or min-p; `out` is where tokens go, if anywhere; `overlaps` is
+    that of `Processor`. Nothing waits for the device.
     """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -333,32 +177,31 @@ def draw(logits: torch.Tensor, columns: SamplingColumns, cuts: bool, out: torch.
     tokens = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if not num_rows:
         return tokens
-    asked = (columns.floats, columns.integers)
-    places = tuple(
-        torch.empty(num_rows if cuts else 0, dtype=dtype, device=device)
-        for dtype in (torch.float32, torch.int32, torch.float64)
-    )
-    if cuts:
-        _cut[(num_rows,)](
-            logits, *asked, *places, num_rows, vocab_size, stride, TILE=CUT_TILE, STAGES=STAGES, num_warps=CUT_WARPS
-        )  # fmt: skip
     num_tiles = triton.cdiv(vocab_size, TILE)
     tiles = triton.cdiv(num_tiles, max(1, PROGRAMS // num_rows))
     parts = triton.cdiv(num_tiles, tiles)
+    found = find_cuts(logits, columns, tile=TILE, share=tiles, overlaps=overlaps) if cuts else Cuts.empty(0, device)
     scores = torch.empty((num_rows, parts), dtype=torch.float64, device=device)
     ids = torch.empty((num_rows, parts), dtype=torch.int32, device=device)
     _draw[(num_rows, parts)](
-        logits, *asked, *places, scores, ids, num_rows, vocab_size, stride, tiles * TILE,
-        CUTS=cuts, TILE=TILE, STAGES=STAGES, num_warps=WARPS,
+        logits, columns.floats, columns.integers, found.floors, found.lasts, found.bounds, scores, ids,
+        num_rows, vocab_size, stride, tiles * TILE,
+        CUTS=cuts, TILE=TILE, STAGES=STAGES, OVERLAPS=overlaps, num_warps=WARPS, launch_pdl=overlaps,
     )  # fmt: skip
-    _elect[(num_rows,)](scores, ids, tokens, parts, WIDTH=triton.next_power_of_2(parts), num_warps=1)
+    _elect[(num_rows,)](
+        scores, ids, tokens, parts,
+        WIDTH=triton.next_power_of_2(parts), OVERLAPS=overlaps, num_warps=1, launch_pdl=overlaps,
+    )  # fmt: skip
     return tokens
 
 
-def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row."""
+def sample(logits: torch.Tensor, rows: SamplingRows, *, overlaps: bool = False) -> torch.Tensor:
+    """Return a token per row of logits `[n, V]` fp32: `[n]` int64 on their device, `NO_TOKEN` for a broken row.
+
+    `overlaps` is that of `Processor`.
+    """
     cuts = any(rows.top_k) or min(rows.top_p, default=1.0) < 1.0 or any(rows.min_p)
-    tokens = draw(logits, SamplingColumns.of(rows, logits.device), cuts)
+    tokens = draw(logits, SamplingColumns.of(rows, logits.device), cuts, overlaps=overlaps)
     # Seldom asked for, and no cut by size: the reference's own sort, on the device.
     asked = zip(rows.temperature, rows.top_k, rows.typical_p, strict=True)
     typical = [row for row, (temperature, k, p) in enumerate(asked) if temperature > 0.0 and k != 1 and p < 1.0]

@@ -140,21 +140,31 @@ def test_blocks(kept: torch.dtype, head_outer: bool) -> None:
     assert kept is FP8 or stores(kernel)[1] == 0
 
 
-@pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 49152), (64, 151936)])
-def test_sampling(num_rows: int, vocab_size: int) -> None:
-    """Logits come by copies of 16 bytes, some tiles ahead of what is computed."""
+@pytest.mark.parametrize(("num_rows", "vocab_size", "overlaps"), [(1, 49152, False), (64, 151936, True)])
+def test_sampling(num_rows: int, vocab_size: int, overlaps: bool) -> None:
+    """Logits come by copies of 16 bytes, some tiles ahead of what is computed; all programs share all of them."""
     columns = SamplingColumns(
         floats=torch.empty(3, num_rows, dtype=torch.float64), integers=torch.empty(4, num_rows, dtype=torch.int64)
     )
     logits = torch.empty(num_rows, vocab_size)
     for cuts in (False, True):
-        kernels = {kernel.name: kernel for kernel in compiled(lambda: sampling.draw(logits, columns, cuts))}  # noqa: B023
-        assert list(kernels) == (["_cut"] if cuts else []) + ["_draw", "_elect"]
-        for name in {"_cut", "_draw"} & set(kernels):
+        launched = compiled(lambda: sampling.draw(logits, columns, cuts, overlaps=overlaps))  # noqa: B023
+        kernels = {kernel.name: kernel for kernel in launched}
+        shared = (["_survey", "_count", "_weigh", "_gather"] if cuts else []) + ["_draw"]
+        assert list(kernels) == [*shared[:-1], *(["_settle"] if cuts else []), "_draw", "_elect"]
+        for name in shared:
             assert kernels[name].narrow_copies == 0
-            assert kernels[name].wide_loads >= sampling.STAGES
-        assert kernels["_draw"].blocks_per_sm >= 4
+            assert kernels[name].wide_loads >= (1 if name == "_gather" else sampling.STAGES)
+            assert kernels[name].blocks_per_sm >= 4
+            assert kernels[name].grid == kernels["_draw"].grid
         assert kernels["_draw"].grid[0] == num_rows
+        assert kernels["_draw"].grid[1] > 1
+        if cuts:
+            assert kernels["_settle"].narrow_copies == 0
+        for kernel in launched:
+            ahead = kernel.ptx.split("griddepcontrol.wait")[:-1]
+            assert len(ahead) == overlaps, kernel
+            assert not re.search(r"^\s*(@\S+ )?(bra|ret)\b", "".join(ahead), re.MULTILINE), kernel
 
 
 def test_logit_edits() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pagewire.kernels import sampling as reference
+from pagewire.kernels.gpu import cuts
 from pagewire.kernels.gpu import sampling as gpu
 from pagewire.kernels.sampling_rows import SamplingRows
 
@@ -29,7 +30,10 @@ OFF: dict[str, Any] = {
 def small_tiles() -> Iterator[None]:
     """Have rows of a few hundred logits take several tiles, of several parts."""
     torch.manual_seed(0)
-    with mock.patch.multiple(gpu, TILE=64, CUT_TILE=128, PROGRAMS=32):
+    with (
+        mock.patch.multiple(gpu, TILE=64, PROGRAMS=32),
+        mock.patch.multiple(cuts, LIST_TILE=32, BINS=64),
+    ):
         yield
 
 
@@ -94,7 +98,7 @@ def test_a_row_does_not_depend_on_its_neighbours_nor_on_tiles() -> None:
     asked = any_rows(6, random.Random(1))
     expected = gpu.sample(logits, asked).tolist()
     for tile, programs in ((32, 1), (512, 1000)):
-        with mock.patch.multiple(gpu, TILE=tile, CUT_TILE=tile, PROGRAMS=programs):
+        with mock.patch.multiple(gpu, TILE=tile, PROGRAMS=programs):
             assert gpu.sample(logits, asked).tolist() == expected
     alone = [gpu.sample(logits[row : row + 1], asked.take([row])).tolist()[0] for row in range(6)]
     assert alone == expected
@@ -165,7 +169,7 @@ def test_draws_follow_the_distribution(asked: dict[str, Any], kept: int) -> None
     count = 200
     columns = [{**asked, "position": position} for position in range(count)]
     logits = probabilities.log().expand(count, -1)
-    with mock.patch.multiple(gpu, TILE=8, CUT_TILE=8):
+    with mock.patch.multiple(gpu, TILE=8):
         drawn = gpu.sample(logits, rows(*columns)).bincount(minlength=6)
     expected = probabilities.double() ** (1 / asked.get("temperature", 1.0))
     expected[kept:] = 0
