@@ -188,7 +188,7 @@ class InPlaceEngine:
 
         Raises ValueError for a model that is not supported, or a pool too small for it.
         """
-        set_threads(config.threads, config.tensor_parallel)
+        set_threads(config.threads, config.tensor_parallel, config.device)
         return cls(assemble(config, MonotonicClock()), tokenizer, PolicyName(config.scheduling))
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class FrontConnection:
 
 def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     """Load, announce readiness, and step until the front closes."""
-    set_threads(config.threads, config.tensor_parallel)
+    set_threads(config.threads, config.tensor_parallel, config.device)
     front = FrontConnection(connection)
     try:
         engine = assemble(config, MonotonicClock(), pool_fd)

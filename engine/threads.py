@@ -7,10 +7,11 @@ import torch
 from pagewire.core import cores
 
 
-def set_threads(threads: int, num_ranks: int = 1) -> None:
+def set_threads(threads: int, num_ranks: int = 1, device: str = "cpu") -> None:
     """Compute on `threads` threads; 0: on as many as torch would by itself, and no more than there are usable cores.
 
-    Of several ranks each has an equal share of them, one at least.
+    Of several ranks each has an equal share of them, one at least. Beside a GPU 0 is one: what is left for a CPU to do
+    is small, and threads that wait for the next of it would keep the cores from everybody else.
     """
-    all_threads = threads or min(torch.get_num_threads(), cores.usable())
+    all_threads = threads or (min(torch.get_num_threads(), cores.usable()) if device == "cpu" else 1)
     torch.set_num_threads(max(1, all_threads // num_ranks))

@@ -50,7 +50,9 @@ class ScaledWeight:
 
     def fill(self, weight: torch.Tensor, whole: torch.Tensor) -> None:
         """Quantise `weight` `[N, K]`, columns of `whole` or all of them; both lie where this does."""
-        self.scales.copy_((whole.abs().amax(dim=1).float() / LARGEST).clamp(min=SMALLEST_SCALE))
+        largest = whole.abs().amax(dim=1).float()
+        # Not over the number itself: a GPU would multiply by its inverse, and codes be others than a CPU's.
+        self.scales.copy_((largest / torch.full_like(largest, LARGEST)).clamp(min=SMALLEST_SCALE))
         self.codes.copy_(weight.float() / self.scales[:, None])
 
     def decoded(self) -> torch.Tensor:
