@@ -15,23 +15,44 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagewire.kernels.gpu.work_list import read_item
+
 ELEMENTS = tl.constexpr(4096)  # of parts at once, at most
 ROWS_OF_PARTS = tl.constexpr(32)  # likewise
 
 
 @triton.jit
-def is_last_to_arrive(arrivals, first_part, last_part):
-    """Count one part of an item; return whether it was the last, and what others stored may be read."""
+def merge_cut_items(
+    out, log_sums, part_out, part_log_sums, items, first_item, last_item, arrivals, sinks,
+    begin_share, end_share, share, total,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_ROWS: tl.constexpr,
+    LIVE_ROWS: tl.constexpr,
+):  # fmt: skip
+    """Bring what a program stored of the items that its share cuts, its first and its last; merge what is whole then.
+
+    Behind all of its items, since whoever counts waits, and nothing is on its way meanwhile.
+    """
     tl.debug_barrier()  # what all threads stored comes before what one of them counts
-    count = tl.atomic_add(arrivals + first_part, 1, sem="acq_rel", scope="gpu")
-    is_last = count == last_part - first_part
-    if is_last:
-        tl.store(arrivals + first_part, 0)
-    return is_last
+    for is_end in range(2):
+        item = last_item if is_end else first_item
+        at = end_share - 1 if is_end else begin_share
+        _sequence, first_row, num_tokens, _query, _keys, _tile, num_tiles, start = read_item(items, item, False)
+        head = at // total
+        begin = head * total + start
+        first_part, last_part = begin // share, (begin + num_tiles - 1) // share
+        is_another = (is_end == 0) | (begin > begin_share)
+        if (first_part < last_part) & is_another:
+            count = tl.atomic_add(arrivals + first_part, 1, sem="acq_rel", scope="gpu")
+            if count == last_part - first_part:
+                tl.store(arrivals + first_part, 0)
+                _merge_parts(
+                    out, log_sums, part_out, part_log_sums, sinks, head, first_row, num_tokens, first_part, last_part,
+                    begin != first_part * share, NUM_KV_HEADS, GROUP, HEAD_DIM, TILE_ROWS, LIVE_ROWS,
+                )  # fmt: skip
 
 
 @triton.jit
-def merge_parts(
+def _merge_parts(
     out, log_sums, part_out, part_log_sums, sinks, head, first_row, num_tokens, first_part, last_part, is_within,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_ROWS: tl.constexpr,
     LIVE_ROWS: tl.constexpr,

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from pagewire.kernels.gpu.merge import is_last_to_arrive, merge_parts
+from pagewire.kernels.gpu.merge import merge_cut_items
 from pagewire.kernels.gpu.tiles import Heads, Processor, choose
 from pagewire.kernels.gpu.work_list import Sequences, WorkList, read_item
 from pagewire.kernels.ragged import Ragged
@@ -251,16 +251,15 @@ def _attend(
             part_tile = part_out + first_part * HEAD_DIM
             tl.store(part_tile + row[:, None] * HEAD_DIM + d[None, :], acc, mask=is_element)
             tl.store(part_log_sums + first_part + row, log_sum, mask=is_row)
-            begin_item = at - tile
-            first_share, last_share = begin_item // share, (begin_item + num_tiles - 1) // share
-            if is_last_to_arrive(arrivals, first_share, last_share):
-                merge_parts(
-                    out, log_sums, part_out, part_log_sums, sinks, head, first_row, num_tokens, first_share,
-                    last_share, begin_item != first_share * share, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, LIVE_ROWS,
-                )  # fmt: skip
         at += end_tile - tile
         item = tl.where(item + 1 == num_items, 0, item + 1)
         record = read_item(items, item, False)
+    if begin_share < end_share:
+        last_item = tl.where(item == 0, num_items, item) - 1
+        merge_cut_items(
+            out, log_sums, part_out, part_log_sums, items, tl.load(first_items + program), last_item, arrivals, sinks,
+            begin_share, end_share, share, total, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, LIVE_ROWS,
+        )  # fmt: skip
 
 
 @triton.jit
