@@ -222,6 +222,9 @@ def _attend(
 
         # Read anew rather than kept in registers throughout the loops.
         _sequence, first_row, num_tokens, _query, _keys, _tile, num_tiles, start = read_item(items, item, True)
+        total, share = tl.load(totals + 1, volatile=True), tl.load(totals + 2, volatile=True)
+        begin_share = program * share
+        head = at // total
         tile = at - head * total - start
         end_tile = tl.minimum(tile + end_share - at, num_tiles)
         is_row = row < num_tokens * GROUP

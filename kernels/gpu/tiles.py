@@ -97,7 +97,7 @@ _QUANTISED = {
 }
 # In fp32, which is for comparing, products are sums on ordinary units: the same for all.
 _FP32 = {
-    64: (Tiles(32, 32, 4, 3, 1, 2), Tiles(32, 32, 4, 3, 1, 2)),
+    64: (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2)),
     128: (Tiles(32, 32, 4, 3, 1, 2), Tiles(32, 32, 4, 3, 1, 2)),
     256: (Tiles(32, 32, 8, 3, 1, 2), Tiles(32, 32, 8, 3, 1, 2)),
 }
