@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from pagewire.kernels.gpu.merge import merge_cut_items
+from pagewire.kernels.gpu.merge import merge, merge_cut_items
 from pagewire.kernels.gpu.tiles import Heads, Processor, choose
 from pagewire.kernels.gpu.work_list import Sequences, WorkList, read_item
 from pagewire.kernels.ragged import Ragged
@@ -141,9 +141,11 @@ def _attend_all(
             q.stride(0), table.stride(0), *kv.stride()[:3], int(is_listed),
             NUM_KV_HEADS=heads.num_kv_heads, GROUP=heads.group, HEAD_DIM=head_dim, BLOCK_SIZE=plan.sequences.block_size,
             ROWS=tiles.rows, LIVE_ROWS=work.rows, KEYS=tiles.keys, WINDOWED=plan.window > 0, CAPPED=softcap > 0,
-            CODES=codes, OVERLAPS=plan.processor.overlaps, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-            maxnreg=registers, launch_pdl=plan.processor.overlaps,
+            CODES=codes, MERGES=not work.merges_apart, OVERLAPS=plan.processor.overlaps, num_warps=tiles.num_warps,
+            num_stages=tiles.num_stages, maxnreg=registers, launch_pdl=plan.processor.overlaps,
         )  # fmt: skip
+        if work.merges_apart:
+            merge(work, heads, out, log_sums, sinks, overlaps=plan.processor.overlaps)
 
 
 @triton.jit(
@@ -155,7 +157,7 @@ def _attend(
     scale, softcap, window, q_stride, table_stride, block_stride, value_stride, head_stride, is_listed,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, LIVE_ROWS: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
-    CODES: tl.constexpr, OVERLAPS: tl.constexpr,
+    CODES: tl.constexpr, MERGES: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:  # noqa: SIM102 - at compile time, unlike the next
         if is_listed == 0:
@@ -229,7 +231,7 @@ def _attend(
         end_tile = tl.minimum(tile + end_share - at, num_tiles)
         is_row = row < num_tokens * GROUP
         is_element = is_row[:, None] & (d < HEAD_DIM)[None, :]
-        if OVERLAPS:  # noqa: SIM102
+        if OVERLAPS and MERGES:  # noqa: SIM102 - what waited for its merge would keep room that others need
             if at + end_tile - tile == end_share:
                 gdc_launch_dependents()
         is_all = (tile == 0) & (end_tile == num_tiles)
@@ -257,12 +259,13 @@ def _attend(
         at += end_tile - tile
         item = tl.where(item + 1 == num_items, 0, item + 1)
         record = read_item(items, item, False)
-    if begin_share < end_share:
-        last_item = tl.where(item == 0, num_items, item) - 1
-        merge_cut_items(
-            out, log_sums, part_out, part_log_sums, items, tl.load(first_items + program), last_item, arrivals, sinks,
-            begin_share, end_share, share, total, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, LIVE_ROWS,
-        )  # fmt: skip
+    if MERGES:  # noqa: SIM102 - at compile time, unlike the next
+        if begin_share < end_share:
+            last_item = tl.where(item == 0, num_items, item) - 1
+            merge_cut_items(
+                out, log_sums, part_out, part_log_sums, items, tl.load(first_items + program), last_item, arrivals,
+                sinks, begin_share, end_share, share, total, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, LIVE_ROWS,
+            )  # fmt: skip
 
 
 @triton.jit

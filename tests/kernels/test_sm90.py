@@ -14,6 +14,7 @@ from paged_batches import paged_batch
 
 from pagewire.kernels.gpu.paged_attention import paged_attention, partial_attention, plan_attention
 from pagewire.kernels.gpu.tiles import MANY, Heads, Processor, Tiles, choose
+from pagewire.kernels.gpu.work_list import FEW
 
 H200 = Processor((9, 0), 132, overlaps=True)
 HEAD_DIMS = (64, 128, 256)  # the widest of each entry of the table
@@ -25,18 +26,19 @@ CHUNKS = ((200, 4), (200, 6))
 def attend(
     query_len: int, group: int, head_dim: int, block_size: int = 16, stored: torch.dtype = torch.bfloat16, *,
     dtype: torch.dtype = torch.bfloat16, window: int = 0, softcap: float = 0.0, with_sinks: bool = False,
+    num_sequences: int = 1,
 ) -> tuple[Tiles, dict[str, sm90.Kernel]]:  # fmt: skip
-    """Compile what attention of one sequence launches: its tiles, and its kernels by their names."""
+    """Compile what attention of some sequences launches: its tiles, and its kernels by their names."""
     batch = paged_batch(
-        [(query_len, query_len + 100)], heads=(2 * group, 2), head_dim=head_dim, block_size=block_size, dtype=dtype,
-        stored=stored, window=window,
+        [(query_len, query_len + 100)] * num_sequences, heads=(2 * group, 2), head_dim=head_dim,
+        block_size=block_size, dtype=dtype, stored=stored, window=window,
     )  # fmt: skip
     sinks = torch.zeros(2 * group, dtype=dtype) if with_sinks else None
     plan = plan_attention(batch.ragged, window, H200)
     with sm90.compiled() as kernels:
         paged_attention(batch.q, batch.pool, 1, plan, 0.1, softcap, sinks)
     ((work,),) = plan.lists.values()
-    assert [kernel.name for kernel in kernels] == ["_build", "_attend"]
+    assert [kernel.name for kernel in kernels] == ["_build", "_attend", *["_merge"] * work.merges_apart]
     return work.tiles, {kernel.name: kernel for kernel in kernels}
 
 
@@ -72,13 +74,18 @@ def test_attention(query_len: int, group: int, head_dim: int, block_size: int) -
     check_16_bits(tiles, check(tiles, kernels), head_dim)
 
 
-def test_attention_of_many_sequences() -> None:
-    batch = paged_batch([(1, 100)] * MANY, heads=(14, 2), head_dim=128, block_size=16, dtype=torch.bfloat16)
-    plan = plan_attention(batch.ragged, 0, H200)
-    with sm90.compiled() as kernels:
-        paged_attention(batch.q, batch.pool, 1, plan, 0.1)
-    ((work,),) = plan.lists.values()
-    check_16_bits(work.tiles, check(work.tiles, {kernel.name: kernel for kernel in kernels}), 128)
+@pytest.mark.parametrize("num_sequences", [FEW + 1, MANY])
+@pytest.mark.parametrize(("query_len", "group"), DECODES)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_attention_of_more_sequences(query_len: int, group: int, head_dim: int, num_sequences: int) -> None:
+    tiles, kernels = attend(query_len, group, head_dim, num_sequences=num_sequences)
+    check_16_bits(tiles, check(tiles, kernels), head_dim)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize(("query_len", "group"), DECODES)
+def test_attention_of_more_sequences_over_quantised_pools(query_len: int, group: int, head_dim: int) -> None:
+    check(*attend(query_len, group, head_dim, stored=torch.float8_e4m3fn, num_sequences=FEW + 1))
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
@@ -143,8 +150,19 @@ def test_partial_attention(query_len: int) -> None:
 def test_rows_that_no_query_has_are_not_merged() -> None:
     """A tile has at least 16 rows, a decode those of its group."""
     for query_len, group in ((1, 2), (1, 7), (3, 4)):
-        _, kernels = attend(query_len, group, 128)
+        tiles, kernels = attend(query_len, group, 128)
+        assert kernels["_merge"].grid == (132 * tiles.programs, query_len * group)
         assert kernels["_attend"].constants["LIVE_ROWS"] == query_len * group
+
+
+def test_parts_of_few_decodes_are_merged_by_a_kernel_and_of_others_within_attention() -> None:
+    for lengths, merges_apart in ([[(1, 100)] * FEW, True], [[(1, 100)] * (FEW + 1), False], [[(200, 300)], False]):
+        batch = paged_batch(lengths, heads=(14, 2), head_dim=128, block_size=16, dtype=torch.bfloat16)
+        plan = plan_attention(batch.ragged, 0, H200)
+        with sm90.compiled() as kernels:
+            paged_attention(batch.q, batch.pool, 1, plan, 0.1)
+        assert [kernel.name for kernel in kernels][2:] == ["_merge"] * merges_apart
+        assert kernels[1].constants["MERGES"] is not merges_apart
 
 
 def test_a_grid_is_of_one_size_whatever_the_lengths() -> None:

@@ -312,7 +312,7 @@ def test_kernels_of_a_decode_step(coded: bool) -> None:
             assert not re.search(rf"^\s*(@\S+ )?({leaves})\b", "".join(ahead), re.MULTILINE), kernel
         return [kernel.name for kernel in kernels]
 
-    few = ["_small_linear", "_append_kv", "_attend", "_small_linear", "_small_linear", "_small_linear"]
+    few = ["_small_linear", "_append_kv", "_attend", "_merge", "_small_linear", "_small_linear", "_small_linear"]
     assert kernels_of(4) == [*few[:2], "_build", *few[2:], *few * 2]
 
     def of_many(product: str) -> list[str]:
