@@ -79,11 +79,11 @@ def _measure_own(
     rate = None
     if {"steps", "chunks", "idle", "requests"} & {*parts}:
         engine = device_engine.load(folder, scale)
-        if "chunks" in parts:
-            for row in device_engine.chunk_rows(name, folder, engine, scale, found):
-                tell(row)
         if "steps" in parts:
             for row in device_engine.decode_rows(name, folder, engine, scale, found):
+                tell(row)
+        if "chunks" in parts:
+            for row in device_engine.chunk_rows(name, folder, engine, scale, found):
                 tell(row)
         if "idle" in parts:
             tell(device_engine.idle_row(name, engine, scale))

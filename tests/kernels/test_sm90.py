@@ -155,14 +155,17 @@ def test_rows_that_no_query_has_are_not_merged() -> None:
         assert kernels["_attend"].constants["LIVE_ROWS"] == query_len * group
 
 
-def test_parts_of_few_decodes_are_merged_by_a_kernel_and_of_others_within_attention() -> None:
-    for lengths, merges_apart in ([[(1, 100)] * FEW, True], [[(1, 100)] * (FEW + 1), False], [[(200, 300)], False]):
-        batch = paged_batch(lengths, heads=(14, 2), head_dim=128, block_size=16, dtype=torch.bfloat16)
-        plan = plan_attention(batch.ragged, 0, H200)
-        with sm90.compiled() as kernels:
-            paged_attention(batch.q, batch.pool, 1, plan, 0.1)
-        assert [kernel.name for kernel in kernels][2:] == ["_merge"] * merges_apart
-        assert kernels[1].constants["MERGES"] is not merges_apart
+@pytest.mark.parametrize(
+    ("lengths", "merges_apart"),
+    [([(1, 100)] * FEW, True), ([(1, 100)] * (FEW + 1), False), ([(200, 300)], False)],
+)
+def test_parts_of_few_decodes_are_merged_apart(lengths: list[tuple[int, int]], merges_apart: bool) -> None:
+    batch = paged_batch(lengths, heads=(14, 2), head_dim=128, block_size=16, dtype=torch.bfloat16)
+    plan = plan_attention(batch.ragged, 0, H200)
+    with sm90.compiled() as kernels:
+        paged_attention(batch.q, batch.pool, 1, plan, 0.1)
+    assert [kernel.name for kernel in kernels][2:] == ["_merge"] * merges_apart
+    assert kernels[1].constants["MERGES"] is not merges_apart
 
 
 def test_a_grid_is_of_one_size_whatever_the_lengths() -> None:

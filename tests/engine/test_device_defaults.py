@@ -1,0 +1,79 @@
+"""What suits a device where nothing is asked for: chunks, budgets, threads, and which chunks are captured."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from pagewire.core import cores
+from pagewire.core.messages import Role
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.graph_pool import CHUNKS, GraphLimits
+from pagewire.engine.threads import set_threads
+from pagewire.serving.pod_config import PodConfig
+
+
+def config(**settings: object) -> EngineConfig:
+    return EngineConfig(model="m", role=Role.COLOCATED, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "chunk", "pods_chunk", "budget"),
+    [("cpu", 512, 256, 1024), ("cuda", 2048, 2048, 4096), ("cuda:3", 2048, 2048, 4096)],
+)
+def test_chunks_and_budgets_are_what_suits_the_device(device: str, chunk: int, pods_chunk: int, budget: int) -> None:
+    alone = config(device=device)
+    assert (alone.chunk_size, alone.max_num_batched_tokens) == (chunk, budget)
+    assert EngineConfig.from_json(alone.to_json()) == alone
+    pods = EngineConfig.of(PodConfig(role=Role.COLOCATED, model="m", device=device, cluster_secret="s"))
+    assert (pods.chunk_size, pods.max_num_batched_tokens) == (pods_chunk, budget)
+
+
+def test_what_is_asked_for_stays() -> None:
+    asked = {"chunk_size": 96, "max_num_batched_tokens": 300, "device": "cuda"}
+    for made in (
+        config(**asked),
+        EngineConfig.of(PodConfig(role=Role.COLOCATED, model="m", cluster_secret="s", **asked)),  # type: ignore[arg-type]
+    ):
+        assert (made.chunk_size, made.max_num_batched_tokens) == (96, 300)
+
+
+@pytest.mark.parametrize("name", ["chunk_size", "max_num_batched_tokens"])
+def test_less_than_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must"):
+        config(**{name: -1})
+    with pytest.raises(ValueError, match=f"{name} must not be negative"):
+        PodConfig(role=Role.COLOCATED, model="m", cluster_secret="s", **{name: -1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_ranks", "device", "threads"),
+    [(0, 1, "cpu", 6), (0, 2, "cpu", 3), (5, 1, "cpu", 5), (0, 1, "cuda", 1), (0, 1, "cuda:1", 1), (4, 1, "cuda", 4)],
+)
+def test_threads(asked: int, num_ranks: int, device: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", said.append)
+    monkeypatch.setattr(cores, "usable", lambda: 6)
+    set_threads(asked, num_ranks, device)
+    assert said == [threads]
+
+
+@pytest.mark.parametrize(
+    ("longest_chunk", "max_model_len", "last"),
+    [(2048, 8192, 2048), (4096, 8192, 2048), (2048, 900, 1024), (178, 8192, 192), (17, 8192, 32), (16, 4096, 16)],
+)
+def test_chunks_are_captured_up_to_the_first_that_holds_all(longest_chunk: int, max_model_len: int, last: int) -> None:
+    limits = GraphLimits(
+        max_num_seqs=4, max_model_len=max_model_len, block_size=16, vocab_size=9, longest_chunk=longest_chunk
+    )
+    buckets = limits.chunk_buckets()
+    assert buckets[-1] == last
+    assert buckets == tuple(size for size in CHUNKS if size <= buckets[-1])
+
+
+def test_rows_of_nobody_are_at_most_a_fifth_of_a_long_chunk() -> None:
+    for shorter, longer in itertools.pairwise(size for size in CHUNKS if size >= 512):
+        assert longer - shorter - 1 < longer / 5
