@@ -11,7 +11,8 @@ it, so the wait for one is the wait for all; memory that is allocated anew may b
 
 A kernel lets the next one start once its own wait is over: whoever starts then knows that all but the kernel before it
 is complete. Only products of few rows do so earlier, for the sake of what the next one reads ahead (`small_linear.py`),
-and attention not at all: what waits keeps room that its programs need (on an H200 the merge's did, 168 us for 134).
+and attention not at all where a kernel merges its parts: what waits keeps room that its programs need (on an H200 the
+merge's did, 168 us for 134). Where it merges them itself, it does once its last item is read.
 
 Off where a processor does not overlap kernels: the interpreter has no such instructions.
 """
