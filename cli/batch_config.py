@@ -44,4 +44,4 @@ class BatchConfig:
     preemption: Literal["auto", "recompute", "swap"] = setting(
         "auto", help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
     )
-    threads: int = setting(0, help="CPU threads, 0 for all cores", unit="threads")
+    threads: int = setting(0, help="CPU threads, 0 for all cores, for one beside a GPU", unit="threads")

@@ -143,12 +143,17 @@ class Cluster:
         config = self._config
         flags = [
             *("--model", str(self._model), "--host", config.host, "--pod-id", name),
-            *("--threads", str(config.threads or _share_of_cores(len(config.pods)))),
+            *("--threads", str(config.threads or self._threads())),
             *("--drain-s", str(config.drain_s), "--log-level", config.log_level),
             *("--log-format", config.log_format),
         ]
         flags += [*flags_of(config, POD_SETTINGS), *self._shown(POD)]
         return await self._spawn(name, role, flags, redis, secret, logs)
+
+    def _threads(self) -> int:
+        """Return the threads of each engine where nothing is asked for, 0 for the engine's own choice."""
+        # On a CPU they share its cores; beside a GPU none needs more than one.
+        return _share_of_cores(len(self._config.pods)) if self._config.device in (None, "cpu") else 0
 
     async def _start_router(self, redis: str, secret: str, logs: Path) -> Child:
         config = self._config

@@ -82,7 +82,9 @@ class ClusterConfig:
     step_target_ms: float | None = setting(None, help="what a step that decodes should take", unit="ms")
     brownout: Literal["off", "on"] | None = setting(None, help="reduce service in steps under pressure")
     brownout_max_tokens: int | None = setting(None, help="longest answer in the last of these steps", unit="tokens")
-    threads: int = setting(0, help="CPU threads of each engine, 0 to share the cores evenly", unit="threads")
+    threads: int = setting(
+        0, help="CPU threads of each engine, 0 to share the cores evenly, for one beside a GPU", unit="threads"
+    )
     otlp_endpoint: str | None = setting(None, help="OpenTelemetry collector that traces go to: http://HOST:PORT")
     trace_ratio: float | None = setting(None, help="share of requests that are traced, 0 to 1")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")

@@ -21,9 +21,8 @@ class TokenLogprobs:
     top_logprobs: tuple[float, ...] = ()
 
 
-@dataclass(
-    slots=True, kw_only=True
-)  # not frozen, though nobody changes it: one is made of every token, in a third of the time
+# Not frozen, though nobody changes it: one is made of every token, in a third of the time.
+@dataclass(slots=True, kw_only=True)
 class TokenRecord:
     """New tokens of one sequence; `position` is the first one's index in its output, so a gap or a repeat shows.
 

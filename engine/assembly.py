@@ -145,7 +145,7 @@ def _assemble(
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    graphs, chunk_graphs = _graphs(config, architecture, model, cache, backend, max_model_len)
+    graphs, chunk_graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs, chunk_graphs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
@@ -203,8 +203,14 @@ def warm_up(engine: Engine) -> None:
 
 
 def _graphs(
-    config: EngineConfig, architecture: Architecture, model: Model, cache: KVCache, backend: Backend, max_model_len: int
-) -> tuple[GraphPool, ChunkGraphs] | tuple[None, None]:
+    config: EngineConfig,
+    architecture: Architecture,
+    model: Model,
+    cache: KVCache,
+    backend: Backend,
+    max_model_len: int,
+    layer_groups: int,
+) -> tuple[GraphPool | None, ChunkGraphs | None]:
     """Return the captured graphs of decode steps and of chunks, None where there is nothing to capture with or for."""
     device = cache.pool.device
     if device.type != "cuda" or not isinstance(architecture, NativeArchitecture) or not isinstance(backend, GraphOps):
@@ -214,12 +220,17 @@ def _graphs(
         max_model_len=max_model_len,
         block_size=config.block_size,
         vocab_size=architecture.vocab_size,
-        longest_chunk=min(config.chunk_size, int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights))),
+        longest_chunk=min(
+            config.chunk_size,
+            config.max_num_batched_tokens,
+            int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights)),
+        ),
     )
-    capture = CudaCapture(device)
+    capture, chunk_graphs = CudaCapture(device), None
+    if layer_groups == 1:  # nothing is told of within a replay
+        chunk_graphs = ChunkGraphs(model, cache.pool, backend, capture, limits)
+        chunk_graphs.warm_up()
     graphs = GraphPool(model, cache.pool, backend, capture, limits)
-    chunk_graphs = ChunkGraphs(model, cache.pool, backend, capture, limits)
-    chunk_graphs.warm_up()
     graphs.warm_up()
     return graphs, chunk_graphs
 

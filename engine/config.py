@@ -37,7 +37,7 @@ class EngineConfig:
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
     `chunk_size` and `max_num_batched_tokens` 0 are what suits the device, and known once this is made.
     `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
-    the layout. `threads` 0 takes torch's default, and no more than the cores that are usable.
+    the layout. `threads` 0 takes torch's default, and no more than the cores that are usable; beside a GPU it is one.
     `tensor_parallel` ranks share the model, heads by heads; each is a process of its own with its share of `threads`.
     """
 

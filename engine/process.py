@@ -111,10 +111,10 @@ def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> Non
     engine.watch(_rank_lost)
     warm_up(engine)
     handle, offset = export or (b"", 0)
-    front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
     engine.loop.on_group = front.send_early
     garbage.keep_what_is_here()
     sys.setswitchinterval(SWITCH_S)
+    front.send(replace(engine.ready, pool_handle=handle, pool_offset=offset))
     reader = CommandReader(front, engine.loop, GrammarDesk(engine.grammars))
     thread = threading.Thread(target=reader.run, name="commands")
     thread.start()

@@ -126,10 +126,11 @@ class Placer:
         Raises what a placement of a task of its own has failed of.
         """
         has_settled = False
-        while self._placements:
-            placement = self._placements[0]  # ours to give up until it is known what is in it
+        for placement in self._placements:
             if placement.task is not None and placement.task.done():
                 placement.task.result()
+        while self._placements:
+            placement = self._placements[0]  # ours to give up until it is known what is in it
             checksums = placement.claimed.parcel.checksums
             if not placement.is_written or checksums is None:
                 break

@@ -103,7 +103,7 @@ class PodConfig:
     )
     brownout: Literal["off", "on"] = setting("off", help="reduce service in steps under pressure, rather than refuse")
     brownout_max_tokens: int = setting(256, help="longest answer to a new request in the last step", unit="tokens")
-    threads: int = setting(0, help="CPU threads of the engine, 0 for all cores", unit="threads")
+    threads: int = setting(0, help="CPU threads of the engine, 0 for all cores, for one beside a GPU", unit="threads")
     engine_stall_s: float = setting(60.0, help="longest step; an engine that takes longer is ended", unit="s")
     lease_s: float = setting(10.0, help="how long unrenewed blocks stay pinned for a peer", unit="s")
     transfer_timeout_s: float = setting(30.0, help="longest wait for the bytes of a finished prompt", unit="s")

@@ -74,7 +74,7 @@ class NativeArchitecture:
     ) -> Decoder:
         """Read one rank's part of the weights, and no more; its products are summed over the ranks by `reduce`.
 
-        Weights are quantised as they are read: never is there more than one tensor of them that is not.
+        Weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its copies.
         Raises ValueError naming what the ranks cannot share.
         """
         config = self.config.part(shard.num_ranks)

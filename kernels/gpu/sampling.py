@@ -28,7 +28,7 @@ from pagewire.kernels.sampling_columns import SamplingColumns
 from pagewire.kernels.sampling_rows import SamplingRows
 
 NO_TOKEN = -1  # of a row without a finite maximum
-# As large as fits without spilling, with as many loads on their way as memory needs; not yet measured on a GPU.
+# As large as fits without spilling, with as many loads on their way as memory needs; no other sizes were measured.
 TILE, WARPS = 1024, 4  # logits at once, of a part of a row
 STAGES = 4  # tiles on their way
 PROGRAMS = 528  # to share the rows among: four for each of 132 multiprocessors

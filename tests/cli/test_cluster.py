@@ -18,6 +18,8 @@ import psutil
 import pytest
 import redis
 
+from pagewire.core import cores
+
 ROUTER_FLAGS = ("policy=round_robin", "prefill_mode=auto")
 RUN_CLUSTER = Path(__file__).parents[1] / "support" / "run_cluster.py"
 
@@ -88,6 +90,19 @@ def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp
     assert code == 0, stderr
     running.assert_all_gone()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [(("device=cpu",), max(1, cores.usable() // 2)), (("device=cuda",), 0), (("device=cuda:1", "threads=2"), 2)],
+)
+def test_engines_share_the_cores_of_a_cpu_alone(
+    settings: tuple[str, ...], threads: int, started: list[Running]
+) -> None:
+    running = Running(*settings)
+    started.append(running)
+    assert running.ready()["decode"][0]["flags"]["--threads"] == str(threads)
+    assert running.end(signal.SIGTERM)[0] == 0
 
 
 def test_the_embedded_valkey_wants_its_password(started: list[Running]) -> None:

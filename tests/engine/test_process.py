@@ -226,7 +226,7 @@ def test_the_process_has_none_of_the_code_that_ships() -> None:
 def test_settings_survive_the_border() -> None:
     asked = EngineConfig(model="/m", role=Role.PREFILL, block_size=64, threads=2)
     assert EngineConfig.from_json(asked.to_json()) == asked
-    for bad in ({"dtype": "float16"}, {"block_size": 20}, {"chunk_size": 0}, {"threads": -1}):
+    for bad in ({"dtype": "float16"}, {"block_size": 20}, {"chunk_size": -1}, {"threads": -1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             EngineConfig(model="/m", role=Role.PREFILL, **bad)  # type: ignore[arg-type]
 

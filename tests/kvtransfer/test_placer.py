@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from transport_rigs import BLOCK_BYTES, CARRIERS, NUM_BLOCKS, Recorder, RecordingSink, pool
 
-from pagewire.core.errors import TransferTimeout
+from pagewire.core.errors import TransferFailed, TransferTimeout
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.inbox import Inbox
 from pagewire.kvtransfer.memory import PoolMemory
@@ -102,3 +102,25 @@ async def test_checksums_that_do_not_come_end_the_stream_and_every_claim() -> No
     assert placing.sink.open == {0, 1}
     placing.placer.give_up()
     assert (placing.sink.open, placing.sink.spoilt) == (set(), [0, 1])
+
+
+async def test_a_later_placement_that_fails_ends_the_stream_though_the_first_is_waited_for() -> None:
+    placing = Placing()
+    ended: list[int] = []
+
+    async def place(ready: Ready, _moves: object) -> tuple[int, ...]:
+        if ready.first_block == 0:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(0)
+        raise TransferFailed("the copy failed")
+
+    placing.inlet.place = place  # type: ignore[method-assign,assignment]
+    placing.inlet.max_places = 2  # type: ignore[misc]
+    await placing.announce(range(2), range(2, 4))
+    with pytest.raises(TransferFailed, match="the copy failed"):
+        await asyncio.wait_for(placing.placer.run(), 5)
+    assert ended == [0], "nothing is written any more when it is over"
+    placing.placer.give_up()
+    assert (placing.sink.open, placing.sink.spoilt) == (set(), [0, 1, 2, 3])
