@@ -24,6 +24,7 @@ import json
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -301,6 +302,7 @@ def main() -> None:
     """Start, measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="name of a local model, or a Hugging Face folder")
+    parser.add_argument("--random", metavar="SHAPE", help="a model of random weights in the shape of Qwen3-0.6B or so")
     parser.add_argument("--device", default="cpu", help="of all engines; on a GPU they take turns on it")
     parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512, 2048], help="prompt lengths in tokens")
     parser.add_argument("--output", type=int, default=64, help="tokens to generate")
@@ -319,6 +321,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="pagewire-bench-") as folder:
+        if options.random:
+            options.model = _written(options.random, Path(folder) / options.random, options.device)
         with ExitStack() as stack:
             systems, baselines = systems_of(options, Path(folder), stack)
             found = measure(systems, options)
@@ -326,6 +330,13 @@ def main() -> None:
         for python in options.peer:
             found |= measure_pair(python, options, Path(folder))
             report(found, {**baselines, VllmPair.name: VllmColocated.name}, options)
+
+
+def _written(shape: str, folder: Path, device: str) -> str:
+    """Write a model of random weights and return its folder; by a process of its own, which leaves the device."""
+    script = Path(__file__).parent / "support" / "random_models.py"
+    subprocess.run([sys.executable, "-P", str(script), shape, str(folder), device], check=True)
+    return str(folder)
 
 
 def report(found: Runs, baselines: dict[str, str], options: argparse.Namespace) -> None:

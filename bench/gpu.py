@@ -18,6 +18,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,12 +47,14 @@ class Part:
     arguments: tuple[str, ...]
     limit_s: float
     test_s: float = 0.0  # the longest of one test; 0: these are no tests
+    tool: tuple[str, ...] = ()  # that watches the process: of tests alone, which are then one after another
 
     def command(self, ini: Path, path: Path) -> list[str]:
         """Return the command: of tests with the settings in `ini`, if it asks for them, or with figures to `path`."""
         if not self.test_s:
             return [sys.executable, *self.arguments, "--json", str(path)]
-        command = [sys.executable, "-m", "pytest", *test_options(self.test_s)]
+        options = test_options(self.test_s) if not self.tool else ("-p", "no:benchmark")
+        command = [*self.tool, sys.executable, "-m", "pytest", *options]
         for argument in self.arguments:
             if argument == "{kernels}":
                 command += map(str, sorted((ROOT / "tests" / "kernels").glob("test_*_on_a_gpu.py")))
@@ -61,7 +64,9 @@ class Part:
 
     def environ(self, environ: dict[str, str]) -> dict[str, str]:
         """Return its environment: what tests compare with is computed on a CPU, by many of them side by side."""
-        return environ | (dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") if self.test_s else {})
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") if self.test_s else {}
+        # Each tensor an allocation of its own: what lies beyond one is nobody's, and so found.
+        return environ | one_thread | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if self.tool else {})
 
 
 def test_options(test_s: float) -> list[str]:
@@ -82,14 +87,36 @@ def _engine(shapes: str, parts: str) -> tuple[str, ...]:
 
 PARTS = {
     "tests": Part(("--noconftest", "-c", "{ini}", "--rootdir", "{root}", "{kernels}"), 400, 60),
+    "memcheck": Part(  # no graphs: they cannot be captured without a cache of memory
+        ("--noconftest", "-c", "{ini}", "--rootdir", "{root}", "-k", "not graph and not early", "{kernels}"),
+        580,
+        60,
+        ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9"),
+    ),
     "engine-tests": Part(("tests/engine/test_on_a_gpu.py",), 300, 120),
     "transfer-tests": Part(("-m", "gpu", "tests/kvtransfer"), 200, 60),
     "tiles": Part(("bench/tiles.py",), 580),
     "kernels": Part(("bench/kernels.py",), 300),
-    "engine-steps": Part(_engine("Qwen3-0.6B,Qwen2.5-1.5B", "steps,idle"), 240),
+    "engine-steps": Part(_engine("Qwen3-0.6B,Qwen2.5-1.5B", "steps,chunks,idle"), 240),
     "engine-8b": Part(_engine("Llama-3-8B", "steps"), 300),
     "engine-requests": Part(_engine("Qwen3-0.6B", "requests,peers"), 580),
     "served": Part(("bench/served.py",), 200),
+    "disagg": Part(
+        (
+            "bench/disagg.py",
+            "--device",
+            "cuda",
+            "--random",
+            "Qwen3-0.6B",
+            "--repeats",
+            "5",
+            "--warmups",
+            "1",
+            "--output",
+            "16",
+        ),
+        200,
+    ),
     "transfer": Part(("bench/transfer.py", "--transports", "cuda_ipc"), 200),
 }
 TINY = {
@@ -99,7 +126,9 @@ TINY = {
 
 
 def run(name: str, part: Part, limit_s: float, out: Path, log: IO[str], environ: dict[str, str]) -> dict[str, object]:
-    """Run one part; return its exit code (124: it outran its limit) and its seconds."""
+    """Run one part; return its exit code (124: it outran its limit) and its seconds, or why it was not run."""
+    if part.tool and shutil.which(part.tool[0]) is None:
+        return {"not-run": f"there is no {part.tool[0]} here"}
     with tempfile.TemporaryDirectory(prefix="pagewire-gpu-") as folder:
         ini = Path(folder) / "pytest.ini"
         ini.write_text(PYTEST_INI.format(support=ROOT / "tests" / "support"))

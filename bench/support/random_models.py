@@ -1,11 +1,13 @@
 """Models of real shapes and random weights, in ordinary folders: what steps cost depends on no training.
 
+`python random_models.py SHAPE FOLDER DEVICE` writes one, for who needs it in other processes alone.
 The shapes are those of the published configs. Random numbers, never zeros, which a GPU multiplies faster.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,8 @@ def shape_of(folder: Path) -> DecoderConfig:
     architecture = architecture_of(ModelFolder.open(folder))
     assert isinstance(architecture, NativeArchitecture)
     return architecture.config
+
+
+if __name__ == "__main__":
+    shape, target, device = sys.argv[1:]
+    write(Path(target), CONFIGS[shape], torch.bfloat16, torch.device(device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -84,11 +85,23 @@ def test_tests_run_side_by_side_on_one_thread_each(gpu: Any, monkeypatch: pytest
     assert measuring.environ({"A": "b"}) == {"A": "b"}
 
 
-@pytest.mark.parametrize("name", ["tests", "engine-tests", "transfer-tests"])
+def test_a_tool_watches_tests_one_after_another(gpu: Any, tmp_path: Path) -> None:
+    part = gpu.Part(("-c", "{ini}"), 100, 60, (sys.executable, "-c", "import sys; sys.exit(sys.argv[3] != 'pytest')"))
+    command = part.command(Path("own.ini"), Path("part.json"))
+    assert command[3:8] == [sys.executable, "-m", "pytest", "-p", "no:benchmark"]
+    assert "-n" not in command
+    assert part.environ({})["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+    with (tmp_path / "log.txt").open("a") as log:
+        assert gpu.run("watched", part, 20, tmp_path, log, dict(os.environ))["exit-code"] == 0
+        absent = dataclasses.replace(part, tool=("no-such-tool",))
+        assert gpu.run("watched", absent, 20, tmp_path, log, {}) == {"not-run": "there is no no-such-tool here"}
+
+
+@pytest.mark.parametrize("name", ["tests", "memcheck", "engine-tests", "transfer-tests"])
 def test_every_part_of_tests_finds_some(gpu: Any, name: str, tmp_path: Path) -> None:
     ini = tmp_path / "pytest.ini"
     ini.write_text(gpu.PYTEST_INI.format(support=ROOT / "tests" / "support"))
-    part = gpu.PARTS[name]
+    part = dataclasses.replace(gpu.PARTS[name], tool=())
     environ = part.environ({**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONSAFEPATH": "1"})
     command = [*part.command(ini, tmp_path), "--collect-only", "-q", "-p", "no:cacheprovider"]
     found = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -97,7 +110,8 @@ def test_every_part_of_tests_finds_some(gpu: Any, name: str, tmp_path: Path) -> 
 
 def test_every_part_that_measures_is_there(gpu: Any) -> None:
     scripts = {part.arguments[0] for part in gpu.PARTS.values() if not part.test_s}
-    assert {"bench/tiles.py", "bench/kernels.py", "bench/engine.py", "bench/served.py", "bench/transfer.py"} == scripts
+    named = ("tiles", "kernels", "engine", "served", "disagg", "transfer")
+    assert {f"bench/{name}.py" for name in named} == scripts
     assert all((ROOT / script).is_file() for script in scripts)
 
 
