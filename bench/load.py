@@ -141,11 +141,10 @@ def write(path: Path, rows: Sequence[Row], taken: str) -> None:
     """Write the rows, among those that other runs have written."""
     said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
     given = [word for word in sys.argv if word not in ("--taken", taken)]  # which stands beside it
-    how = {"command": command(given), "taken": taken}
+    how = {"command": command(given), "taken": taken, "machine": machine(), "versions": versions("torch")}
     fresh = {row.scenario: {**row.json(), **how} for row in rows}
     kept = [row for row in said["rows"] if row["scenario"] not in fresh]
-    said = {"machine": machine(), "versions": versions("torch"), "rows": [*kept, *fresh.values()]}
-    path.write_text(json.dumps(said, indent=1) + "\n")
+    path.write_text(json.dumps({"rows": [*kept, *fresh.values()]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 from pagewire.core.clock import Clock
 from pagewire.core.errors import (
@@ -35,6 +35,7 @@ from pagewire.core.messages import Ended
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission
 from pagewire.router.ask import Ask
+from pagewire.router.concurrency_limit import Stay
 from pagewire.router.config import RouterConfig
 from pagewire.router.events import Chunk, Event, Finished
 from pagewire.router.inbox import Inbox
@@ -44,6 +45,7 @@ from pagewire.router.observers import Observers
 from pagewire.router.placing import Placed
 from pagewire.router.request import Request
 from pagewire.router.retry_budget import RetryBudget
+from pagewire.router.slo_gate import READ_WITHIN
 from pagewire.router.tenants import Tenant
 from pagewire.router.trial import Trial
 from pagewire.router.turns import Turn, Turns
@@ -54,7 +56,6 @@ log = logging.getLogger(__name__)
 # How long the report of a request that is over may take; its tokens are out already.
 REPORT_WAIT_S = 5.0
 MAX_PREPARED = 4  # requests at a time: while one waits for Redis, another has the thread
-PREPARED_WITHIN = 0.25  # of the TTFT objective, while what would miss it is refused: the rest is for the pods
 # How many draining pods one request may meet before that counts as a failure like any other.
 MAX_HANDOVERS = 8
 
@@ -96,9 +97,8 @@ class Dispatcher:
 
     def _patience_s(self) -> float:
         """Return how long a request may wait until it is prepared: for ever, unless late ones are refused now."""
-        limit_s = self._config.slo_ttft_s
-        refuses = limit_s > 0 and any(model.entrance.gate.is_active("ttft", self._clock) for model in self._models)
-        return PREPARED_WITHIN * limit_s if refuses else math.inf
+        is_pressed = any(model.entrance.gate.is_pressed(self._clock) for model in self._models)
+        return READ_WITHIN * self._config.slo_ttft_s if is_pressed else math.inf
 
     async def wait_idle(self) -> None:
         """Return once no request runs."""
@@ -151,9 +151,7 @@ class Dispatcher:
             fingerprint = model.pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
-            self._admission.enter(start_s, ask.tenant)
-            self._idle.clear()
-            try:
+            with self._place(model, ask.tenant) as stay:
                 observed.admitted(model)
                 with turn or await self.turns.take() as turn:
                     if not model.intake.is_inline(ask):
@@ -161,7 +159,7 @@ class Dispatcher:
                     request = await model.intake.accept(ask, limits)
                     observed.tokenized()
                     self._budget.earn()
-                    life = await self._life(model, ask, request, fingerprint, observed.watch, start_s)
+                    life = await self._life(model, ask, request, fingerprint, observed.watch, start_s, stay)
                     observed.prepared(life)
                 delivery = model.intake.delivery(ask, request)
                 async with aclosing(self._run(life, ask.tenant)) as events:
@@ -171,10 +169,6 @@ class Dispatcher:
                             observed.finished(event)
                         if (told := delivery.take(event)) is not None:
                             yield told
-            finally:
-                self._admission.leave(self._clock.now(), ask.tenant)
-                if self._admission.active == 0:
-                    self._idle.set()
         except PagewireError as error:
             failure = error
             error.request_id = ask.request_id
@@ -189,6 +183,23 @@ class Dispatcher:
             raise failure from error
         finally:
             observed.over(failure)
+
+    @contextmanager
+    def _place(self, model: ServedModel, tenant: Tenant) -> Iterator[Stay]:
+        """A place in the router, and one among those of the model who meet their objectives; raises Refused."""
+        gate = model.entrance.gate
+        self._admission.enter(self._clock.now(), tenant)
+        self._idle.clear()
+        try:
+            stay = gate.enter(self._clock.now())
+            try:
+                yield stay
+            finally:
+                gate.limit.leave(stay, self._clock.now())
+        finally:
+            self._admission.leave(self._clock.now(), tenant)
+            if self._admission.active == 0:
+                self._idle.set()
 
     async def _run(self, life: Life, tenant: Tenant) -> AsyncGenerator[Event, None]:
         num_prompt, counts = life.num_prompt, life.model.counts
@@ -220,7 +231,14 @@ class Dispatcher:
                 life.forecast.given_up(now_s)
 
     async def _life(
-        self, model: ServedModel, ask: Ask, request: Request, fingerprint: Fingerprint, watch: Stopwatch, start_s: float
+        self,
+        model: ServedModel,
+        ask: Ask,
+        request: Request,
+        fingerprint: Fingerprint,
+        watch: Stopwatch,
+        start_s: float,
+        stay: Stay,
     ) -> Life:
         most = request.sampling.max_tokens
         return Life(
@@ -233,6 +251,7 @@ class Dispatcher:
             deadline_at_s=start_s + request.timeout_s,
             answer_tokens=most if ask.max_tokens is not None else min(most, self._config.open_answer_tokens),
             internal_id=uuid.uuid4().hex,
+            stay=stay,
         )
 
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:

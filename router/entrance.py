@@ -170,7 +170,9 @@ class Entrance:
         if life.attempt == 0:
             life.predicted_cached_tokens = placed.placement.cached_tokens
             if self.gate.judges:
-                life.forecast = self.gate.admit(placed.placement.prediction, received_s=life.received_s, now_s=now_s)
+                life.forecast = self.gate.admit(
+                    placed.placement.prediction, received_s=life.received_s, now_s=now_s, stay=life.stay
+                )
         life.watch.stamp(Phase.PLACED, now_s)
         pod.room.promise(life.internal_id, visit.need.without(self._cached(visit, pod)), life.written)
         return placed

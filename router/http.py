@@ -29,6 +29,7 @@ from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.guard import caller
 from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_request_id
+from pagewire.router.http_protocol import HERE_FOR
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
@@ -173,7 +174,9 @@ class FrontDoor:
         """GET /metrics."""
         self._metrics.active.set(self._dispatcher.active)
         self._metrics.pods.clear()  # a model that had no name yet may have one now
+        self._metrics.concurrency_limit.clear()
         for model in self._models:
+            self._metrics.concurrency_limit.labels(model.title).set(model.entrance.gate.limit.most)
             for role, count in model.num_pods().items():
                 self._metrics.pods.labels(model.title, role.value).set(count)
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4")
@@ -203,7 +206,7 @@ class FrontDoor:
 
     async def _in_turn(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> ASGIApp:
         try:
-            turn = await self._dispatcher.turns.take()
+            turn = await self._dispatcher.turns.take(request.scope.get(HERE_FOR, 0.0))
         except Refused as error:
             return self._refuse(error, request_id)
         with turn:

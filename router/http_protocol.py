@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pagewire.router.connection_state import num_taken, num_waiting, since_received_s
 from pagewire.router.http_exchange import MAX_DISCARDED_BYTES
-from pagewire.router.unread import num_taken, num_waiting
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = MAX_DISCARDED_BYTES + (1 << 20)  # with its head, its chunks' sizes and what trails it
+
+HERE_FOR = "pagewire.here_for_s"  # in a scope, once its request's last byte was read: seconds since that came
 
 FAREWELL_S = 0.5  # for the other end to take leave of TLS, as one that is idle does not
 
@@ -95,8 +97,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request is here."""
+        """The request is here, and has been for as long as our loop had others to look after."""
         self._wait_no_more()
+        cast(dict[str, Any], self.scope)[HERE_FOR] = since_received_s(self.transport)
         self._is_head, self._num_bytes = True, 0
         super().on_message_complete()
 

@@ -15,6 +15,7 @@ from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.core.trace_context import TraceContext
+from pagewire.router.concurrency_limit import Stay
 from pagewire.router.events import Begun, Chunk, Finished, ScoredToken, Usage
 from pagewire.router.inbox import Arrived
 from pagewire.router.lookup import Prefix
@@ -82,6 +83,7 @@ class Life:
     handovers: list[Handover] = field(default_factory=list)
     num_handovers: int = 0
     ended: Ended | None = None
+    stay: Stay | None = None  # its place among those of its model
     forecast: Forecast | None = None  # of the first placement, until it comes true or is void
     placed: Placed | None = None  # the latest
     arrived_s: float = 0.0  # when the latest tokens came

@@ -94,6 +94,10 @@ class RouterMetrics:
             "pagewire_router_slo_gate_active", "Models of which misses of an objective are refused now", ["slo"],
             registry=self.registry,
         )  # fmt: skip
+        self.concurrency_limit = Gauge(
+            "pagewire_router_concurrency_limit", "Requests at once that meet their objectives; +Inf: no limit",
+            ["model"], registry=self.registry,
+        )  # fmt: skip
 
     def watch_index(self, index: IndexCounts, lookups: Sequence[LookupCounts]) -> None:
         """Show what the index's reader and its users, one for each model, count."""

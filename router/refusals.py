@@ -19,6 +19,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"  # no pod has room, and as many wait as may
     QUEUE_WAIT = "queue_wait"  # no pod had room for as long as a request may wait
     OVERTAKEN = "overtaken"  # the queue was full and a more urgent request took its place
+    SLO_CONCURRENCY = "slo_concurrency"  # with as many as are in others were late
     SLO_TTFT = "slo_ttft"
     SLO_GAP = "slo_gap"
     SLO_TPOT = "slo_tpot"

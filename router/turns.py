@@ -64,13 +64,14 @@ class Turns:
             return 0.0
         return self._num_waiting * (self._began_s[-1] - self._began_s[0]) / (len(self._began_s) - 1)
 
-    async def take(self) -> Turn:
-        """Wait for a turn and return it. Raises Refused where that should take too long."""
-        asked_s, wait_s = self._clock.now(), self.wait_s
-        if wait_s and wait_s > self._patience_s():
-            text = (
-                f"{self._num_waiting} requests wait to be read, which should take {wait_s:.3f} s: too much of the TTFT"
-            )
+    async def take(self, here_for_s: float = 0.0) -> Turn:
+        """Wait for a turn and return it; the request has been here for `here_for_s`, and nobody has looked at it.
+
+        Raises Refused where all of that should take too long.
+        """
+        asked_s, wait_s = self._clock.now() - here_for_s, self.wait_s
+        if (here_for_s or wait_s) and here_for_s + wait_s > self._patience_s():
+            text = f"{self._num_waiting} wait to be read, {here_for_s + wait_s:.3f} s in all: too much of the TTFT"
             raise Refused(Reason.SLO_TTFT, text, retry_after_s=bounded_s(wait_s))
         if not self._room.locked():
             self._began_s.clear()

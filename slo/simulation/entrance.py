@@ -61,7 +61,7 @@ class SimEntrance:
         self._placer = placer
         self._on_placed = on_placed
         self._on_refused = on_refused
-        self._gate = SloGate(
+        self.gate = SloGate(
             ttft_s=config.slo_ttft_s,
             gap_s=config.slo_gap_s,
             tpot_s=config.slo_tpot_s,
@@ -171,8 +171,10 @@ class SimEntrance:
     def _take(self, visit: _Visit, placed: Placed) -> None:
         """Hold a placement against its SLO, and promise the request its blocks there; raises Refused."""
         request, pod = visit.request, placed.decode
-        if request.attempts == 0 and self._gate.judges:
+        if request.attempts == 0 and self.gate.judges:
             now_s = self._around.agenda.now()
-            request.forecast = self._gate.admit(placed.placement.prediction, received_s=request.due_s, now_s=now_s)
+            request.forecast = self.gate.admit(
+                placed.placement.prediction, received_s=request.due_s, now_s=now_s, stay=request.stay
+            )
         pod.room.promise(str(request.number), visit.need.without(self._cached(visit, pod)), request.written)
         self._on_placed(request, placed)

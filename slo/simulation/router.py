@@ -78,6 +78,11 @@ class SimRouter:
         except PagewireError as error:
             self._over(request, error)
             return
+        try:
+            request.stay = self._entrance.gate.enter(now_s)
+        except PagewireError as error:
+            self._leave(request, error)
+            return
         work_s = costs.intake_s + costs.intake_token_s * len(request.asked.prompt)
         self._taking_in_until_s = max(self._taking_in_until_s, now_s) + work_s
         self._around.agenda.at(self._taking_in_until_s, self._look_up, request)
@@ -149,7 +154,10 @@ class SimRouter:
         self._leave(request, error)
 
     def _leave(self, request: SimRequest, error: PagewireError | None) -> None:
-        self._admission.leave(self._around.agenda.now())
+        now_s = self._around.agenda.now()
+        if request.stay is not None:
+            self._entrance.gate.limit.leave(request.stay, now_s)
+        self._admission.leave(now_s)
         self._over(request, error)
 
     def _over(self, request: SimRequest, error: PagewireError | None) -> None:

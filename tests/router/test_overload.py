@@ -7,12 +7,15 @@ are shown end to end. Whether a real pod's blocks are what it says is shown else
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import grpc
 import httpx
 import pytest
+import raw_stream
 from fake_pod import FakePod
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -338,6 +341,41 @@ async def test_while_the_gate_is_active_who_would_wait_for_too_long_is_refused_u
         assert len(pod.submits) == 1
         monkeypatch.setattr(Turns, "wait_s", 0.25)
         assert (await ask(router)).status_code == 200
+
+
+async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anything_is_done_for_them(
+    start: StartRouter,
+) -> None:
+    pod = FakePod("d0")
+    async with start(pod, slo_ttft_s=0.3) as router:
+        pod.hold_at = 0
+        late = [asyncio.create_task(ask(router)) for _ in range(12)]
+        await pod.until(lambda: pod.running == 12)
+        await asyncio.sleep(0.3)
+        one_more = asyncio.create_task(ask(router))  # who comes is let in by what has become of others
+        assert refused(await one_more) >= 1
+        text = (await router.http.get("/metrics")).text
+        assert 'refusals_total{reason="slo_concurrency"} 1.0' in text
+        limit = float(text.split("pagewire_router_concurrency_limit{", 1)[1].split("} ", 1)[1].split("\n", 1)[0])
+        assert 1 <= limit <= 0.8 * 12
+        assert len(pod.submits) == 12
+        pod.release()
+        assert [(await each).status_code for each in late] == [200] * 12
+        assert (await ask(router)).status_code == 200
+
+
+async def test_what_a_request_waits_for_in_the_kernel_while_the_router_has_others_to_look_after_is_its_time(
+    start: StartRouter,
+) -> None:
+    async with start(FakePod("d0")) as router:
+        url = router.http.base_url
+        with socket.create_connection((url.host, url.port)) as caller:
+            caller.sendall(raw_stream.request())
+            time.sleep(0.3)  # noqa: ASYNC251
+            assert await asyncio.to_thread(caller.recv, 12) == b"HTTP/1.1 200"
+            while not await asyncio.to_thread(lambda: caller.recv(1 << 16).endswith(b"0\r\n\r\n")):
+                pass
+        assert 0.29 <= await router.metric("pagewire_router_time_to_first_token_seconds_sum") < 30.0
 
 
 async def test_an_slo_that_is_off_or_shadowed_refuses_nothing(

@@ -7,6 +7,7 @@ meets its objective when its turn comes in time. So it is known of each refused 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from pagewire.core.clock import ManualClock
+from pagewire.router.concurrency_limit import LATE as SOME
+from pagewire.router.concurrency_limit import ROUND
 from pagewire.router.prediction import Prediction
 from pagewire.router.refusals import Reason, Refused
 from pagewire.router.slo_gate import (
@@ -23,6 +26,7 @@ from pagewire.router.slo_gate import (
     MOST_MARGIN,
     PROBE_EVERY,
     PROBE_S,
+    READ_WITHIN,
     SAMPLES,
     VIOLATORS,
     Forecast,
@@ -480,3 +484,62 @@ def test_of_those_that_it_would_refuse_every_so_many_th_passes_to_be_looked_at()
             passed.append(True)
     assert passed == [number % PROBE_EVERY == 0 for number in range(3 * PROBE_EVERY)]
     assert counts.probes == {"ttft": 3}
+
+
+def test_whoever_is_let_in_tells_the_limit_how_long_it_was_in_and_in_shadow_mode_there_is_none() -> None:
+    for may_refuse in (True, False):
+        gate_, _ = gate(may_refuse=may_refuse, tpot_s=0.1)
+        for number in range(3):
+            stay = gate_.enter(100.0)
+            forecast = gate_.admit(LATE, received_s=99.0, now_s=100.0, stay=stay)
+            assert stay.is_waiting
+            # A quarter of the objective is for what came before, whether it took that long or not.
+            forecast.tokens_came(100.0 + (1 - READ_WITHIN) * LIMIT_S * (1.0 if number == 0 else 1.001))
+            assert not stay.is_waiting
+            gate_.limit.leave(stay, 110.0)
+        assert gate_.limit.most == math.inf
+        stay = gate_.enter(200.0)
+        forecast = gate_.admit(LATE, received_s=200.0, now_s=200.0, stay=stay)
+        forecast.tokens_came(200.1)
+        forecast.tokens_came(200.2)
+        forecast.finished(11, 202.0)  # 0.19 s for each token after the first
+        assert (gate_.limit.most < math.inf) == may_refuse
+
+
+def test_it_is_pressed_while_some_of_the_latest_were_late_or_refused() -> None:
+    clock = ManualClock(0.0)
+    gate_, _ = gate()
+    for late in range(SOME):
+        assert not gate_.is_pressed(clock)
+        gate_.admit(Prediction(), received_s=0.0, now_s=0.0).tokens_came(LIMIT_S + 1e-6)
+        gate_.admit(Prediction(), received_s=0.0, now_s=0.0).tokens_came(LIMIT_S)
+        assert gate_.is_pressed(clock) == (late + 1 == SOME)
+    for _ in range(ROUND):
+        gate_.admit(Prediction(), received_s=0.0, now_s=0.0).tokens_came(LIMIT_S)
+    assert not gate_.is_pressed(clock)
+    gate_.limit.most = 1
+    gate_.enter(0.0)
+    for _ in range(SOME):
+        assert not gate_.is_pressed(clock)
+        with pytest.raises(Refused):
+            gate_.enter(0.0)
+    assert gate_.is_pressed(clock)
+    for kept in (
+        gate(may_refuse=False)[0],
+        SloGate(ttft_s=0.0, gap_s=1.0, tpot_s=0.0, may_refuse=True, tally=Counts()),
+    ):
+        for _ in range(ROUND):
+            kept.admit(Prediction(), received_s=0.0, now_s=0.0).tokens_came(2 * LIMIT_S)
+        assert not kept.is_pressed(clock)
+
+
+def test_who_is_refused_by_a_prediction_counts_as_pressing() -> None:
+    clock = ManualClock(0.0)
+    gate_, _ = gate(gap_s=1.0)
+    gate_.judges["ttft"] = taught()
+    gate_.judges["ttft"].probed(0.0)
+    for _ in range(SOME):
+        with pytest.raises(Refused):
+            gate_.admit(LATE, received_s=0.0, now_s=0.0)
+    assert sum(gate_.recent) == SOME
+    assert gate_.is_pressed(clock)

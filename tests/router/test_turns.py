@@ -64,6 +64,18 @@ async def test_the_wait_for_a_turn_is_part_of_a_request() -> None:
     assert (await waits).asked_s == 5.0
 
 
+async def test_what_a_request_waited_before_anybody_looked_at_it_is_part_of_it_and_of_what_it_may_wait() -> None:
+    clock, patience_s = ManualClock(5.0), [1.0]
+    turns = Turns(1, clock, lambda: patience_s[0])
+    assert (await turns.take(1.0)).asked_s == 4.0
+    turns = Turns(1, clock, lambda: patience_s[0])
+    with pytest.raises(Refused) as raised:
+        await turns.take(1.001)
+    assert (raised.value.reason, raised.value.retry_after_s) == (Reason.SLO_TTFT, 1.0)
+    patience_s[0] = 0.0  # nobody waits and it came just now: no patience is needed
+    (await turns.take()).over()
+
+
 async def crowded(
     turns: Turns, clock: ManualClock, *, ended: int, waiting: int, pace_s: float
 ) -> list[asyncio.Task[None]]:

@@ -41,7 +41,7 @@ EXEMPT = {
     "kvtransfer/transports/cuda_ipc.py": "a card of fixed layout and an address, behind a proof; opening it needs CUDA",
     "kvtransfer/transports/nixl.py": "a card of fixed layout behind a proof; opening it is NIXL's own",
     "router/tool_desk.py": "a number out of a digest of ours",
-    "router/unread.py": "counts of the kernel's about a connection",
+    "router/connection_state.py": "counts of the kernel's about a connection",
     "serving/grpc_service.py": "gRPC's parser: `tests/fuzz/test_servers.py` and `tests/router/test_rpc_fuzz.py`",
     "slo/pieces.py": "numbers out of a digest of ours",
     "slo/probe_plan.py": "a seed out of a digest of ours",

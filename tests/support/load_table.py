@@ -23,7 +23,8 @@ def tables(said: dict[str, Any]) -> str:
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
-    condition = f"; {row['taken']}" if row["taken"] else ""
+    machine = f"{row['machine']['cpu']} {row['machine']['family-model']}"
+    condition = f"; {machine}; {row['taken']}" if row["taken"] else f"; {machine}"
     yield f"**{row['scenario'][0].upper()}{row['scenario'][1:]}** (`{row['command']}`{condition})\n\n"
     yield "| | |\n|---|---|\n"
     for what, figure in row["figures"].items():

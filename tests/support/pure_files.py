@@ -96,6 +96,7 @@ PURE_FILES = (
     "kvtransfer/wire.py",
     "router/admission.py",
     "router/breaker.py",
+    "router/concurrency_limit.py",
     "router/drain_rate.py",
     "router/kv_room.py",
     "router/outliers.py",

@@ -1,6 +1,6 @@
-"""How much of what was written to a connection its other end has yet to take, and how much it has taken so far.
+"""What the kernel knows of a connection: what its other end has yet to take and has taken, and when it last sent.
 
-Asked of the kernel, by Linux's names; elsewhere nothing is known, and nothing seems to wait. `TCP_USER_TIMEOUT` does
+By Linux's names; elsewhere nothing is known, and nothing seems to wait. `TCP_USER_TIMEOUT` does
 not do: to Linux a window too small for the next segment is a closed one, so that it gives up whoever reads slowly with
 small windows as if nothing were read (`tcp_ack_probe`).
 """
@@ -17,6 +17,8 @@ import termios
 _IS_KNOWN = sys.platform == "linux"
 _BYTES_ACKED = struct.Struct("=Q")  # `tcpi_bytes_acked`, since Linux 4.1
 _BYTES_ACKED_AT = 120
+_MS_SINCE_RECEIVED = struct.Struct("=I")  # `tcpi_last_data_recv`
+_MS_SINCE_RECEIVED_AT = 52
 _COUNT = struct.Struct("=i")
 
 
@@ -33,10 +35,16 @@ def num_waiting(transport: asyncio.Transport) -> int:
 
 def num_taken(transport: asyncio.Transport) -> int:
     """Return the bytes that the other end has taken since it connected."""
-    if not _IS_KNOWN:
-        return 0
-    wire: socket.socket | None = transport.get_extra_info("socket")
+    return _told(transport, _BYTES_ACKED, _BYTES_ACKED_AT)
+
+
+def since_received_s(transport: asyncio.Transport) -> float:
+    """Return for how many seconds the last of what the other end sent has been here, to the millisecond."""
+    return _told(transport, _MS_SINCE_RECEIVED, _MS_SINCE_RECEIVED_AT) / 1e3
+
+
+def _told(transport: asyncio.Transport, what: struct.Struct, at: int) -> int:
+    wire: socket.socket | None = transport.get_extra_info("socket") if _IS_KNOWN else None
     if wire is None:
         return 0
-    told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_AT + _BYTES_ACKED.size)
-    return int(_BYTES_ACKED.unpack_from(told, _BYTES_ACKED_AT)[0])
+    return int(what.unpack_from(wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + what.size), at)[0])
