@@ -7,6 +7,7 @@ from typing import Literal
 
 from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
+from pagewire.kvtransfer.offers import parse_names
 from pagewire.router.config import PrefillMode
 
 MAX_PORT = 65535
@@ -100,6 +101,8 @@ class ClusterConfig:
             raise ValueError("a cluster needs at least one decode or colocated pod")
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
+        if self.transports is not None:
+            parse_names(self.transports, self.device or "cpu")
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= MAX_PORT:
                 raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")

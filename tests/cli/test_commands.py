@@ -204,6 +204,15 @@ def test_a_swap_without_host_memory_is_refused_before_anything_starts(cls: type)
         cls(**required, preemption="swap")
 
 
+@pytest.mark.parametrize(
+    ("transports", "device"), [("bogus", None), ("cuda_ipc", "cpu"), ("shm", "cuda"), ("tcp,tcp", None)]
+)
+def test_transports_that_no_pod_takes_are_refused_before_anything_starts(transports: str, device: str | None) -> None:
+    ClusterConfig(transports="nixl, tcp", device=device)
+    with pytest.raises(ValueError, match="transports: "):
+        ClusterConfig(transports=transports, device=device)
+
+
 def test_a_new_key_is_what_its_line_says(tmp_path: Path) -> None:
     made = [json.loads(pagewire("keys", "create", "acme.eu", "--json").stdout) for _ in range(2)]
     assert made[0]["key"] != made[1]["key"]
