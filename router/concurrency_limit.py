@@ -143,7 +143,7 @@ class ConcurrencyLimit:
         if stay.is_waiting:
             stay.is_waiting = False
             self._waiting -= 1
-            if stay.share <= 1 and stay in self._round:
+            if not stay.least and stay in self._round:
                 self._round.remove(stay)  # it failed or was called off, and nothing is known of it
         self.inside -= 1
         self._drain.freed(now_s, is_full=False)
@@ -154,14 +154,11 @@ class ConcurrencyLimit:
     def _look_at_waiting(self, now_s: float) -> None:
         """Take note of who waits for longer than it may: of a queue that grows, its end is known late."""
         limit_s = self._objectives_s.get(FIRST, math.inf)
-        is_news = False
         for stay in self._round:
             if stay.is_waiting and now_s - stay.entered_s > limit_s:
                 stay.least = (now_s - stay.entered_s) / limit_s
                 stay.share = stay.least * max(1.0, stay.ahead / max(1, self._served - stay.served))
-                is_news = True
-        if is_news:
-            self._judge(now_s)
+        self._judge(now_s)
 
     def _judge(self, now_s: float) -> None:
         late = sorted((each for each in self._round if each.share > 1), key=lambda each: -each.share)

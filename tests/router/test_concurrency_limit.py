@@ -352,6 +352,166 @@ def test_an_objective_that_is_not_set_changes_nothing() -> None:
     assert nothing.most == math.inf
 
 
+def test_nine_of_ten_are_to_be_in_time() -> None:
+    assert (ROUND - (LATE - 1)) / ROUND == 0.9
+
+
+def test_a_limit_is_lifted_for_half_a_minute_at_first_and_for_ten_at_most() -> None:
+    limit, now_s = ConcurrencyLimit({"ttft": TTFT_S}), 0.0
+    for hold_s in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+        round_of(limit, 4.0, crowd=40, now_s=now_s)
+        round_of(limit, 4.0, crowd=10, now_s=now_s)
+        assert limit.most == math.inf
+        for at_s in (0.0, hold_s - 0.001):
+            round_of(limit, 4.0, crowd=40, now_s=now_s + at_s)
+            assert limit.most == math.inf
+        now_s += hold_s
+    for _ in range(4):  # a late round between them: that is not five in a row
+        round_of(limit, 0.9, crowd=2, now_s=now_s)
+    round_of(limit, 4.0, crowd=40, now_s=now_s)
+    round_of(limit, 0.9, crowd=2, now_s=now_s)
+    round_of(limit, 4.0, crowd=10, now_s=now_s)
+    assert limit.most == math.inf, "the trouble is still the same"
+    round_of(limit, 4.0, crowd=40, now_s=now_s + 599.0)
+    assert limit.most == math.inf
+    for _ in range(5):
+        round_of(limit, 0.9, crowd=2, now_s=now_s + 599.0)
+    round_of(limit, 4.0, crowd=40, now_s=now_s + 600.0)
+    round_of(limit, 4.0, crowd=10, now_s=now_s + 600.0)
+    assert limit.most == math.inf
+    round_of(limit, 4.0, crowd=40, now_s=now_s + 630.0)
+    assert limit.most == 10
+
+
+def test_a_round_that_is_borne_is_over_and_another_begins() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    round_of(limit, 4.0, crowd=40)
+    round_of(limit, 4.0, crowd=10)
+    round_of(limit, 4.0, crowd=40)  # borne
+    round_of(limit, 8.0, crowd=40)  # twice as bad: not a word of the round before is in this one
+    assert limit.most == 10
+
+
+def test_what_is_borne_is_the_least_of_those_that_were_late() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    round_of(limit, 4.0, crowd=40)
+    limit.inside = 9
+    for share in (9.0, 8.0, 4.0):
+        stay = limit.enter(0.0)
+        limit.serve(stay)
+        limit.learn(stay, "ttft", share * TTFT_S, 0.0)
+        limit.leave(stay, 0.0)
+    limit.inside = 0
+    assert limit.most == math.inf
+    round_of(limit, 4.0 / HELPED + 0.1, crowd=40)
+    assert limit.most == 10
+
+
+def test_who_was_served_and_said_nothing_more_took_nothing() -> None:
+    limit = ConcurrencyLimit({"tpot": TPOT_S})
+    round_of(limit, 0.0, crowd=50, tpot=2.0)
+    assert limit.most == 20
+    round_of(limit, 0.0, crowd=20)
+    assert limit.most == 22
+
+
+def test_the_share_of_a_round_is_that_of_the_third_from_above() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    round_of(limit, 2.0, crowd=50)
+    limit.inside = 19
+    for number in range(ROUND):
+        stay = limit.enter(0.0)
+        with pytest.raises(Refused):
+            limit.enter(0.0)
+        limit.serve(stay)
+        limit.learn(stay, "ttft", TTFT_S * (0.9 if number < LATE else 0.1), 0.0)
+        limit.leave(stay, 0.0)
+    assert limit.most == 20
+
+
+def test_a_limit_that_nobody_was_refused_by_stays() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    round_of(limit, 2.0, crowd=50)
+    round_of(limit, GOAL, crowd=20)  # somebody is refused in this one, and not in the next
+    limit.inside = 19
+    for _ in range(ROUND):
+        stay = limit.enter(0.0)
+        limit.serve(stay)
+        limit.learn(stay, "ttft", 0.1 * TTFT_S, 0.0)
+        limit.leave(stay, 0.0)
+    assert limit.most == 20
+
+
+def test_whoever_comes_knows_how_many_wait_before_it_and_how_many_were_served() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    stays = [limit.enter(0.0) for _ in range(10)]
+    assert [(stay.ahead, stay.crowd) for stay in stays] == [(number, number + 1) for number in range(10)]
+    for stay in stays[:4]:
+        limit.serve(stay)
+        limit.leave(stay, 0.0)
+    for stay in stays[4:6]:
+        limit.leave(stay, 0.0)  # called off: nobody served them
+    late = limit.enter(0.0)
+    assert (late.ahead, late.crowd, late.served - stays[0].served) == (4, 5, 4)
+    assert not any(stay.is_waiting for stay in stays[:6])
+
+
+def test_who_was_called_off_after_it_had_waited_too_long_was_late() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    early = [limit.enter(0.0) for _ in range(LATE - 1)]
+    last = limit.enter(1.5 * TTFT_S)
+    for stay in early:
+        limit.leave(stay, 1.5 * TTFT_S)
+    limit.serve(last)
+    assert limit.most == math.inf
+    limit.learn(last, "ttft", 1.5 * TTFT_S, 3.0 * TTFT_S)
+    assert limit.most == 2 * GOAL / 1.5
+
+
+@pytest.mark.parametrize(("served", "turns"), [(0, 4.0), (1, 4.0), (2, 2.0), (4, 1.0), (9, 1.0)])
+def test_what_a_wait_should_come_to_is_told_by_who_was_served_meanwhile(served: int, turns: float) -> None:
+    limit = ConcurrencyLimit({"ttft": 2.0})
+    for _ in range(5):  # whom nobody waits for
+        limit.serve(stay := limit.enter(0.0))
+        limit.leave(stay, 0.0)
+    before = [limit.enter(9.0) for _ in range(4)]
+    for stay in before:
+        limit._round.remove(stay)
+    late = [limit.enter(9.0) for _ in range(LATE)]
+    for stay in late:
+        stay.ahead = 4
+    others = [limit.enter(9.0) for _ in range(9)]
+    for stay in others[:served]:
+        limit.serve(stay)
+        limit.learn(stay, "ttft", 0.1, 9.1)
+    limit.inside = 100
+    with pytest.raises(Refused):
+        limit.enter(12.0)
+    assert [stay.least for stay in late] == [1.5] * LATE
+    assert [stay.share for stay in late] == [1.5 * turns] * LATE
+
+
+def test_a_refusal_says_when_places_came_free_while_all_were_taken() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    round_of(limit, 4.0, crowd=4)
+    assert limit.most == 1
+    now_s = 0.0
+    for _ in range(100):
+        stay = limit.enter(now_s)
+        with pytest.raises(Refused):
+            limit.enter(now_s)
+        now_s += 8.0
+        limit.leave(stay, now_s)
+        now_s += 100.0  # a place is free: nobody's wait
+    limit.enter(now_s)
+    with pytest.raises(Refused) as raised:
+        limit.enter(now_s)
+    assert 7.0 < raised.value.retry_after_s < 8.1
+    with pytest.raises(Refused) as raised:
+        limit.enter(now_s + 20.0)
+    assert raised.value.retry_after_s == 20.0
+
+
 class Limits(RuleBasedStateMachine):
     """Whoever comes, learns and leaves in whatever order: places are counted, and there is always one."""
 

@@ -543,3 +543,26 @@ def test_who_is_refused_by_a_prediction_counts_as_pressing() -> None:
             gate_.admit(LATE, received_s=0.0, now_s=0.0)
     assert sum(gate_.recent) == SOME
     assert gate_.is_pressed(clock)
+
+
+def test_it_is_pressed_while_its_judge_refuses_and_one_without_a_ttft_never() -> None:
+    clock = ManualClock(0.0)
+    gate_, _ = gate()
+    gate_.judges["ttft"] = taught()
+    assert gate_.is_pressed(clock)
+    other = SloGate(ttft_s=0.0, gap_s=1.0, tpot_s=0.0, may_refuse=True, tally=Counts())
+    for at_s in range(ROUND):
+        other.enter(float(at_s))
+    assert other.limit.most == math.inf
+    assert not other.is_pressed(clock)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "counts"),
+    [(0.5, 0.2, True), (0.4, 0.2, False), (0.4, 0.49, False), (0.1, 0.5, True), (0.1, 0.6, True)],
+)
+def test_who_took_half_of_the_limit_or_was_to_take_it_is_near_it(predicted: float, actual: float, counts: bool) -> None:
+    judge = SloJudge(LIMIT_S)
+    for _ in range(LEAST_NEAR):
+        judge.learn(predicted * LIMIT_S, actual * LIMIT_S, 0.0)
+    assert (judge.refuses_from_s != LIMIT_S) == counts
