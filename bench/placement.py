@@ -4,11 +4,16 @@ The fleet is a router's own, filled with views whose loads differ; half of the p
 4,096 tokens, and eight pods of each kind hold a beginning of them, as an index lookup would say. Requests pile up as
 they are placed and go away again in the order in which they came, a hundred at a time. Nothing is sent and nothing
 waited for, so times are the thread's on a processor: those of a quiet machine, whatever else runs on this one.
+
+`all of it, the first choice full` is what a router does where the pod that a policy chose has no room (as every second
+one has none here): it looks at the room of each pod that decodes, leaves out those without, and has the policy choose
+again. `explained` is a policy that tells of each pod why it was not taken, as a request may ask for.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import random
@@ -16,6 +21,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,7 @@ from pagewire.core.fingerprint import Fingerprint
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.router.config import RouterConfig
+from pagewire.router.kv_room import KvNeed, KvRoom
 from pagewire.router.policies.named import BUILT_IN, policy_named
 from pagewire.router.policies.view import Demand, PodView
 from pagewire.router.roster import Roster
@@ -91,18 +98,54 @@ def demands(pods: Pods, count: int, seed: int, *, free: bool) -> list[Demand]:
     return found
 
 
-def measure(name: str, settings: dict[str, Any], count: int, rounds: int, seed: int, *, free: bool) -> dict[str, Any]:
+class Rooms:
+    """What decode pods have room for: every second one has none."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._rooms = {name: KvRoom() for name in names if name[0] == "d"}
+        for at, room in enumerate(self._rooms.values()):
+            room.report(Load(blocks_total=20_000, blocks_free=20_000 * (at % 2), num_running=8))
+
+    def with_room(self, views: Sequence[PodView], demand: Demand) -> list[PodView]:
+        """Return the pods that have room for a prompt and 512 tokens more, as an entrance does."""
+        need = KvNeed.of(
+            prompt_tokens=demand.num_tokens, answer_tokens=512, num_sequences=1, block_size=demand.block_size
+        )
+        closed = set()
+        for view in views:
+            wanted = need.without(demand.cached.get(view.pod_id, 0) // demand.block_size)
+            if not self._rooms[view.pod_id].has_room(wanted.blocks):
+                closed.add(view.key)
+        return [view for view in views if view.key not in closed]
+
+
+def measure(
+    name: str,
+    settings: dict[str, Any],
+    count: int,
+    rounds: int,
+    seed: int,
+    *,
+    free: bool = False,
+    is_full: bool = False,
+    explain: bool = False,
+) -> dict[str, Any]:
     """Return milliseconds of placements by `name` among `count` pods."""
     policy = policy_named(RouterConfig(model=("m",), cluster_secret="s", policy=name, **settings))
     pods = Pods(count, seed)
+    rooms = Rooms(pods.names)
     running: deque[tuple[str, ...]] = deque()
     times_s = []
     asked = demands(pods, rounds, seed + 1, free=free)
     gc.collect()
     gc.freeze()  # what the bench holds is no part of a router's heap
-    for demand in asked:
+    for each in asked:
+        demand = dataclasses.replace(each, explain=explain)
         started_s = time.thread_time()
-        placed = policy.place(demand, pods.roster.decode(SERVES), pods.roster.prefill(SERVES))
+        decode, prefill = pods.roster.decode(SERVES), pods.roster.prefill(SERVES)
+        placed = policy.place(demand, decode, prefill)
+        if is_full:
+            placed = policy.place(demand, rooms.with_room(decode, demand), prefill)
         times_s.append(time.thread_time() - started_s)
         names = (placed.decode, *(each.pod_id for each in placed.candidates[:1]))
         running.append(names)
@@ -134,20 +177,24 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     tight = {"slo_ttft_s": 0.5, "slo_gap_s": 0.02, "slo_tpot_s": 0.02}
-    runs = {name: (name, {}, False) for name in BUILT_IN}
+    nowhere = {"slo_gap_s": 0.0001, "slo_tpot_s": 0.0001}
+    runs: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {name: (name, {}, {}) for name in BUILT_IN}
     runs |= {
-        "slo, targets that hold for some": ("slo", tight, False),
-        "slo, the same, local or remote": ("slo", tight, True),
-        "slo, targets that hold nowhere": ("slo", {"slo_gap_s": 0.0001, "slo_tpot_s": 0.0001}, True),
+        "slo, targets that hold for some": ("slo", tight, {}),
+        "slo, the same, local or remote": ("slo", tight, {"free": True}),
+        "slo, targets that hold nowhere": ("slo", nowhere, {"free": True}),
+        "prefix_affinity, all of it, the first choice full": ("prefix_affinity", {}, {"is_full": True}),
+        "slo, all of it, the first choice full": ("slo", {}, {"is_full": True}),
+        "slo, explained": ("slo", {}, {"explain": True}),
     }
     figures: dict[str, Any] = {}
-    print(f"{'policy':34}" + "".join(f"{size:>8} pods p50, p99 ms" for size in SIZES))
-    for title, (name, settings, free) in runs.items():
+    print(f"{'policy':52}" + "".join(f"{size:>8} pods p50, p99 ms" for size in SIZES))
+    for title, (name, settings, how) in runs.items():
         figures[title] = {
-            str(size): measure(name, settings, size, arguments.rounds, arguments.seed, free=free) for size in SIZES
+            str(size): measure(name, settings, size, arguments.rounds, arguments.seed, **how) for size in SIZES
         }
         cells = (f"{cell['p50-ms']:>16.3f}, {cell['p99-ms']:.3f}   " for cell in figures[title].values())
-        print(f"{title:34}" + "".join(cells))
+        print(f"{title:52}" + "".join(cells))
     load_us = {str(size): measure_load(size, arguments.rounds, arguments.seed) for size in SIZES}
     print("one pod's load, us: " + ", ".join(f"{size} pods {us}" for size, us in load_us.items()))
     if arguments.json:

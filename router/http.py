@@ -97,6 +97,8 @@ class FrontDoor:
             exception_handlers={HTTPException: _http_error, Exception: _http_error},
         )
 
+        # Who asks for a path with a slash too many would be sent to wherever its Host header says.
+        framework.router.redirect_slashes = False
         others_named = with_request_id(framework)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,6 +120,8 @@ class FrontDoor:
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
+        if not request.path_params["model"]:
+            raise HTTPException(404)
         request_id = request_id_of(request.headers)
         try:
             body = model_body(self._models.of(request.path_params["model"]).intake.limits(), self._started)
@@ -148,15 +152,15 @@ class FrontDoor:
     async def health(self, _request: Request) -> Response:
         """GET /health: 200 while a request for some model would be admitted and some pod could take it.
 
-        Another model may have no pod meanwhile: `models` says which can serve, and each answers for itself. Names pods
-        in brownout, those kept out for what attempts on them showed, those refused with why, and says what the prefix
-        index is worth.
+        Another model may have no pod meanwhile: `models` says which can serve, and each answers for itself; "no_pod" is
+        the status where none can. Names pods in brownout, those kept out for what attempts on them showed, those
+        refused with why, and says what the prefix index is worth.
         """
         is_healthy = self._lifecycle.is_ready and self._models.can_serve
         counts = {model.title: model.num_pods() for model in self._models}
         levels = {pod.pod_id: pod.load.brownout for model in self._models for pod in model.pool.usable(*POD_ROLES)}
         body = {
-            "status": self._lifecycle.stage.name.lower(),
+            "status": "no_pod" if self._lifecycle.is_ready and not is_healthy else self._lifecycle.stage.name.lower(),
             "pods": {role: sum(each[role] for each in counts.values()) for role in POD_ROLES},
             "models": {model.title: model.can_serve for model in self._models},
             "brownout": {pod_id: level for pod_id, level in levels.items() if level is not BrownoutLevel.NORMAL},

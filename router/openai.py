@@ -145,7 +145,12 @@ def _call(
 
 
 def _unknown(body: Schema) -> tuple[str, ...]:
-    return tuple(sorted((body.model_extra or {}).keys() - _KNOWN))
+    """Return the members that nobody knows: of the body, of its objects that are ours to read."""
+    found = sorted((body.model_extra or {}).keys() - _KNOWN)
+    for name in ("stream_options", "pagewire"):
+        if (inner := getattr(body, name, None)) is not None:
+            found += [f"{name}.{each}" for each in sorted(inner.model_extra or {})]
+    return tuple(found)
 
 
 def _validated(schema: type[S], raw: Mapping[str, Any]) -> S:

@@ -166,8 +166,12 @@ async def test_a_renewed_certificate_is_shown_by_every_worker_on_sighup(tmp_path
 
 async def test_500_streams_at_once_are_all_right(tmp_path: Path) -> None:
     async with running(tmp_path, workers=2) as router:
+        router.pod.hold_at = 3  # so that all are there at once, each in mid answer
+        streams = [asyncio.create_task(streamed(router.said["http"], 16)) for _ in range(500)]
+        await router.pod.until(lambda: router.pod.running == 500)
         began_s = time.monotonic()
-        texts = await asyncio.gather(*(streamed(router.said["http"], 16) for _ in range(500)))
+        router.pod.release()
+        texts = await asyncio.gather(*streams)
         print(f"500 streams took {time.monotonic() - began_s:.1f} s")
         assert texts == [repeated(16)] * 500
         await router.pod.until(lambda: router.pod.running == 0)

@@ -88,6 +88,18 @@ async def test_each_says_what_a_request_of_its_own_says(model: Path, prefill: st
         assert here.block_steps_shared > 0 or length == 1
 
 
+async def test_what_a_step_says_to_a_router_is_one_frame(model: Path) -> None:
+    async with pods(model) as cluster:
+        others = [await submit(cluster, f"other {number}") for number in range(2)]
+        for asked in (await submit(cluster), *others):
+            await cluster.end(asked)
+        sizes = [len(frame.records) for frame in cluster.router.frames]
+        assert sum(sizes) == 3 * N * MAX_TOKENS
+        # What each decodes by steps: no more frames than steps, though each step has tokens of all that run.
+        assert max(sizes) >= N
+        assert len(sizes) <= 3 * (MAX_TOKENS + 2)
+
+
 async def test_one_token_each_is_sampled_there_and_nothing_is_shipped(model: Path) -> None:
     async with pods(model) as cluster:
         asked = await cluster.end(await submit(cluster, max_tokens=1))

@@ -9,6 +9,7 @@ from typing import Any
 import byte_tokenizer
 import openai
 import pytest
+import raw_stream
 from fake_pod import FakePod
 from router_rig import RunningRouter, StartRouter, events, eventually
 
@@ -16,6 +17,8 @@ from pagewire.client.codec import request_to_wire
 from pagewire.core.errors import EngineFailed, Overloaded
 from pagewire.core.load import BrownoutLevel, Load
 from pagewire.core.messages import Role
+from pagewire.router import dispatch
+from pagewire.router.turns import Turns
 
 TOKENIZER = byte_tokenizer.build()
 
@@ -190,6 +193,69 @@ async def test_a_client_that_goes_away_cancels_its_request(start: StartRouter, s
         assert await router.metric("pagewire_router_requests_total") == 1
 
 
+async def test_a_client_that_goes_away_while_it_waits_to_be_read_leaves_its_place_to_others(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, turns = FakePod("c0"), list[Turns]()
+
+    class OfOne(Turns):
+        def __init__(self, _most: int, *args: Any) -> None:
+            super().__init__(1, *args)
+            turns.append(self)
+
+    monkeypatch.setattr(dispatch, "Turns", OfOne)
+    async with start(pod) as router:
+        with await turns[0].take():  # somebody else's
+            host, port = router.addresses["http"].removeprefix("http://").split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(raw_stream.request())
+            async with asyncio.timeout(60):
+                while not turns[0]._num_waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                writer.close()
+                while turns[0]._num_waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert (await router.complete()).status_code == 200
+        assert len(pod.submits) == 1
+        assert await _is_idle(router)
+
+
+async def test_a_client_that_goes_away_between_a_lost_pod_and_another_is_continued_nowhere(start: StartRouter) -> None:
+    first, second = FakePod("d0"), FakePod("d1")
+    first.hold_at, second.load = 3, Load(blocks_total=100, blocks_free=0, num_running=1)
+    async with start(first, second, max_wait_s=60.0) as router:
+        await router.has_heard()
+        host, port = router.addresses["http"].removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(raw_stream.request())
+        assert await reader.readuntil(b"data: ")
+        await first.die()
+
+        async def waits() -> bool:
+            return await router.metric("pagewire_router_requests_waiting") == 1
+
+        await eventually(waits)
+        writer.close()
+        await eventually(lambda: _is_idle(router))
+        assert await router.metric("pagewire_router_requests_waiting") == 0
+        second.load = Load(blocks_total=100, blocks_free=90)
+        assert (await router.complete()).status_code == 200
+        assert [len(submit.spec.output) for submit in second.submits] == [0]
+
+
+async def test_without_a_pod_the_status_says_so_and_a_path_with_a_slash_too_many_is_nobodys(start: StartRouter) -> None:
+    async with start() as router:
+        health = await router.http.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "no_pod")
+        assert (await router.http.get("/live")).json()["status"] == "ready"
+    async with start(FakePod("c0")) as router:
+        assert (await router.http.get("/health")).json()["status"] == "ready"
+        for method, path in (("POST", "/v1/completions/"), ("GET", "/v1/models/"), ("GET", "/health/")):
+            answer = await router.http.request(method, path, json={}, follow_redirects=False)
+            assert (answer.status_code, "location" in answer.headers) == (404, False)
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 async def _is_idle(router: RunningRouter) -> bool:
     return await router.metric("pagewire_router_requests_active") == 0
 
@@ -297,11 +363,14 @@ async def test_unknown_fields_are_ignored_and_counted(start: StartRouter) -> Non
         answer = await router.complete(nobody_knows=1, user="me", metadata={}, n=1, penalties=None, logprobs=None)
         assert answer.status_code == 200
         assert await router.metric("pagewire_router_unknown_fields_total") == 2
+        inner = {"stream": True, "stream_options": {"include_usage": True, "a": 1}, "pagewire": {"b": 1, "c": 2}}
+        assert (await router.complete(**inner)).status_code == 200
+        assert await router.metric("pagewire_router_unknown_fields_total") == 5
         messages = [{"role": "user", "content": "a"}]
         for path, body, count in (
-            ("/tokenize", {"prompt": "a", "nobody_knows": 1, "user": "me"}, 3),
-            ("/tokenize", {"messages": messages, "prompt": None, "temperature": 1.0, "return_token_strs": True}, 4),
-            ("/detokenize", {"tokens": [5], "one": 1, "two": 2, "store": True}, 6),
+            ("/tokenize", {"prompt": "a", "nobody_knows": 1, "user": "me"}, 6),
+            ("/tokenize", {"messages": messages, "prompt": None, "temperature": 1.0, "return_token_strs": True}, 7),
+            ("/detokenize", {"tokens": [5], "one": 1, "two": 2, "store": True}, 9),
         ):
             answer = await router.http.post(path, json=body)
             assert answer.status_code == 200, answer.text

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import schemathesis
 from fake_pod import FakePod
@@ -106,6 +107,19 @@ async def test_every_path_that_is_served_is_documented(start: StartRouter) -> No
             for method in operations:
                 answer = await router.http.request(method, path.replace("{model}", "fake"), json=RIGHT.get(path))
                 assert answer.status_code == 200, (method, path, answer.text)
+                told = operations[method]["responses"]["200"]["content"]
+                if "application/json" in told:
+                    jsonschema.validate(answer.json(), told["application/json"]["schema"])
+
+
+async def test_a_refusal_is_as_the_document_says(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        document = (await router.http.get("/openapi.json")).json()
+        for path in RIGHT:
+            answer = await router.http.post(path, json={**RIGHT[path], "model": "nobody's"})
+            assert answer.status_code == 404
+            told = document["paths"][path]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+            jsonschema.validate(answer.json(), told)
 
 
 def test_a_name_in_a_path_is_told_as_its_parameter_and_who_may_stream_answers_with_events_too() -> None:

@@ -279,6 +279,7 @@ class RouterEnd:
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
         self.cache_events: defaultdict[str, list[CacheEvents]] = defaultdict(list)  # by pod
+        self.frames: list[Tokens] = []
         self._identity = Identity(peer_id="router", incarnation="1", role=Role.ROUTER, secret=SECRET.encode())
         self._dialers: dict[str, LinkDialer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -312,6 +313,7 @@ class RouterEnd:
             case CacheEvents():
                 self.cache_events[link.peer.peer_id].append(message)
             case Tokens():
+                self.frames.append(message)
                 for record in message.records:
                     self.asked[record.request_id].hear(record)
             case Ended():
