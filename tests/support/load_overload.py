@@ -3,7 +3,8 @@
 Goodput is answers that met both objectives, begun in the measured seconds, over these seconds. At each rate some
 seconds come first that are not measured. Two ways to be protected: places for so many requests that those who have one
 are in time (`PLACES`), or objectives alone, whose predictions have to prove right before anything is refused by them
-(docs/admission.md). Capacity is the largest goodput of a few rates about what a closed loop comes to.
+(docs/admission.md). Capacity is the largest goodput of rates that begin about what a closed loop comes to and rise until
+less is served in time than is offered; a closed loop of a few callers keeps less of a batch than there is room for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ OBJECTIVES = ("--slo-ttft-s", str(TTFT_S), "--slo-tpot-s", str(TPOT_S))
 PLACES = {"PAGEWIRE_MAX_CONCURRENT": "12"}
 CLOSED = 8
 ABOUT = (0.8, 1.0, 1.2)  # of what a closed loop of so many comes to
+RISE, SERVED = 1.25, 0.95  # from one rate to the next, while that much of what is offered is served in time
 BEYOND = (1.5, 2.0, 3.0)  # of the capacity
 KEPT = 0.9
 REFUSED_WITHIN_S = 0.25
@@ -102,6 +104,8 @@ async def run(
 
     for share in ABOUT:
         await at(share * closed)
+    while found[-1].goodput >= SERVED * found[-1].rate:
+        await at(RISE * found[-1].rate)
     capacity = max(each.goodput for each in found)
     for share in BEYOND:
         await at(share * capacity)
