@@ -216,9 +216,11 @@ class Life:
         return chunks
 
     def _note_gap(self, num_tokens: int, now_s: float) -> None:
-        # Of tokens that came together, each has its share of the time since those before.
+        # Of tokens that came together, each has its share of the time since those before; before the first is none.
         if self.arrived_s and num_tokens:
             self.model.counts.gap_s.observe((now_s - self.arrived_s) / num_tokens, num_tokens)
+        elif num_tokens > 1:
+            self.model.counts.gap_s.observe(0.0, num_tokens - 1)
         self.arrived_s = now_s
 
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:

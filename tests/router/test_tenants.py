@@ -6,7 +6,7 @@ import pytest
 
 from pagewire.core.cache_quota import MAX_TAG_BYTES
 from pagewire.router.refusals import Refused
-from pagewire.router.tenant_limits import TenantLimits
+from pagewire.router.tenant_limits import TenantLimits, TokenBucket
 from pagewire.router.tenants import ANONYMOUS, OPERATOR, Tenant
 
 
@@ -82,3 +82,27 @@ def test_who_waits_as_long_as_the_door_said_is_let_in() -> None:
     wait_s = tokens_refused(limits, tenant, 20, 1.0)
     assert wait_s == pytest.approx(9.0)
     assert tokens_refused(limits, tenant, 20, 1.0 + wait_s) == 0
+
+
+def test_a_smaller_burst_that_is_set_before_the_next_request_holds_of_what_was_there_no_more_than_it_can() -> None:
+    bucket = TokenBucket(rate=1.0, burst=100.0, now_s=0.0)
+    bucket.take(95.0, 0.0)
+    bucket.limit(rate=1000.0, burst=10.0, now_s=3.0)  # 8 were there: what came in before came at the old rate
+    assert bucket.level(3.0) == 8.0
+    bucket.limit(rate=1.0, burst=4.0, now_s=3.0)
+    bucket.limit(rate=1.0, burst=10.0, now_s=3.0)
+    assert bucket.level(3.0) == 4.0
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_a_tenant_of_whom_nothing_is_known_is_let_in_and_refused_by_a_single_token(rate: float) -> None:
+    limits, tenant = TenantLimits(), Tenant(name="a", tokens_per_s=rate, burst_tokens=5)
+    limits.enter(tenant, 0.0)
+    limits.settle(tenant, 14, 0.0)  # 9 are owed
+    with pytest.raises(Refused) as raised:
+        limits.enter(tenant, 0.0)
+    assert raised.value.retry_after_s == pytest.approx(10.0 / rate)
+    limits.settle(tenant, -9, 0.0)
+    with pytest.raises(Refused):
+        limits.enter(tenant, 0.5 / rate)  # half a token is there
+    limits.enter(tenant, 1.0 / rate)

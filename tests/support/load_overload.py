@@ -3,8 +3,8 @@
 Goodput is answers that met both objectives, begun in the measured seconds, over these seconds. At each rate some
 seconds come first that are not measured. Two ways to be protected: places for so many requests that those who have one
 are in time (`PLACES`), or objectives alone, whose predictions have to prove right before anything is refused by them
-(docs/admission.md). Capacity is the largest goodput of rates that begin about what a closed loop comes to and rise until
-less is served in time than is offered; a closed loop of a few callers keeps less of a batch than there is room for.
+(docs/admission.md). Capacity is the largest goodput of rates that begin about what a closed loop comes to and rise
+until less is served in time than is offered: a few callers fill less of a batch than there is room for.
 """
 
 from __future__ import annotations
