@@ -116,7 +116,7 @@ class ConcurrencyLimit:
         if self.inside + 1 > self.most:
             self._was_full = True
             self._drain.full(now_s)
-            message = f"{self.inside} requests are in: with more of them answers were late"
+            message = f"as many requests are in as were in time, {self.inside}: with more of them answers were late"
             raise Refused(Reason.SLO_CONCURRENCY, message, retry_after_s=self._drain.retry_after_s(1, now_s))
         self.inside += 1
         stay = Stay(entered_s=now_s, crowd=self.inside, ahead=self._waiting, served=self._served)

@@ -294,8 +294,9 @@ class Dispatcher:
         deadline = asyncio.get_running_loop().call_later(left_s, lambda: inbox.expire(life.too_late()))
         try:
             self._inboxes.add(inbox)
-            placed.decode.submit(submit, inbox)
+            # Before: whoever is short of processor time may have the answer by the time that it is back from sending.
             life.watch.stamp(Phase.SUBMITTED, self._clock.now())
+            placed.decode.submit(submit, inbox)
             while life.running:
                 arrived = await inbox.take()
                 if is_waiting and arrived.news:
