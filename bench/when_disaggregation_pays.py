@@ -1,11 +1,15 @@
 """When disaggregation pays, and when it does not: docs/experiments/when-disaggregation-pays.md, written anew.
 
     python bench/when_disaggregation_pays.py [--seed 0] [--requests 60] [--output FILE]
+    python bench/when_disaggregation_pays.py --costs FILE --model MODEL [--memory 80e9]
 
 Every figure is the simulator's, with costs of one model and one data sheet by two laws: what a step reads and what it
 computes add up, as in the laws that `pagewire slo calibrate` fits, or the less hides behind the more, as in a roofline.
 For each question two pods are compared, one prefill and one decode pod against two colocated ones, by the highest rate
 that keeps an SLO for nine requests in ten; each with the best of its chunk sizes and sequences a step.
+
+With --costs the page stays as it is, and one table goes to stdout, made by the laws that `pagewire slo calibrate` wrote
+into FILE. Its bounds, and the rates it begins at, are the page's in as many prompts and steps of that file's own.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from pagewire.cli.slo_plan import read_model
 from pagewire.slo.bracket import Bracketing, Evidence, crossing
-from pagewire.slo.cost_model import StepLaw, StepLine
+from pagewire.slo.cost_model import CostModel, StepLaw, StepLine, StepShape
 from pagewire.slo.made_up import Lengths, Shape, made_up
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.planning import telling
@@ -40,7 +45,8 @@ MODEL = ModelShape.of("8B", CONFIG)
 HIDES = DeviceKind(name="gpu", flops=9.9e14, bandwidth=3.35e12, memory=80e9, price_per_hour=3.0, link=50e9)
 PROMPT, ANSWER = Lengths(1000, 3000), Lengths(16, 64)
 TARGET = 0.9
-TTFT = "ttft=500ms"
+TTFT_MS = 500
+TTFT = f"ttft={TTFT_MS}ms"
 TIGHT_MS = 10
 TPOTS_MS = (50, 20, 12, TIGHT_MS)
 LINKS = (50e9, 5e9, 1e9)
@@ -49,6 +55,7 @@ CHUNKS = (128, 256, 1024)
 SEQUENCES = (1, 2, 4, MAX_NUM_SEQS)
 PAIRS = {"2 colocated": (0, 2), "1P:1D": (1, 1)}
 PLAN_RATE = 10.0
+FIRST_RATE = 8.0
 
 
 def added(law: StepLaw) -> StepLaw:
@@ -70,6 +77,8 @@ class Bench:
 
     seed: int
     requests: int
+    model: ModelShape = MODEL
+    first_rate: float = FIRST_RATE
 
     def workload(self, rate: float) -> Workload:
         """Return Poisson arrivals; at every rate the same requests."""
@@ -83,7 +92,7 @@ class Bench:
         last_s = max(arrival.at_s for arrival in workload)
         window = Window(from_s=0.0, until_s=math.nextafter(last_s, math.inf))
         return Question(
-            model=MODEL, kinds=(device,), workload=workload, window=window, objectives=parse_objectives(slo),
+            model=self.model, kinds=(device,), workload=workload, window=window, objectives=parse_objectives(slo),
             target=TARGET, choices=choices, seed=self.seed,
         )  # fmt: skip
 
@@ -92,9 +101,12 @@ class Bench:
         is_colocated = pods[0] == 0
         seqs = SEQUENCES if is_colocated else (MAX_NUM_SEQS,)  # apart, fewer are for nothing
         choices = Choices(chunk_sizes=CHUNKS, max_num_seqs=seqs, prefill_modes=("remote",), max_pods=2)
-        search = Bracketing(targets=(TARGET,), first=8.0, lowest=0.5, highest=128.0, precision=0.1, repeats=1)
+        first = self.first_rate
+        search = Bracketing(
+            targets=(TARGET,), first=first, lowest=first / 16, highest=first * 16, precision=0.1, repeats=1
+        )
         best = 0.0
-        for family in families(MODEL, (device,), choices):
+        for family in families(self.model, (device,), choices):
             if family.is_colocated != is_colocated:
                 continue
             candidate, evidence = Candidate(family=family, prefill=pods[0], decode=pods[1]), Evidence()
@@ -112,7 +124,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--output", type=Path, default=REPORT)
+    parser.add_argument("--costs", type=Path, help="cost model that `pagewire slo calibrate` wrote, for one table")
+    parser.add_argument("--model", type=Path, help="model that it is of: its name, its folder or config.json")
+    parser.add_argument("--memory", type=float, default=HIDES.memory, help="bytes of each pod's device, with --costs")
     args = parser.parse_args()
+    if args.costs is not None:
+        if args.model is None:
+            parser.error("--costs takes --model")
+        model, costs = read_model(args.model), CostModel.from_json(args.costs.read_text(encoding="utf-8"))
+        print("\n".join(by_costs(args.seed, args.requests, model, costs, args.memory)))
+        return
     args.output.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(report(Bench(seed=args.seed, requests=args.requests)))
     args.output.write_text(text + "\n", encoding="utf-8")
@@ -225,6 +246,40 @@ def where_it_hides(bench: Bench) -> Iterator[str]:
     yield ""
 
 
+def by_costs(seed: int, requests: int, model: ModelShape, costs: CostModel, memory: float) -> Iterator[str]:
+    """Yield what a tighter TPOT does by the laws of a file, its bounds in as many prompts and steps as the page's."""
+    slower = [each(costs) / each(ADDS.cost_model(MODEL)) for each in (prompt_s, step_s)]
+    bench = Bench(seed=seed, requests=requests, model=model, first_rate=FIRST_RATE / slower[0])
+    device = DeviceKind(
+        name="file", memory=memory, price_per_hour=1.0, link=costs.link.bytes_per_s,
+        link_latency_s=costs.link.latency_s, costs=costs,
+    )  # fmt: skip
+    source = costs.about.get("source", "not told")
+    least, most = bench.first_rate / 16, bench.first_rate * 16
+    yield f"Laws of source {source!r}: a mean prompt takes {1e3 * prompt_s(costs):.3g} ms, a step alone"
+    yield f"{1e3 * step_s(costs):.3g} ms. Rates from {least:.2g} to {most:.3g} a second."
+    yield ""
+    rows = []
+    for tpot_ms in TPOTS_MS:
+        slo = f"ttft={TTFT_MS * slower[0]:.4g}ms,tpot={tpot_ms * slower[1]:.4g}ms"
+        rows.append((slo, slo, device))
+    yield from table(bench, "SLO", rows)
+
+
+def prompt_s(costs: CostModel) -> float:
+    """Return what a mean prompt takes by a prefill pod's law, built in chunks of 256."""
+    tokens = int(PROMPT.mean)
+    pairs, chunks = tokens * (tokens + 1) // 2, -(-tokens // 256)
+    return costs.prefill.seconds(StepShape(prefill_tokens=tokens, prefill_pairs=pairs)) + (chunks - 1) * sum(
+        (costs.prefill.overhead_s, max(line.step_s for line in costs.prefill.lines))
+    )
+
+
+def step_s(costs: CostModel) -> float:
+    """Return what a step for one sequence alone takes, with a mean prompt behind it."""
+    return costs.decode.decode_seconds(1, int(PROMPT.mean))
+
+
 def tpots(device: DeviceKind) -> list[tuple[str, str, DeviceKind]]:
     """Return a row for each TPOT."""
     return [(f"{tpot} ms", f"{TTFT},tpot={tpot}ms", device) for tpot in TPOTS_MS]
@@ -237,7 +292,8 @@ def table(bench: Bench, what: str, rows: list[tuple[str, str, DeviceKind]]) -> I
     for name, slo, device in rows:
         together, apart = (bench.carried(pods, slo, device) for pods in PAIRS.values())
         ratio = f"{apart / together:.2f}" if together else "-"
-        yield f"| {name} | {_rate(together)} | {_rate(apart)} | {ratio} |"
+        rates = " | ".join(_rate(each, bench.first_rate / 16) for each in (together, apart))
+        yield f"| {name} | {rates} | {ratio} |"
     yield ""
 
 
@@ -245,20 +301,39 @@ def planned(bench: Bench) -> Iterator[str]:
     """Yield what the planner makes of it."""
     yield "## What `pagewire slo plan` says"
     yield ""
-    yield "Costs add up again. It chooses among the same chunks, and a step takes"
+    yield "By the law of the tables, in which costs add up (`ADDS` in the script): lines of a data sheet, summed by"
+    yield "hand, not measured on any pod. It chooses among the same chunks, and a step takes"
     yield f"{MAX_NUM_SEQS} sequences at most, as it does unless `--max-num-seqs` names other numbers: so its colocated"
     yield "clusters are not those of the tables."
+    choices = Choices(chunk_sizes=CHUNKS, max_pods=6)
     for tpot_ms in (TPOTS_MS[0], TIGHT_MS):
-        asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", ADDS, Choices(chunk_sizes=CHUNKS, max_pods=6))
+        asks = bench.question(PLAN_RATE, f"{TTFT},tpot={tpot_ms}ms", ADDS, choices)
         yield ""
         yield f"{PLAN_RATE:g} requests a second, a device {HIDES.price_per_hour:.2f} an hour:"
         yield ""
         for line in telling.lines(plan(asks, with_what_ifs=False)):
             yield f"    {line}".rstrip()
+    yield ""
+    yield "**By the other law the answer to the last question is the opposite.** What `pagewire slo calibrate"
+    yield "--flops` makes of the same data sheet is a roofline, and so is what a plan makes of `flops` and `bandwidth`"
+    yield "in its devices. By it:"
+    yield ""
+    asks = bench.question(PLAN_RATE, f"{TTFT},tpot={TIGHT_MS}ms", HIDES, choices)
+    yield f"    {telling.why(plan(asks, with_what_ifs=False))}"
+    yield ""
+    yield "So a data sheet alone does not decide between the two. It takes laws that were fitted to real pods:"
+    yield ""
+    yield "    pagewire slo calibrate --url HOST:PORT --output costs.json"
+    yield "    python bench/when_disaggregation_pays.py --costs costs.json --model MODEL --memory BYTES"
+    yield ""
+    yield "The second prints the first table by those laws, its bounds in as many of their prompts and steps. **No"
+    yield "such row stands here: no file of a calibrated run of real pods was kept.** It takes an idle cluster of one"
+    yield "prefill and one decode pod, each on a device of its own, and some minutes. Even then a chunk beside a batch"
+    yield "is put together of prompts and batches that were seen apart: how much of it hides, `calibrate` does not see."
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:.3g}" if rate else "below 0.5"
+def _rate(rate: float, lowest: float) -> str:
+    return f"{rate:.3g}" if rate else f"below {lowest:.2g}"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Report = Callable[[str, float], None]
+TITLE_WIDTH, BAR_WIDTH = 40, 20
 
 
 def say(text: str) -> None:
@@ -20,13 +21,27 @@ def bar(title: str) -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield _lines(title)
         return
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.live import Live
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=1.0)
-        yield lambda what, done: progress.update(task, description=f"{title}: {what}", completed=done)
+    # Two lines that fit 80 columns: the bar, and what is being done, which is cut at its end if need be.
+    named = Column(no_wrap=True, overflow="ellipsis", max_width=TITLE_WIDTH)
+    progress = Progress(
+        TextColumn("{task.description}", markup=False, table_column=named),
+        BarColumn(bar_width=BAR_WIDTH), TaskProgressColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    told = Text(no_wrap=True, overflow="ellipsis")
+    task = progress.add_task(title, total=1.0)
+
+    def report(what: str, done: float) -> None:
+        told.plain = what
+        progress.update(task, completed=done)
+
+    with Live(Group(progress, told), console=Console(stderr=True)):
+        yield report
 
 
 def _lines(title: str) -> Report:

@@ -93,5 +93,5 @@ def _line(played: Played, plan: RunPlan) -> str:
     told = f"{played.running} running, {len(played.records)} done, {failed} failed"
     if (ttft := distribution_ms([each.ttft_s for each in recent if each.ttft_s is not None])) is not None:
         good = sum(map(plan.objectives.is_good, recent)) / len(recent)
-        told += f", TTFT p50 {ttft.p50:.0f} p99 {ttft.p99:.0f} ms, {good:.0%} good"
+        told += f", {good:.0%} good, TTFT p50 {ttft.p50:.0f} p99 {ttft.p99:.0f} ms"
     return told

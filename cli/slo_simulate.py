@@ -57,11 +57,12 @@ def simulate(
     summary: Annotated[Path | None, typer.Option("--json", help="the figures, as JSON", metavar="FILE")] = None,
 ) -> None:
     """Play a workload on a cluster that is not there, by the product's own decisions and a cost model."""
+    from pagewire.cli.progress import say
     from pagewire.slo.composition import Composition
     from pagewire.slo.objectives import parse_objectives
     from pagewire.slo.record_files import record_file
     from pagewire.slo.simulation.simulator import Simulator
-    from pagewire.slo.table import table
+    from pagewire.slo.table import failures, table
     from pagewire.slo.tally import Tally
     from pagewire.slo.workload_source import workload_of
 
@@ -89,11 +90,13 @@ def simulate(
         takers: list[Callable[[Record], None]] = [tally.add]
         if records is not None:
             takers.append(files.enter_context(record_file(records)))
-        done = 0
+        done, details = 0, dict[str, str]()
 
         def take(record: Record) -> None:
             nonlocal done
             done += 1
+            if record.error:
+                details.setdefault(record.error, record.detail)
             for each in takers:
                 each(record)
 
@@ -102,6 +105,9 @@ def simulate(
         elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     told = tally.summary()
     print("\n".join(table(told)))
+    failed = [*failures(told, details)]
+    for each in failed:
+        say(f"pagewire: {each}")
     print(
         f"{composition}: {done} requests, {simulator.now_s:.1f} simulated seconds in {elapsed_s:.1f} s, "
         f"{cpu_s:.1f} s of CPU: {1e3 * cpu_s / done:.2f} ms a request",
@@ -110,7 +116,7 @@ def simulate(
     if summary is not None:
         figures = {
             **told.as_json(),
-            "warnings": [SIMULATED],
+            "warnings": [SIMULATED, *failed],
             "labels": composition.labels,
             "composition": dataclasses.asdict(composition),
             "costs": model.as_json(),
@@ -152,7 +158,7 @@ def calibrate(
     from pagewire.client import Tls
     from pagewire.slo.calibrate import calibrate as measured
     from pagewire.slo.calibrate import summary_lines
-    from pagewire.slo.roofline import Device, roofline
+    from pagewire.slo.roofline import Device, roofline, sheet_lines
 
     try:
         if flops:
@@ -160,6 +166,7 @@ def calibrate(
                 raise ConfigError("a roofline takes --model, --flops, --bandwidth and --link")
             device = Device(flops=flops, bandwidth=bandwidth, efficiency=efficiency)
             costs = roofline(read_model(model), device, link_bytes_per_s=link)
+            print("\n".join(sheet_lines(costs)))
         else:
             tls = Tls.of_files(tls_ca) if tls_ca is not None else None
             costs = asyncio.run(measured(url, api_key=api_key, tls=tls, rounds=rounds, say=say))
@@ -167,6 +174,7 @@ def calibrate(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     output.write_text(costs.to_json(), encoding="utf-8")
+    say(f"pagewire: cost model in {output}")
 
 
 def read_costs(path: Path) -> CostModel:

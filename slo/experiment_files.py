@@ -20,9 +20,11 @@ from pagewire.slo.experiment import RATE, Experiment, Label, Trial, trial
 from pagewire.slo.objectives import MEASURES, Objectives
 from pagewire.slo.record_files import read_records
 from pagewire.slo.summary import Window
+from pagewire.slo.workload_config import WorkloadConfig
 
 MANIFEST = "experiment.json"
 RECORDS = (".jsonl", ".parquet")
+HOW_MUCH = ("rate", "concurrency", "requests", "duration_s", "warmup_s", "seed")  # more of a workload is no other one
 
 
 def read_experiment(sources: Sequence[Path], *, title: str = "", objectives: Objectives | None = None) -> Experiment:
@@ -94,7 +96,19 @@ def _read(
         raise ValueError(f"{found} has no records of a run: {error}") from error
     if labels is None:
         labels = {**own_labels, RATE: rate} if rate else own_labels
-    return trial(rows, window, objectives or own, labels=labels, about=told, name=name)
+    return trial(rows, window, objectives or own, labels=labels, about=told, name=name, workload=kind_of(workload))
+
+
+def kind_of(workload: Mapping[str, Any]) -> dict[str, str]:
+    """Return what makes a summary's workload another one; what it does not name is as it is by default.
+
+    A sweep's settings stand beside those of its workload, and are none of them.
+    """
+    if not workload:
+        return {}
+    known = {name: value for name, value in WorkloadConfig().as_json().items() if name not in HOW_MUCH}
+    told = {name: str(workload.get(name, value)) for name, value in known.items()}
+    return {**told, "loop": "closed" if workload.get("concurrency") else "open"}
 
 
 def _object(path: Path) -> dict[str, Any]:

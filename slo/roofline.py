@@ -103,3 +103,16 @@ def roofline(model: ModelShape, device: Device, *, link_bytes_per_s: float, link
             "efficiency": device.efficiency,
         },
     )
+
+
+def sheet_lines(costs: CostModel) -> list[str]:
+    """Return the laws that `roofline` made, for people."""
+    memory, arithmetic = costs.decode.lines
+    return [
+        f"a step takes the longer of {1e3 * memory.step_s:.3f} ms + {1e9 * memory.decode_pair_s:.3f} ns a decode's "
+        f"pair (memory) and {1e6 * arithmetic.prefill_token_s:.2f} us a token + "
+        f"{1e9 * arithmetic.prefill_pair_s:.3f} ns a pair (arithmetic), and "
+        f"{1e3 * costs.decode.overhead_s:g} ms between steps",
+        f"link {1e3 * costs.link.latency_s:g} ms + bytes / {costs.link.bytes_per_s / 1e9:.3g} GB/s; "
+        f"{costs.token_bytes} bytes of KV a token",
+    ]

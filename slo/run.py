@@ -22,6 +22,7 @@ from pagewire.slo.run_clock import RunClock
 from pagewire.slo.session import Limits
 from pagewire.slo.statistics import distribution_ms
 from pagewire.slo.summary import Summary, Window
+from pagewire.slo.table import failures
 from pagewire.slo.tally import summarize
 from pagewire.slo.workload import Workload
 
@@ -107,10 +108,8 @@ class Run:
             )
         if summary.short:
             said.append(f"{summary.short} answers were shorter than asked for")
-        for error in summary.failures:
-            detail = next((each.detail for each in self.records if each.error == error), "")
-            said.append(f"{summary.failures[error]} requests failed: {error}: {detail}")
-        return said
+        details = {each.error: each.detail for each in reversed(self.records) if each.error}
+        return [*said, *failures(summary, details)]
 
     def as_json(self, **beside: Any) -> dict[str, Any]:
         """Return it as a JSON object with machine and versions, and what the caller adds."""

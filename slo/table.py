@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pagewire.slo.statistics import CONFIDENCE
 from pagewire.slo.summary import Attainment, Summary
@@ -31,6 +31,13 @@ def table(summary: Summary) -> Iterator[str]:
     yield _row("output", f"{summary.output_tokens} tokens, {summary.output_tokens_per_s:.1f}/s")
     cached = "" if summary.cached_tokens is None else f", {summary.cached_tokens / summary.input_tokens:.1%} cached"
     yield _row("input", f"{summary.input_tokens} tokens{cached}")
+
+
+def failures(summary: Summary, details: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each cause that requests failed of; `details` has what one of them said, by cause."""
+    for error, count in summary.failures.items():
+        detail = details.get(error, "")
+        yield f"{count} requests failed: {error}" + (f": {detail}" if detail else "")
 
 
 def _share(attained: Attainment) -> str:

@@ -161,14 +161,17 @@ def tail_waste(run: Figures, block_size: int) -> float:
 
 
 def by_prefix(runs: Sequence[Figures]) -> Iterator[str]:
-    """Yield what the cache gains, beside what prefill's share of the work says that it should."""
+    """Yield what the cache gains, beside what prefill's share of the work says that it should.
+
+    Without the cache nothing but 0 % was played, since what is shared is nothing to it: each row has that figure again.
+    """
     yield from _head(
         "answer",
         "prefill's share p",
         "prompt shared",
         "of it cached h",
         "requests/s with",
-        "without",
+        "without, nothing shared",
         "gain",
         "1/(1 - p h) - 1",
     )

@@ -34,7 +34,8 @@ def ratio_cells(experiment: Experiment) -> Cells:
 
 def ratios(experiment: Experiment) -> Figure | None:
     """Return the picture, None where fewer than two compositions were tried."""
-    cells = ratio_cells(experiment)
+    of = max(experiment.questions(), key=lambda each: len(ratio_cells(each)))
+    cells = ratio_cells(of)
     if len(cells) < 2:
         return None
     best_at, (best, _) = max(cells.items(), key=lambda item: item[1][0].least_per_s / sum(item[0]))
@@ -54,6 +55,7 @@ def ratios(experiment: Experiment) -> Figure | None:
         ],
         draw=lambda canvas: _draw(canvas, cells),
         height_in=1.2 + 0.75 * len({prefill for prefill, _ in cells}),
+        notes=[] if of is experiment else [f"Of these runs alone: {experiment.question_of(of.trials[0])}."],
     )
 
 

@@ -66,7 +66,8 @@ def _marked(spot: Spot, best: Sequence[Spot]) -> Spot:
 
 def trade_off(experiment: Experiment) -> Figure | None:
     """Return the picture, None where no two series were tried at one rate."""
-    found = spots_by_rate(experiment)
+    of = max(experiment.questions(), key=lambda each: sum(map(len, spots_by_rate(each).values())))
+    found = spots_by_rate(of)
     if not found:
         return None
     rates = list(found)
@@ -88,7 +89,10 @@ def trade_off(experiment: Experiment) -> Figure | None:
         ],
         draw=lambda canvas: _draw(canvas, {rate: found[rate] for rate in drawn}, names),
         height_in=3.6 if len(drawn) < 3 else 5.6,
-        notes=[f"{len(drawn)} of {len(rates)} rates are drawn."] if len(drawn) < len(rates) else [],
+        notes=[
+            *([f"{len(drawn)} of {len(rates)} rates are drawn."] if len(drawn) < len(rates) else []),
+            *([] if of is experiment else [f"Of these runs alone: {experiment.question_of(of.trials[0])}."]),
+        ],
     )
 
 

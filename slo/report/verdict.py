@@ -21,8 +21,14 @@ def verdict(experiment: Experiment, compared: tuple[str, str, Sequence[Differenc
     if not any(trial.summary.objectives.bounds_s for trial in experiment.trials):
         said.append("No objective was set: this tells how fast answers were, not whether that was fast enough.")
     found = curves(experiment)
+    questions = experiment.questions()
+    if len(questions) > 1:
+        said.append(_asked(experiment, questions))
     if found:
-        said += [*_against_colocated(found), *_carried(found)]
+        for each in questions:
+            asked = each.trials[0].asked
+            said += _against_colocated([curve for curve in found if curve[0].trials[0].asked == asked])
+        said += _carried(found)
     if compared is not None:
         said += _compared(*compared)
     if len(experiment.trials) <= 2:
@@ -31,6 +37,14 @@ def verdict(experiment: Experiment, compared: tuple[str, str, Sequence[Differenc
         best = max(experiment.trials, key=lambda trial: trial.summary.all_attained.share)
         said.append(f"The most was attained by {_of_one(experiment.name_of(best), best)}")
     return said
+
+
+def _asked(experiment: Experiment, questions: Sequence[Experiment]) -> str:
+    told = dict.fromkeys(experiment.question_of(each.trials[0]) for each in questions)
+    return (
+        f"These runs were not all asked the same: {'; '.join(told)}. Each workload and SLO has curves of its own, and "
+        "which cluster is better is told within one alone."
+    )
 
 
 def _of_one(name: str, trial: Trial) -> str:

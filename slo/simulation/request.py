@@ -33,6 +33,7 @@ class SimRequest:
     has_first_seen: bool  # somebody's prompt began so before
     tokens_s: list[float] = field(default_factory=list)
     error: str = ""
+    detail: str = ""
     is_over: bool = False
 
     prefix: Prefix | None = None

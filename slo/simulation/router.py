@@ -163,7 +163,8 @@ class SimRouter:
     def _over(self, request: SimRequest, error: PagewireError | None) -> None:
         assert not request.is_over, f"request {request.number} is over twice"
         request.is_over = True
-        request.error = error.cause if error is not None else ""
+        if error is not None:
+            request.error, request.detail = error.cause, str(error)
         self._on_over(request)
 
 

@@ -151,6 +151,7 @@ def _record(request: SimRequest, *, is_detailed: bool) -> Record:
         cached_tokens=request.cached_tokens,
         ttft_parts_s=parts_s,
         error=request.error,
+        detail=request.detail,
         session=request.session,
         request_id=str(request.number),
     )

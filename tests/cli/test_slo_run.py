@@ -11,10 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from made_up_runs import record
 from stub_server import Asked, serving
 
 from pagewire.cli.slo_origin import command_line
+from pagewire.cli.slo_run import _line
+from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.player import Played
 from pagewire.slo.record_files import read_records
+from pagewire.slo.run import RunPlan
 
 
 async def answer(asked: Asked) -> None:
@@ -57,20 +62,33 @@ async def test_a_table_records_and_a_summary(tmp_path: Path) -> None:
     assert stub.asked[0].headers["authorization"] == "Bearer hush"
 
 
-async def test_a_terminal_is_shown_how_far_it_is() -> None:
+@pytest.mark.parametrize("columns", [80, 200])
+async def test_a_terminal_is_shown_how_far_it_is(columns: int) -> None:
     terminal, end = os.openpty()
     async with serving(answer) as stub:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "pagewire.cli.main", "slo", "run", "--url", stub.url,
             "--requests", "30", "--rate", "20", "--output", "3", "--slo", "ttft=30s",
-            stdout=asyncio.subprocess.DEVNULL, stderr=end, env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
+            stdout=asyncio.subprocess.DEVNULL, stderr=end, env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm"},
         )  # fmt: skip
         os.close(end)
         async with asyncio.timeout(60):
             shown = await asyncio.to_thread(read_all, terminal)
             code = await process.wait()
     assert code == 0, shown
-    assert re.search(r"\d+ running, [1-9]\d* done, 0 failed, TTFT p50 \d+ p99 \d+ ms, 100% good", shown), shown
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "\n").splitlines()
+    told = r"\d+ running, [1-9]\d* done, 0 failed, 100% good, TTFT p50 \d+ p99 \d+ ms"
+    assert any(re.fullmatch(told, line.rstrip()) for line in lines), shown
+    assert any(re.match(rf"{re.escape(stub.url)} .*━{{5,}}.* +\d+% \d:\d\d:\d\d", line) for line in lines), shown
+    assert max(len(line) for line in lines if not line.startswith("pagewire: ")) <= columns
+
+
+def test_what_a_busy_run_is_doing_fits_eighty_columns() -> None:
+    records = [record(number, number, 12.345, (0.02,)) for number in range(40_000)]
+    played = Played(records=records, running=256)
+    line = _line(played, RunPlan(objectives=parse_objectives("ttft=30s")))
+    assert line == "256 running, 40000 done, 0 failed, 100% good, TTFT p50 12345 p99 12345 ms"
+    assert len(line) <= 80
 
 
 def read_all(terminal: int) -> str:

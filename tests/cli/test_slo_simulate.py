@@ -83,6 +83,31 @@ async def test_simulated_clusters_are_reported_by_their_pods_and_as_simulated(co
     assert all(each.ttft_parts_s and each.ttft_parts_s["queue_and_compute"] > 0 for each in together)
 
 
+async def test_what_a_data_sheet_makes_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    path = tmp_path / "costs.json"
+    out, err = await slo("calibrate", "--model", str(tmp_path / "config.json"), *SHEET, "--output", str(path))
+    found = CostModel.from_json(path.read_text())
+    memory, arithmetic = found.decode.lines
+    first, second = out.splitlines()
+    for figure in (f"{1e3 * memory.step_s:.3f} ms", f"{1e6 * arithmetic.prefill_token_s:.2f} us a token"):
+        assert figure in first
+    assert second == "link 0.1 ms + bytes / 1 GB/s; 4096 bytes of KV a token"
+    assert err == f"pagewire: cost model in {path}\n"
+
+
+async def test_why_simulated_requests_failed_is_said(costs: Path, tmp_path: Path) -> None:
+    told, flags = tmp_path / "told.json", ("--kv-blocks", "10", *LOAD)  # room for 160 tokens of 200 and more
+    out, err = await slo("simulate", "--costs", str(costs), *flags, "--json", str(told))
+    found = json.loads(told.read_text())
+    assert found["failed"] == sum(found["failures"].values()) == 30
+    assert "30 failed" in out
+    for cause, count in found["failures"].items():
+        (line,) = (each for each in err.splitlines() if f" {cause}: " in each)
+        assert line.startswith(f"pagewire: {count} requests failed: {cause}: ")
+        assert line.removeprefix("pagewire: ") in found["warnings"]
+
+
 async def test_what_is_missing_of_a_data_sheet_is_named(tmp_path: Path) -> None:
     _, said = await slo("calibrate", "--flops", "1e12", "--output", str(tmp_path / "costs.json"), code=2)
     assert "--bandwidth" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import made_up_runs
 import pytest
 from made_up_runs import made_up_trial, write_run
 
-from pagewire.slo.experiment import Experiment
-from pagewire.slo.experiment_files import MANIFEST, read_experiment
+from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.experiment_files import MANIFEST, kind_of, read_experiment
 from pagewire.slo.objectives import parse_objectives
 
 
@@ -105,3 +106,52 @@ def test_what_is_no_summary_is_named(tmp_path: Path) -> None:
 def test_made_up_runs_fail_now_and_then() -> None:
     """Else nothing below would try what failures do."""
     assert all(trial.summary.failures for trial in made_up_runs.sweep((2, 4)).trials[:2])
+
+
+LOADS = ({"rate": 2, "input": "512"}, {"rate": 2, "input": "64-128"})
+
+
+def of_workload(workload: dict[str, Any], rate: float, slo: str = made_up_runs.SLO, **labels: Any) -> Trial:
+    made = made_up_trial(rate, 9.0, slo=slo, count=20, **labels)
+    return dataclasses.replace(made, workload=kind_of(workload))
+
+
+def test_runs_of_another_workload_or_slo_are_curves_of_their_own() -> None:
+    trials = [of_workload({**load, "rate": rate}, rate, colocated=2) for load in LOADS for rate in (2, 4)]
+    trials += [of_workload({**LOADS[0], "rate": rate}, rate, "ttft=1s", colocated=2) for rate in (2, 4)]
+    experiment = Experiment(title="t", trials=tuple(trials))
+    assert [(series.name, len(series.trials)) for series in experiment.series()] == [
+        ("2 colocated, input 512, slo ttft=500ms,tpot=50ms", 2),
+        ("2 colocated, input 64-128, slo ttft=500ms,tpot=50ms", 2),
+        ("2 colocated, input 512, slo ttft=1000ms", 2),
+    ]
+    assert [len(each.trials) for each in experiment.questions()] == [2, 2, 2]
+    assert len({experiment.name_of(trial) for trial in trials}) == len(trials)
+
+
+def test_how_much_of_a_workload_there_was_makes_it_no_other() -> None:
+    more = {"rate": 4, "seed": 3, "requests": 90, "duration_s": 60.0, "warmup_s": 5.0, "prefix_depth": 1}
+    experiment = Experiment(title="t", trials=(of_workload({"rate": 2}, 2), of_workload(more, 4)))
+    assert [len(series.trials) for series in experiment.series()] == [2]
+    assert experiment.questions() == [experiment]
+    assert experiment.question_of(experiment.trials[0]) == ""
+    users = Experiment(title="t", trials=tuple(of_workload({"concurrency": each}, 2) for each in (4, 8, 0)))
+    assert [series.name for series in users.series()] == ["loop closed", "loop open"]
+
+
+def test_what_was_asked_is_read_from_the_summaries(tmp_path: Path) -> None:
+    trials = [made_up_trial(rate, 9.0, count=20) for rate in (2, 4)]
+    told = [{"rate": 2, "input": "64", "grid": ["pods=1P:1D"]}, {"rate": 4, "input": "64", "grid": []}]
+    paths = [
+        write_run(tmp_path / f"{at}.json", each, workload=told[at], labels={"colocated": 1})
+        for at, each in enumerate(trials)
+    ]
+    assert [len(series.trials) for series in read_experiment(paths).series()] == [2]
+    other = write_run(tmp_path / "2.json", trials[0], workload={"rate": 2, "input": "65"}, labels={"colocated": 1})
+    names = [series.name for series in read_experiment([*paths, other]).series()]
+    assert names == ["1 colocated, input 64", "1 colocated, input 65"]
+
+
+def test_a_run_without_its_workload_is_no_run_of_one_that_is_told() -> None:
+    experiment = Experiment(title="t", trials=(of_workload({"rate": 2}, 2), of_workload({}, 2)))
+    assert [series.name for series in experiment.series()] == ["all runs", "workload not told"]

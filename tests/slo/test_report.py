@@ -15,6 +15,7 @@ from made_up_runs import SLO, failed, made_up_trial, record, sweep
 from PIL import Image
 
 from pagewire.slo.experiment import Experiment, Trial, trial
+from pagewire.slo.experiment_files import kind_of
 from pagewire.slo.goodput import TARGETS, goodput, rate_points
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.report.attainment import attainment, curves
@@ -271,6 +272,37 @@ def test_only_runs_that_are_there_are_compared(swept: Experiment) -> None:
     assert report(swept, compared=names).figures[0].slug == "differences"
     with pytest.raises(ValueError, match="'none' is no run"):
         report(swept, compared=(names[0], "none"))
+
+
+def test_what_was_asked_other_things_is_held_against_none() -> None:
+    """A colocated cluster at short prompts and one apart at long ones say nothing of each other."""
+    rates = (1, 2, 4, 8, 12)
+
+    def asked(prompt: str, capacity: float, slo: str = SLO, **labels: Any) -> list[Trial]:
+        made = [made_up_trial(rate, capacity, seed=rate, parts=False, slo=slo, **labels) for rate in rates]
+        workloads = [{"rate": rate, "input": prompt} for rate in rates]
+        return [
+            dataclasses.replace(each, workload=kind_of(workload))
+            for each, workload in zip(made, workloads, strict=True)
+        ]
+
+    short, long = asked("64", 9.0, colocated=2), asked("2048", 16.0, prefill=1, decode=1)
+    told = said(*short, *long)
+    assert "not all asked the same: input 64; input 2048." in told
+    assert "Disaggregation" not in told
+    assert "2 colocated, input 64 carries" in told
+    mixed = Experiment(title="t", trials=(*short, *long))
+    assert trade_off(mixed) is None
+    # Beside its like it is held against that one alone, and what is drawn says of which runs it is.
+    apart = asked("64", 16.0, prefill=1, decode=1)
+    assert "Disaggregation wins here" in said(*short, *long, *apart)
+    drawn = trade_off(Experiment(title="t", trials=(*short, *long, *apart)))
+    assert drawn is not None
+    assert drawn.notes[-1] == "Of these runs alone: input 64."
+    # The same workload under another SLO is another question as well.
+    strict = asked("64", 16.0, "ttft=50ms", prefill=1, decode=1)
+    assert "Disaggregation" not in said(*short, *strict)
+    assert "slo ttft=50ms" in said(*short, *strict)
 
 
 # --------------------------------------------------------------------------------------------------------- the page

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 
+from pagewire.router.admission import Admission
+from pagewire.router.tenants import ANONYMOUS, Tenant
 from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.composition import Composition
 from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepLaw, StepLine, StepShape
@@ -145,21 +149,66 @@ def test_every_request_ends_once_with_all_its_tokens_or_an_error(name: str) -> N
             assert record.output_tokens == 1 or sum(parts_s[name] for name in BEHIND) <= record.gaps_s[0] + 1e-9
 
 
-def test_requests_in_the_system_are_their_rate_times_their_stay() -> None:
-    """Little's law, with the number in the system counted at the moments of arrival and departure."""
-    simulator = Simulator(Composition(), COSTS, workload(300, rate=10.0), 0)
+class CountedAdmission(Admission):
+    """The product's admission with how many requests it has in, integrated over virtual time; it knows no record."""
+
+    made: ClassVar[list[CountedAdmission]] = []
+
+    def __init__(self, max_concurrent: int) -> None:
+        super().__init__(max_concurrent)
+        self.made.append(self)
+        self.area_s, self.num_entered, self._seen_s = 0.0, 0, 0.0
+
+    def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        self._pass(now_s)
+        super().enter(now_s, tenant)
+        self.num_entered += 1
+
+    def leave(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        self._pass(now_s)
+        super().leave(now_s, tenant)
+
+    def _pass(self, now_s: float) -> None:
+        self.area_s += self.active * (now_s - self._seen_s)
+        self._seen_s = now_s
+
+
+def admitted(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[CountedAdmission, list[Record], Simulator]:
+    """Return what the router's admission counted in a run, beside its records."""
+    monkeypatch.setattr("pagewire.slo.simulation.router.Admission", CountedAdmission)
+    CountedAdmission.made.clear()
+    simulator = Simulator(CASES[name][0], COSTS, CASES[name][1], 0)
     records = simulator.run()
-    events = sorted([(r.intended_s, 1) for r in records] + [(r.last_s or 0.0, -1) for r in records])
-    area, inside, before_s = 0.0, 0, 0.0
-    for at_s, change in events:
-        area += inside * (at_s - before_s)
-        inside, before_s = inside + change, at_s
-    length_s = events[-1][0]
-    stays_s = [record.e2e_s or 0.0 for record in records]
-    assert inside == 0
-    assert area / length_s == pytest.approx(len(records) / length_s * sum(stays_s) / len(stays_s))
+    (counted,) = CountedAdmission.made
+    return counted, records, simulator
+
+
+def is_littles_law(counted: CountedAdmission, records: list[Record], length_s: float) -> bool:
+    """Whether the mean number in the router is the rate at which it let requests in times the mean stay by records."""
+    mean_stay_s = sum(record.e2e_s or 0.0 for record in records) / len(records)
+    return counted.area_s / length_s == pytest.approx(counted.num_entered / length_s * mean_stay_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "promises"])  # of what is refused no stay is told
+def test_requests_in_the_system_are_their_rate_times_their_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, records, simulator = admitted(name, monkeypatch)
+    assert not any(record.error for record in records)
+    assert counted.active == 0 < counted.area_s
+    assert counted.num_entered == len(records)
+    assert is_littles_law(counted, records, simulator.now_s)
     for pod in simulator.pods:
         assert 0 < pod.engine.busy_s <= simulator.now_s
+
+
+def test_records_that_are_wrong_break_that_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, records, simulator = admitted("1P1D", monkeypatch)
+    one, *others = records
+    last_s = one.last_s or 0.0
+    early = dataclasses.replace(one, last_s=last_s - COSTS.frame_s)  # by one frame of one answer in 150
+    late = dataclasses.replace(one, intended_s=one.intended_s - 0.001)
+    assert is_littles_law(counted, records, simulator.now_s)
+    for falsified in ([early, *others], [late, *others], others, [*records, one]):
+        assert not is_littles_law(counted, falsified, simulator.now_s)
 
 
 def test_one_request_alone_takes_the_sum_of_its_parts() -> None:
