@@ -19,7 +19,7 @@ from pagewire.core.span import Span
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.trace_context import TraceContext
 from pagewire.decode_service.surroundings import Surroundings
-from pagewire.engine.exchange.delivery import Delivery
+from pagewire.engine.exchange.delivery import Delivery, unheard
 from pagewire.engine.exchange.shipment_span import shipment_span
 from pagewire.engine.exchange.taking import Taking
 from pagewire.kvtransfer.effects import Outcome
@@ -123,6 +123,7 @@ class RemotePrefill:
     async def settle(self) -> None:
         """End what is on its way; returns when nobody writes into the request's blocks any more."""
         await self._taking.settle()
+        self._on_first_token = unheard  # the request holds this: it shall not be held in turn
 
     # ----------------------------------------------------------------------------------------------------------- a try
 

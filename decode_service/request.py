@@ -132,6 +132,7 @@ class Request:
         if self._cancelled:  # before it began
             self._life.cancel()
         (failure,) = await asyncio.gather(self._life, return_exceptions=True)
+        self._life = None  # what it raised holds its frames, and so this
         error = self._error_of(failure)
         # What steps sample from here on nobody hears of: another pod goes on from just what is held for it.
         self._is_over = True

@@ -179,6 +179,7 @@ class Delivery:
                     self.link.say(Landed(**names))
                 case fx.HandOver():
                     self.shipment.close()
+                    self._on_first_token = unheard  # whoever listens holds this: neither shall keep the other
                     self.ended_s = self._clock.now()
                     self.handed_over.set_result(effect)
 
@@ -192,3 +193,7 @@ class Delivery:
         self._act(self.shipment.bound(block_ids))
         if self.shipment.is_open:
             self._receiver.retry(*self._key)
+
+
+def unheard(_message: FirstToken) -> None:
+    """Nobody hears of first tokens of a shipment that is over."""

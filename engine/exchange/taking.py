@@ -19,7 +19,7 @@ from pagewire.core.messages import Fetch, FirstToken, Run, Source
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.trace_context import TraceContext
-from pagewire.engine.exchange.delivery import Delivery
+from pagewire.engine.exchange.delivery import Delivery, unheard
 from pagewire.engine.exchange.peers import Peers
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.exchange.prefix_plan import PrefixPlan
@@ -62,7 +62,7 @@ class Taking:
         *,
         deadline_s: float,
         watch: Stopwatch,
-        on_first_token: Callable[[FirstToken], None] = lambda _: None,
+        on_first_token: Callable[[FirstToken], None] = unheard,
         trace: TraceContext | None = None,
     ) -> None:
         self.runs: list[Delivery] = []  # those that reached a pod, the last one last
@@ -129,6 +129,7 @@ class Taking:
         for delivery in (*self.fetches, *self.runs):
             delivery.cancel()
             await delivery.handed_over
+        self._on_first_token = unheard  # whoever listens holds this: neither shall keep the other
 
     async def _take(
         self,

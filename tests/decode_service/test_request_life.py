@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +375,34 @@ async def test_an_engine_that_is_gone_before_it_is_told_has_another_pod_go_on(
     async with pods(model) as cluster:
         monkeypatch.setattr(cluster.d.engine, "join", gone)
         assert (await cluster.ask("a", LONG)).cause == "pod_lost"
+
+
+@pytest.mark.parametrize("kind", ["shipped", "local", "three answers", "one token", "cancelled"])
+async def test_a_request_that_is_over_is_freed_at_once(model: Path, kind: str) -> None:
+    # What a cycle keeps waits for a full collection, which comes the later the more a pod holds.
+    how: dict[str, dict[str, Any]] = {
+        "local": {"prefill": "local"}, "three answers": {"n": 3, "temperature": 1.0, "seed": 1},
+        "one token": {"max_tokens": 1}, "cancelled": {"max_tokens": 200},
+    }  # fmt: skip
+    many = 6
+    async with pods(model) as cluster:
+
+        async def one(number: int) -> None:
+            asked = await cluster.submit(f"r{number}", prompt(number, 50), **how.get(kind, {}))
+            if kind == "cancelled":
+                await until(lambda: bool(asked.tokens))
+                await cluster.cancel(asked)
+            await cluster.end(asked)
+
+        await one(0)
+        await cluster.assert_at_rest()
+        gc.disable()
+        try:
+            gc.collect()
+            for number in range(1, 1 + many):
+                await one(number)
+            await cluster.assert_at_rest()
+            num_left = gc.collect()
+        finally:
+            gc.enable()
+    assert num_left < many, f"{num_left} objects of {many} requests that nobody could reach"
