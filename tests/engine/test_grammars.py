@@ -111,6 +111,26 @@ def test_what_is_forgotten_is_made_again(grammars: Grammars, monkeypatch: pytest
             allowed(grammars, guided(f"{name}{end}", "7", regex("[0-9]+")))
 
 
+def test_what_is_remembered_is_bounded(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many grammars come: the ones used last are there, compiled and matched, and no others."""
+    assert max(module.MAX_COMPILED, module.MAX_MATCHED) <= 256
+    monkeypatch.setattr(module, "MAX_COMPILED", 3)
+    monkeypatch.setattr(module, "MAX_MATCHED", 2)
+    many = [regex(f"{number}+") for number in range(8)]
+    for each in many:
+        grammars.compile(each)
+        assert len(grammars._compiled) <= 3
+    assert [grammars.knows(each) for each in many] == [False] * 5 + [True] * 3
+    grammars.compile(many[5])
+    grammars.compile(many[0])
+    assert [grammars.knows(each) for each in many] == [True] + [False] * 4 + [True, False, True], "by their last use"
+    for number in range(8):
+        allowed(grammars, guided(f"r{number}", "", many[number]))
+        assert len(grammars._matches) <= 2
+        assert len(grammars._compiled) <= 3
+    assert [*grammars._matches] == ["r6", "r7"]
+
+
 def test_an_output_that_does_not_follow_its_grammar_is_refused(grammars: Grammars) -> None:
     with pytest.raises(InvalidRequest) as refused:
         grammars.masks([guided("a", "q")])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -60,6 +62,40 @@ def test_a_key_with_another_character_is_nobodys(place: int, character: str) -> 
     assert (ring.tenant(changed) is None) == (changed != key.key)
     for odd in ("", key.key[:-1], key.key + character, key.key * 9, key.line, key.line.partition(":")[2]):
         assert ring.tenant(odd) is None
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | bytes, str | bytes]]:
+    """Return what is compared in a time that does not tell how much of it was right, as it comes."""
+    pairs: list[tuple[str | bytes, str | bytes]] = []
+    compare = hmac.compare_digest
+
+    def listening(one: Any, other: Any) -> bool:
+        pairs.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", listening)
+    return pairs
+
+
+def test_hashes_are_compared_in_a_time_that_does_not_tell(compared: list[tuple[str, str]]) -> None:
+    """Every hash under the id, right or wrong, the first of them or the last, and whole ones of one length."""
+    keys = [NewKey.of(b"same" + bytes([number]) * 32) for number in range(4)]
+    known = [key.line.partition(":")[2] for key in keys]
+    ring = read(file_of(a=keys[:2], b=keys[2:3]), secret=SECRET)
+    for key, digest in zip(keys, known, strict=True):
+        compared.clear()
+        assert (ring.tenant(key.key) is None) == (key is keys[3])
+        assert compared == [(each, digest) for each in known[:3]]
+        assert {len(each) for pair in compared for each in pair} == {64}
+
+
+def test_the_operators_key_is_compared_in_a_time_that_does_not_tell(compared: list[tuple[bytes, bytes]]) -> None:
+    door = Authenticator(None, secret=SECRET, operator_key="hush")
+    for key, is_operator in (("hush", True), ("husk", False), ("", False), ("hush hush", False)):
+        compared.clear()
+        assert door.tenant(f"Bearer {key}").is_operator == is_operator
+        assert compared == [(key.encode(), b"hush")]
 
 
 def test_keys_that_share_an_id_are_told_apart() -> None:

@@ -19,6 +19,7 @@ from simulated.plan import Plan, RequestPlan
 ENDS = ("finished", "failed", "left", "broken")
 MAX_ATTEMPTS = 3
 LATE_S = 2.5  # beyond a deadline, to say that it has passed
+ROUNDING = 1e-9
 REST_S = 1.5  # until all is given back that nobody wants
 HARMLESS = frozenset(
     ("leave", "step_clock", "kill_router", "duplicate_bulk", *(kind for kind in FAULTS if kind.startswith("redis_")))
@@ -173,6 +174,35 @@ def tries_are_bounded(case: Case) -> Iterator[str]:
 
 
 @rule
+def retries_are_budgeted(case: Case) -> Iterator[str]:
+    """Invariant 7: a router's second attempts are no more than its reserve, and a share of what it was asked.
+
+    What a pod that goes away has handed over costs nothing.
+    """
+    plan = case.plan
+    asked, spent = Counter[str](), Counter[str]()  # by router, since it started
+    latest: dict[str, str] = {}  # attempt of each request
+    handed_over: set[str] = set()
+    for event in case.history.events:
+        match event.kind:
+            case "starts":
+                asked[event.who] = spent[event.who] = 0
+            case "asked":
+                asked[event.what["router"]] += 1
+            case "hands_over":
+                handed_over.add(event.what["attempt"])
+            case "submit":
+                name, attempt = event.what["request"], event.what["attempt"]
+                spent[event.who] += name in latest and latest[name] not in handed_over
+                latest[name] = attempt
+                if spent[event.who] > plan.retry_burst + plan.retry_ratio * asked[event.who] + ROUNDING:
+                    yield (
+                        f"{event.who} submits {attempt}: {spent[event.who]} second attempts for {asked[event.who]} "
+                        f"requests, with a reserve of {plan.retry_burst} and {plan.retry_ratio} for each"
+                    )
+
+
+@rule
 def nothing_enters_a_drain(case: Case) -> Iterator[str]:
     """Invariant 8: after a drain began, nothing new is admitted."""
     draining: dict[str, str] = {}  # pod -> its incarnation
@@ -185,6 +215,26 @@ def nothing_enters_a_drain(case: Case) -> Iterator[str]:
                 late.add((event.what["pod"], draining[event.what["pod"]], event.what["attempt"]))
             case "admits" if (event.who, event.what["incarnation"], event.what["attempt"]) in late:
                 yield f"{event.who} admits {event.what['attempt']}, which came after its drain began"
+
+
+@rule
+def nothing_comes_before_readiness(case: Case) -> Iterator[str]:
+    """Invariant 8: before it is ready, nothing is sent to a pod and nothing let in, and a router sends nothing."""
+    ready: set[tuple[str, str]] = set()  # pods with their incarnations; routers have none
+    for event in case.history.events:
+        match event.kind:
+            case "starts":
+                ready.discard((event.who, ""))
+            case "ready":
+                ready.add((event.who, event.what.get("incarnation", "")))
+            case "submit":
+                pod = event.what["pod"], event.what["incarnation"]
+                if (event.who, "") not in ready:
+                    yield f"{event.who} submits {event.what['attempt']} before it is ready"
+                if pod not in ready:
+                    yield f"{event.who} submits {event.what['attempt']} to {pod[0]} before that is ready"
+            case "admits" if (event.who, event.what["incarnation"]) not in ready:
+                yield f"{event.who} admits {event.what['attempt']} before it is ready"
 
 
 @rule

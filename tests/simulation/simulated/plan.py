@@ -16,6 +16,7 @@ from simulated.model import BLOCK, FIRST_TOKEN, POISON, VOCAB_SIZE
 
 SPAN_S = 1.0  # in which the requests come
 ROOMY_BLOCKS = 64
+RETRY_BURST, RETRY_RATIO = 256, 0.2  # what a router has by itself: more than any world asks for
 MEETS_S = 0.1  # from the question on, in which a request is surely under way
 TRANSPORTS = ("grpc", "local", "local,grpc")
 
@@ -85,6 +86,8 @@ class Plan:
     prefix_fetch: str
     engine: EnginePlan
     max_num_waiting: int = 32
+    retry_burst: int = RETRY_BURST
+    retry_ratio: float = RETRY_RATIO
     clock_rates: tuple[float, ...] = (1.0,)
     wall_s: tuple[float, ...] = (0.0,)
     requests: tuple[RequestPlan, ...] = field(default=())
@@ -129,6 +132,8 @@ def draw_plan(seed: int, kinds: Sequence[str]) -> Plan:
         wall_s=tuple(draw.uniform(-90.0, 90.0) for _ in range(8)) if is_skewed else (0.0,),
         requests=requests,
         faults=tuple(_fault(draw, kinds, requests) for _ in range(draw.choice((1, 2, 3, 5)))),
+        retry_burst=draw.choice((RETRY_BURST, RETRY_BURST, RETRY_BURST, 0, 1, 2)),
+        retry_ratio=draw.choice((RETRY_RATIO, RETRY_RATIO, 0.0, 0.5)),
     )
 
 

@@ -35,6 +35,7 @@ class SimulatedRouter:
 
     def start(self) -> None:
         """Start it, for the first time or anew."""
+        self._world.note("starts", self.name)
         self.process = self._world.process(self.name, self.number)
         self.router: Router | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}
@@ -74,11 +75,14 @@ class SimulatedRouter:
             host=self.name,
             grpc_port=1,
             prefill_mode=PrefillMode(world.plan.prefill_mode),
+            retry_burst=world.plan.retry_burst,
+            retry_ratio=world.plan.retry_ratio,
         )
         lifecycle = Lifecycle()
         self.router = Router(config, lifecycle)
         await self.router.grpc.start()
         lifecycle.ready()
+        world.note("ready", self.name)
         async with asyncio.TaskGroup() as tasks:
             for each in self.router.background():
                 tasks.create_task(each)

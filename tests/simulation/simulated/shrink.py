@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulated.engine import EnginePlan
-from simulated.plan import FaultPlan, Plan, RequestPlan
+from simulated.plan import RETRY_BURST, RETRY_RATIO, FaultPlan, Plan, RequestPlan
 
 Breaks = Callable[[Plan], bool]
 
@@ -49,6 +49,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, clock_rates=(1.0,))
     if len(plan.wall_s) > 1:
         yield replace(plan, wall_s=(0.0,))
+    if plan.retry_burst != RETRY_BURST:
+        yield replace(plan, retry_burst=RETRY_BURST, retry_ratio=RETRY_RATIO)
     if plan.engine != EnginePlan():
         yield replace(plan, engine=EnginePlan())
     for at, request in enumerate(plan.requests):

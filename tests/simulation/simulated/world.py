@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import logging
 import shutil
@@ -18,17 +19,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import byte_tokenizer
 
-from pagewire.core.messages import Role, Submit
+from pagewire.core.errors import HandedOver
+from pagewire.core.messages import Ended, Role, Submit, Welcome
 from pagewire.kvtransfer.transports.local import LocalPools
 from pagewire.serving.codec import LINK_CODEC
+from pagewire.serving.grpc_server import GrpcServer
 from pagewire.text.tokenizer import Tokenizer
 from simulated import edges
 from simulated.faults import FAULTS
 from simulated.history import History
-from simulated.loop import Process, SimulatedLoop, Stuck
+from simulated.loop import PROCESS, Process, SimulatedLoop, Stuck
 from simulated.network import Delivery, End, Network
 from simulated.plan import Plan, RequestPlan
 from simulated.pod import SimulatedPod, wait_until
@@ -62,11 +66,12 @@ class World:
         self.pods: list[SimulatedPod] = []
         self.routers: list[SimulatedRouter] = []
         self.began_s = 0.0
+        self._at_ends: dict[End, str] = {}  # which incarnation of a pod a router is linked with
 
     def play(self) -> History:
         """Play it; what went wrong with the play itself is in the history too."""
         logging.disable(logging.CRITICAL)
-        with edges.installed(self.loop, self.network, self.chance("edges")):
+        with edges.installed(self.loop, self.network, self.chance("edges")), self._hearing_of_health():
             self.pools = LocalPools()
             try:
                 self.loop.run_world(self._main())
@@ -194,13 +199,39 @@ class World:
         return None
 
     def _tap(self, end: End, payload: Any) -> None:
-        """Note what routers submit."""
-        if end.edge == "link" and end.process.name.startswith("router") and isinstance(payload, bytes):
+        """Note what routers submit, and what pods hand over to them."""
+        if end.edge != "link" or not isinstance(payload, bytes):
+            return
+        if end.process.name.startswith("router"):
             for message in LINK_CODEC.decode(payload):
                 if isinstance(message, Submit):
                     attempt = message.spec.request_id
                     name = attempt.rpartition(".")[0]
-                    self.note("submit", end.process.name, request=name, attempt=attempt, pod=end.peer.process.name)
+                    self.note(
+                        "submit", end.process.name, request=name, attempt=attempt, pod=end.peer.process.name,
+                        incarnation=self._at_ends.get(end, ""),
+                    )  # fmt: skip
+        elif end.peer.process.name.startswith("router"):
+            if end.peer in self._at_ends and HandedOver.cause.encode() not in payload:
+                return  # not read: most of all that is said is tokens
+            for message in LINK_CODEC.decode(payload):
+                if isinstance(message, Welcome):
+                    self._at_ends[end.peer] = message.incarnation
+                elif isinstance(message, Ended) and message.error and message.error.cause == HandedOver.cause:
+                    self.note("hands_over", end.process.name, attempt=message.request_id)
+
+    def _hearing_of_health(self) -> contextlib.AbstractContextManager[object]:
+        """Note when pods say that they are ready, in one role after another: their health says so, before they do."""
+        serving = GrpcServer.serving
+
+        async def heard(server: GrpcServer, is_serving: bool, service: str = "") -> None:
+            process = PROCESS.get()
+            for pod in self.pods:
+                if is_serving and pod.front is process:
+                    self.note("ready", pod.name, incarnation=pod.incarnation)
+            await serving(server, is_serving, service)
+
+        return mock.patch.object(GrpcServer, "serving", heard)
 
     def _error(self, process: Process, context: dict[str, Any]) -> None:
         error = context.get("exception")
