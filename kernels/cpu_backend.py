@@ -250,9 +250,23 @@ class CpuBackend(TorchBackend):
         return values, places
 
     def _draw(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
-        size = logits.shape[1]
-        if logits.dtype not in STEP or not logits.is_contiguous() or min(rows.typical_p, default=1) < 1:
+        if logits.dtype not in STEP or not logits.is_contiguous():
             return sampling.draw_by_tiles(logits, places, rows)
+        typical = [row for row, typical_p in enumerate(rows.typical_p) if typical_p < 1]
+        if not typical:
+            return self._draw_natively(logits, places, rows)
+        # Native code knows no typical filter: the rows that ask for it go by the definition, and no others.
+        others = [row for row, typical_p in enumerate(rows.typical_p) if typical_p >= 1]
+        tokens = [0] * len(places)
+        for some, draw in ((typical, sampling.draw_by_tiles), (others, self._draw_natively)):
+            if some:
+                drawn = draw(logits, [places[row] for row in some], rows.take(some))
+                for row, token in zip(some, drawn, strict=True):
+                    tokens[row] = token
+        return tokens
+
+    def _draw_natively(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
+        size = logits.shape[1]
         ints = torch.tensor([places, rows.top_k], dtype=torch.int64)  # [2, r]
         floats = torch.tensor([rows.temperature, rows.top_p, rows.min_p], dtype=torch.float64)  # [3, r]
         floats[2].log_()  # -inf where it is off
