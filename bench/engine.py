@@ -203,7 +203,8 @@ def main() -> None:
     for engine in engines:
         told["versions"] |= engine.versions
     if options.json:
-        figures = {"values": found, "steps-ms": steps["steps-ms"], "read-bytes-per-s": steps["read-bytes-per-s"]}
+        kept = ("steps-ms", "steps-quartiles-ms", "read-bytes-per-s")
+        figures = {"values": found, **{name: steps[name] for name in kept}}
         options.json.write_text(json.dumps({**targets, "threads": options.threads, **figures, **told}, indent=1) + "\n")
 
 

@@ -3,7 +3,13 @@
 No processes and no queues: the model runner alone, greedy, steps repeated, backends and limits taking turns. A decode's
 limit is reading all weights and all KV once at the best rate seen, and beside that at the median rate right before its
 own steps, for hosts that read at one rate now and at another then; a prompt's is the model's bare linears and causal
-attention in torch, one call each. `--model` is a Hugging Face folder. Milliseconds, medians.
+attention in torch, one call each. `--model` is a Hugging Face folder. Milliseconds, medians, and in brackets the first
+and third quartiles; a limit at the best rate has none.
+
+`--deterministic` measures something else: the native engine with that setting off and on, two engines in this process
+whose steps take turns, and turns at being first, 1 GiB read before each. Beside the medians of both it says what one is
+over the other turn by turn. Where the memory of an engine lies differs between any two, so that a ratio near 1 may be
+that and nothing else.
 """
 
 from __future__ import annotations
@@ -35,15 +41,18 @@ from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.cpu_backend import CpuBackend
 
 CONTEXT = 512
-BATCHES = (1, 8, 32)
-PROMPTS = (128, 512, 2048)
+DECODES = {f"decode, {count} x context {CONTEXT}": count for count in (1, 8, 32)}
+PREFILLS = {f"prefill, {length} tokens": length for length in (128, 512, 2048)}
 CHUNK = 512
 MEMORY_BYTES = 1 << 30  # more than any cache holds
 
 
-def engine_of(model: str, dtype: str, threads: int, *, is_native: bool) -> Engine:
+def engine_of(options: argparse.Namespace, *, is_native: bool = True, is_deterministic: bool = False) -> Engine:
     """Load an engine with the native ops, or without."""
-    config = EngineConfig(model=model, role=Role.COLOCATED, dtype=dtype, threads=threads, kv_memory_bytes=1 << 30)
+    config = EngineConfig(
+        model=options.model, role=Role.COLOCATED, dtype=options.dtype, threads=options.threads,
+        kv_memory_bytes=1 << 30, deterministic=is_deterministic,
+    )  # fmt: skip
     if is_native:
         engine = assemble(config, MonotonicClock())
     else:
@@ -121,6 +130,88 @@ def milliseconds(engine: Engine, steps: Sequence[Step]) -> float:
     return (time.perf_counter() - start_s) * 1e3
 
 
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third; of one value that value."""
+    first, middle, third = statistics.quantiles([*values, *values[: len(values) == 1]], n=4, method="inclusive")
+    return first, middle, third
+
+
+def shapes_of(engine: Engine) -> dict[str, list[Step]]:
+    """Return what is run, by its name: a decode, or the chunks of a prompt."""
+    shapes = {shape: [step_of(engine, count, CONTEXT - 1, 1)] for shape, count in DECODES.items()}
+    for shape, length in PREFILLS.items():
+        shapes[shape] = [step_of(engine, 1, at, min(CHUNK, length - at)) for at in range(0, length, CHUNK)]
+    return shapes
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure both backends beside the limits, print, return the figures."""
+    engines = {name: engine_of(options, is_native=name == "native") for name in ("native", "torch")}
+    one = engines["native"]
+    limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
+    shapes = shapes_of(one)
+    rates: dict[str, list[float]] = {shape: [] for shape in shapes}
+    found: dict[str, dict[str, list[float]]] = {}
+    for shape, steps in shapes.items():
+        found[shape] = {name: [] for name in (*engines, *(("limit",) if shape in PREFILLS else ()))}
+        for repeat in range(options.repeats + 1):
+            rates[shape].append(limits.read_rate())
+            took_ms = {"limit": limits.prefill_ms(PREFILLS[shape])} if shape in PREFILLS else {}
+            took_ms |= {name: milliseconds(engine, steps) for name, engine in engines.items()}
+            if repeat:
+                for name, times in found[shape].items():
+                    times.append(took_ms[name])
+    best = max(max(seen) for seen in rates.values())
+    for shape, count in DECODES.items():
+        size = limits.decode_bytes(count)
+        found[shape]["limit"] = [size / best * 1e3]
+        found[shape]["limit beside"] = [size / rate * 1e3 for rate in rates[shape][1:]]
+    told = told_of(found, "native", "limit")
+    print(f"best read rate {best / 1e9:.1f} GB/s")
+    return {**told, "read-bytes-per-s": best}
+
+
+def measure_deterministic(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what the promise of equal bits costs, print, return the figures."""
+    engines = {name: engine_of(options, is_deterministic=name == "on") for name in ("off", "on")}
+    one = engines["off"]
+    limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
+    found: dict[str, dict[str, list[float]]] = {}
+    for shape, steps in shapes_of(one).items():
+        found[shape] = {name: [] for name in engines}
+        for repeat in range(options.repeats + 1):
+            for name in sorted(engines, reverse=repeat % 2 == 0):
+                limits.read_rate()  # both begin with caches full of something else
+                took_ms = milliseconds(engines[name], steps)
+                if repeat:
+                    found[shape][name].append(took_ms)
+    told = told_of(found, "on", "off")
+    ratios: dict[str, dict[str, float]] = {}
+    for shape, times in found.items():
+        first, middle, third = quartiles([on / off for on, off in zip(times["on"], times["off"], strict=True)])
+        ratios[shape] = {"median": middle, "p25": first, "p75": third}
+        print(f"{shape:28} on over off, turn by turn {middle:.3f} ({first:.3f} - {third:.3f})")
+    return {**told, "on-over-off": ratios}
+
+
+def told_of(found: dict[str, dict[str, list[float]]], own: str, beside: str) -> dict[str, Any]:
+    """Print a row for each shape; return medians and quartiles, milliseconds."""
+    marks = {shape: {name: quartiles(times) for name, times in row.items()} for shape, row in found.items()}
+    for shape, row in marks.items():
+        listed = ", ".join(
+            f"{name} {middle:.1f}" + (f" ({first:.1f} - {third:.1f})" if len(found[shape][name]) > 1 else "") + " ms"
+            for name, (first, middle, third) in row.items()
+        )
+        print(f"{shape:28} {listed}; {own} over {beside} {row[own][1] / row[beside][1]:.2f}")
+    return {
+        "steps-ms": {shape: {name: middle for name, (_, middle, _) in row.items()} for shape, row in marks.items()},
+        "steps-quartiles-ms": {
+            shape: {name: [first, third] for name, (first, _, third) in row.items() if len(found[shape][name]) > 1}
+            for shape, row in marks.items()
+        },
+    }
+
+
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,48 +219,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
     parser.add_argument("--repeats", type=int, default=7, help="of each step")
+    parser.add_argument("--deterministic", action="store_true", help="that setting on and off, in turns")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    engines = {
-        name: engine_of(options.model, options.dtype, options.threads, is_native=name == "native")
-        for name in ("native", "torch")
-    }
-    one = engines["native"]
-    decodes = {f"decode, {n} x context {CONTEXT}": n for n in BATCHES}
-    prompts = {f"prefill, {length} tokens": length for length in PROMPTS}
-    shapes = {shape: [step_of(one, n, CONTEXT - 1, 1)] for shape, n in decodes.items()}
-    for shape, length in prompts.items():
-        shapes[shape] = [step_of(one, 1, at, min(CHUNK, length - at)) for at in range(0, length, CHUNK)]
-    limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
-    rates: dict[str, list[float]] = {shape: [] for shape in shapes}
-    figures: dict[str, dict[str, float]] = {}
-    for shape, steps in shapes.items():
-        found: dict[str, list[float]] = {name: [] for name in engines}
-        bare: list[float] = []
-        for repeat in range(options.repeats + 1):
-            rates[shape].append(limits.read_rate())
-            if shape in prompts:
-                bare.append(limits.prefill_ms(prompts[shape]))
-            for name, engine in engines.items():
-                took_ms = milliseconds(engine, steps)
-                if repeat:
-                    found[name].append(took_ms)
-        figures[shape] = {name: statistics.median(times) for name, times in found.items()}
-        if bare:
-            figures[shape]["limit"] = statistics.median(bare[1:])
-    best = max(max(seen) for seen in rates.values())
-    for shape, count in decodes.items():
-        figures[shape]["limit"] = limits.decode_bytes(count) / best * 1e3
-        figures[shape]["limit beside"] = limits.decode_bytes(count) / statistics.median(rates[shape][1:]) * 1e3
-    for shape, row in figures.items():
-        listed = ", ".join(f"{name} {took_ms:8.1f} ms" for name, took_ms in row.items())
-        print(f"{shape:28} {listed}, native over limit {row['native'] / row['limit']:.2f}")
-    print(f"best read rate {best / 1e9:.1f} GB/s")
+    figures = measure_deterministic(options) if options.deterministic else measure(options)
     if options.json:
         told = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
-        told |= {"threads": options.threads, "read-bytes-per-s": best}
-        options.json.write_text(json.dumps({"steps-ms": figures, **told}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**figures, **told, "threads": options.threads}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A colocated engine run in place, by whoever calls it: jobs in, completions out; no server, no process, no thread.
+"""A colocated engine run in place, by whoever calls it: jobs in, completions out; no server, no process, and no thread
+but those that compile a run's grammars beside its steps.
 
 Knows tokens and their text; nothing of prompts' forms or of requests. Jobs are pulled while there is room for them, so
 any number may come. For one thread and one `run` at a time. Invariant: however a `run` ends (an error, Ctrl-C, a caller
@@ -19,6 +20,7 @@ from pagewire.core.sequence_spec import MAX_PRIORITY, SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.config import EngineConfig
+from pagewire.engine.grammar_queue import GrammarQueue
 from pagewire.engine.interrupts import uninterrupted
 from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.engine.threads import set_threads
@@ -198,7 +200,7 @@ class InPlaceEngine:
     def check(self, sampling: SamplingParams, priority: int = 0) -> None:
         """Raise InvalidRequest where no sequence can be sampled so, or nothing here would heed its priority.
 
-        A grammar is compiled, and remembered.
+        Whether a grammar is one shows when it is compiled: by `compile`, or in a `run`.
         """
         if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             said = f"priority is a whole number between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {priority!r:.100}"
@@ -211,6 +213,9 @@ class InPlaceEngine:
         field, asked = ("beam_width", sampling.num_beams) if sampling.beam_width else ("n", sampling.n)
         if asked > most:
             raise InvalidRequest(f"{field} is {asked}; {most} sequences run at once (max_num_seqs)", field=field)
+
+    def compile(self, sampling: SamplingParams) -> None:
+        """Compile a grammar at once, and remember it; raises InvalidRequest for one that is none."""
         if sampling.grammar is not None:
             self.engine.grammars.compile(sampling.grammar)
 
@@ -219,22 +224,37 @@ class InPlaceEngine:
         self.engine.scheduler.check(self._spec("", job))
 
     def run(self, jobs: Iterable[Job]) -> Generator[tuple[int, Completion | PagewireError], None, None]:
-        """Yield each job's number and how it ended, in the order in which they end."""
+        """Yield each job's number and how it ended, in the order in which they end.
+
+        A job whose grammar is not compiled yet waits for that while others run.
+        """
         if self._running:
             raise RuntimeError("this engine is in the middle of another run")
         numbered = enumerate(jobs)
+        guided: GrammarQueue[tuple[int, Job]] = GrammarQueue(self.engine.grammars)
         try:
             while True:
-                while len(self._running) < self._places and (following := next(numbered, None)) is not None:
-                    with uninterrupted():
+                while len(self._running) + len(guided) < self._places and (following := next(numbered, None)):
+                    grammar = following[1].sampling.grammar
+                    if grammar is None or self.engine.grammars.knows(grammar):
                         self._start(*following)
-                if not self._running:
+                    else:
+                        guided.add(following, grammar)
+                settled = guided.take(wait=not self._running)
+                for (number, job), error in settled:
+                    if error is None:
+                        self._start(number, job)
+                    else:
+                        yield number, error
+                if self._running:
+                    with uninterrupted():
+                        ended = self._step()
+                    yield from ended
+                elif not settled and not guided:
                     return
-                with uninterrupted():
-                    ended = self._step()
-                yield from ended
         finally:
             with uninterrupted():
+                guided.close()
                 self._drop()
 
     def _spec(self, request_id: str, job: Job) -> SequenceSpec:
@@ -252,6 +272,10 @@ class InPlaceEngine:
         )
 
     def _start(self, number: int, job: Job) -> None:
+        with uninterrupted():
+            self._add(number, job)
+
+    def _add(self, number: int, job: Job) -> None:
         request_id = str(self._started)
         self._started += 1
         sampling = job.sampling

@@ -192,6 +192,7 @@ class LLM:
         if not isinstance(sampling, SamplingParams):
             raise InvalidRequest(f"sampling is SamplingParams, not {sampling!r:.100}", field="sampling")
         self._loaded().check(sampling, job.priority)
+        self._loaded().compile(sampling)
         try:
             self._loaded().check_room(job)
         except InvalidRequest as error:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
-from pagewire.kernels import kv_elements, logit_edits, sampling
+from pagewire.kernels import attention_plan, kv_elements, logit_edits, sampling
 from pagewire.kernels.arena import Arena
+from pagewire.kernels.attention_plan import AttentionPlan
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
@@ -32,9 +33,12 @@ from pagewire.kernels.torch_backend import TorchBackend
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RaggedPlan:
-    """What attention reads of a batch: sequences as they are, nothing padded and no mask."""
+    """What attention reads of a batch: sequences as they are, nothing padded and no mask.
+
+    Torch's own plan stands beside it from the first layer on that native code does not attend.
+    """
 
     ragged: Ragged
     dtype: torch.dtype
@@ -42,6 +46,13 @@ class RaggedPlan:
     sequences: torch.Tensor  # [3, S] int64: the first row of each sequence, its rows, its tokens in the pool
     block_size: int
     window: int
+    _of_torch: AttentionPlan | None = field(default=None, init=False)
+
+    def of_torch(self) -> AttentionPlan:
+        """Return the same batch as torch attends it, planned once for all layers."""
+        if self._of_torch is None:
+            self._of_torch = attention_plan.plan_attention(self.ragged, self.window, self.dtype)
+        return self._of_torch
 
 
 class _Attention(ctypes.Structure):
@@ -205,8 +216,7 @@ class CpuBackend(TorchBackend):
         if not isinstance(plan, RaggedPlan):
             return super().paged_attention(q, pool, layer, plan, scale, softcap, sinks)
         if q.shape[2] % LANES or pool.dtype not in kv_elements.NATIVE or softcap or sinks is not None:
-            own = super().plan_attention(plan.ragged, plan.window, plan.dtype)
-            return super().paged_attention(q, pool, layer, own, scale, softcap, sinks)
+            return super().paged_attention(q, pool, layer, plan.of_torch(), scale, softcap, sinks)
         q = q.contiguous()
         out = torch.empty_like(q)
         kv = pool[:, layer]  # [N, 2, Hk, B, D]
@@ -250,9 +260,23 @@ class CpuBackend(TorchBackend):
         return values, places
 
     def _draw(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
-        size = logits.shape[1]
-        if logits.dtype not in STEP or not logits.is_contiguous() or min(rows.typical_p, default=1) < 1:
+        if logits.dtype not in STEP or not logits.is_contiguous():
             return sampling.draw_by_tiles(logits, places, rows)
+        typical = [row for row, typical_p in enumerate(rows.typical_p) if typical_p < 1]
+        if not typical:
+            return self._draw_natively(logits, places, rows)
+        # Native code knows no typical filter: the rows that ask for it go by the definition, and no others.
+        others = [row for row, typical_p in enumerate(rows.typical_p) if typical_p >= 1]
+        tokens = [0] * len(places)
+        for some, draw in ((typical, sampling.draw_by_tiles), (others, self._draw_natively)):
+            if some:
+                drawn = draw(logits, [places[row] for row in some], rows.take(some))
+                for row, token in zip(some, drawn, strict=True):
+                    tokens[row] = token
+        return tokens
+
+    def _draw_natively(self, logits: torch.Tensor, places: Sequence[int], rows: SamplingRows) -> list[int]:
+        size = logits.shape[1]
         ints = torch.tensor([places, rows.top_k], dtype=torch.int64)  # [2, r]
         floats = torch.tensor([rows.temperature, rows.top_p, rows.min_p], dtype=torch.float64)  # [3, r]
         floats[2].log_()  # -inf where it is off

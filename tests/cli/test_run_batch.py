@@ -1,25 +1,39 @@
-"""`pagewire run-batch` as a process on a tiny model: every line has its answer, bad ones by name.
+"""`pagewire run-batch` as a process on a tiny model: every line has its answer, bad ones by name. What goes on beside
+its steps is seen in this process.
 
 What the answers say is compared with `LLM`, which is compared with transformers elsewhere.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_model
-from engine_runs import greedy
+from engine_runs import assert_at_rest, greedy
+from llguidance import LLMatcher
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from pagewire.core.sampling import SamplingParams
-from pagewire.engine import LLM
+from pagewire.cli.run_batch import Batch, Summary
+from pagewire.core.messages import Role
+from pagewire.core.sampling import Grammar, SamplingParams
+from pagewire.engine import LLM, in_place
+from pagewire.engine.config import EngineConfig
+from pagewire.engine.grammar_queue import GrammarQueue
+from pagewire.engine.grammars import Grammars
+from pagewire.engine.in_place import InPlaceEngine
+from pagewire.text.tokenizer import Tokenizer
 
 FLAGS = ("--dtype", "float32", "--kv-memory", "4MiB", "--max-model-len", "256", "--threads", "1")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -256,6 +270,70 @@ def test_scores_and_guided_answers_come_as_from_a_server(model: Path, tmp_path: 
     assert [each is None for each in choice["logprobs"]["token_logprobs"]] == [True, False, False, False, False]
     assert Completion.model_validate(found["guided"]).choices[0].text in ("yes", "no")
     assert found["bad"]["error"]["param"] == "guided_regex"
+
+
+@pytest.fixture
+def engine(model: Path) -> Iterator[InPlaceEngine]:
+    config = EngineConfig(
+        model=str(model), role=Role.COLOCATED, dtype="float32", kv_memory_bytes=4 << 20, max_model_len=256, threads=1
+    )
+    tokenizer = Tokenizer(model)
+    with closing(tokenizer), closing(InPlaceEngine.load(config, tokenizer)) as loaded:
+        yield loaded
+
+
+def batched(engine: InPlaceEngine, lines: list[str], on_line: Callable[[Summary], None]) -> dict[str, dict[str, Any]]:
+    out = io.StringIO()
+    Batch(engine, out, on_line).run(line.encode() for line in lines)
+    return {line["custom_id"]: line["response"] for line in map(json.loads, out.getvalue().splitlines())}
+
+
+def test_steps_go_on_while_grammars_are_compiled(engine: InPlaceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guided lines come first, and their grammar is ready only when the others have been answered."""
+    compile_grammar, others_are_there = Grammars.compile, threading.Event()
+    compilers: list[threading.Thread] = []
+
+    def late(self: Grammars, grammar: Grammar) -> LLMatcher:
+        if not self.knows(grammar):
+            compilers.append(threading.current_thread())
+            assert others_are_there.wait(5), "nothing was answered meanwhile"
+        return compile_grammar(self, grammar)
+
+    def heard(done: Summary) -> None:
+        if done.answered == 3:
+            others_are_there.set()
+
+    monkeypatch.setattr(Grammars, "compile", late)
+    guided = [request(f"guided {i}", TEXT, prompt="ab", max_tokens=9, guided_choice=["yes", "no"]) for i in range(2)]
+    guided.append(request("two prompts", TEXT, prompt=["ab", "b"], max_tokens=9, guided_regex="(("))
+    plain = [request(f"plain {i}", TEXT, prompt="ab", max_tokens=9) for i in range(3)]
+    found = batched(engine, [*guided, *plain], heard)
+    assert {name: each["status_code"] for name, each in found.items()} == {
+        "guided 0": 200, "guided 1": 200, "two prompts": 400, "plain 0": 200, "plain 1": 200, "plain 2": 200,
+    }  # fmt: skip
+    assert [*found][:3] == ["plain 0", "plain 1", "plain 2"]
+    assert {found[f"guided {i}"]["body"]["choices"][0]["text"] for i in range(2)} <= {"yes", "no"}
+    assert found["two prompts"]["body"]["error"]["param"] == "guided_regex"
+    assert len(compilers) == 2
+    assert threading.main_thread() not in compilers
+    assert_at_rest(engine.engine.loop)
+
+
+def test_a_grammar_that_takes_too_long_is_its_lines_error(
+    engine: InPlaceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(in_place, "GrammarQueue", partial(GrammarQueue, deadline_s=0.2))
+    monkeypatch.setattr(Grammars, "compile", lambda _self, _grammar: is_over.wait(5))
+    lines = [request("slow", TEXT, prompt="ab", guided_regex="a+"), request("plain", TEXT, prompt="ab", max_tokens=9)]
+    try:
+        found = batched(engine, lines, lambda _: None)
+    finally:
+        is_over.set()
+    assert found["plain"]["status_code"] == 200
+    error = found["slow"]["body"]["error"]
+    assert (error["param"], error["message"]) == ("guided_regex", "guided_regex takes more than 0.2 s to compile")
+    assert_at_rest(engine.engine.loop)
 
 
 def test_an_engine_is_told_all_that_a_pod_is_told_of_its_own(model: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -52,6 +54,32 @@ def test_native_tokens_are_those_of_the_definition(
     logits[torch.rand(logits.shape) < barred] = -torch.inf
     logits[:, size // 3] = 1.0
     assert native_backend(build).sample(logits, rows(each)) == sampling.sample(logits, rows(each))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("typical", [(2,), (0, 3, 5), (1, 2, 4), (0, 1, 2, 3, 4, 5), ()])
+def test_none_but_the_rows_that_ask_for_the_typical_filter_go_by_the_definition(
+    build: str, typical: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 4096) * 4
+    common = {"top_k": 0, "top_p": 0.9, "min_p": 0.0, "index": 0, "position": 9}
+    temperatures = [1.0, 0.7, 1.3, 0.0, 1.0, 0.9]  # one row draws nothing
+    each = [
+        {**common, "temperature": temperature, "typical_p": 0.6 if row in typical else 1.0, "seed": row}
+        for row, temperature in enumerate(temperatures)
+    ]
+    expected, define = sampling.sample(logits, rows(each)), sampling.draw_by_tiles
+    given: list[int] = []
+
+    def noted(logits: torch.Tensor, places: Sequence[int], some: SamplingRows) -> list[int]:
+        given.extend(places)
+        assert len(places) == len(some.seed)
+        return define(logits, places, some)
+
+    monkeypatch.setattr(sampling, "draw_by_tiles", noted)
+    assert native_backend(build).sample(logits, rows(each)) == expected
+    assert given == [row for row in typical if temperatures[row] > 0]
 
 
 @pytest.mark.parametrize("build", BUILDS)
