@@ -1,13 +1,15 @@
 """How busy and how full a GPU is, as its driver counts it (NVML).
 
-Asks when asked, in the process that serves metrics: the one that computes is left alone. Knows a UUID. Invariant: where
-there is no GPU, no NVML or no such device, nothing is shown, and it is said once why.
+Asks when asked, in the process that serves metrics: the one that computes is left alone. Knows a UUID. Invariants: what
+cannot be known now is not shown, what can be is, and the next scrape asks for all of it again; the log says why once,
+and again when the cause is another one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pagewire.serving.sample import Sample
 
@@ -24,33 +26,50 @@ class DeviceUsage:
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
-        self._handle = _handle_of(uuid) if uuid else None
+        self._handle: Any = None
+        self._causes: dict[str, str] = {}  # why something is not known, as the log has it
 
     def samples(self) -> Iterator[Sample]:
         """Yield the share of the last moments in which the device computed, and its memory."""
+        if not self._uuid:
+            return
+        if pynvml is None:
+            self._say("usage", "the package nvidia-ml-py is not installed")
+            return
         if self._handle is None:
+            self._handle = self._asked("usage", lambda: _handle_of(self._uuid))
+        handle, labels = self._handle, {"device": self._uuid}
+        if handle is None:
             return
-        labels = {"device": self._uuid}
+        busy = self._asked("utilization", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        memory = self._asked("memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+        if busy is not None:
+            yield Sample("device_utilization", labels, busy.gpu / 100, "Share of time in which the device computed")
+        if memory is not None:
+            yield Sample(
+                "device_memory_used_bytes", labels, memory.used, "Memory of the device that is taken, by anybody"
+            )
+            yield Sample("device_memory_total_bytes", labels, memory.total, "Memory of the device")
+
+    def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
         try:
-            busy = pynvml.nvmlDeviceGetUtilizationRates(self._handle)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
+            answer = ask()
         except pynvml.NVMLError as error:
-            log.warning("no more is known of %s: %s", self._uuid, error)
-            self._handle = None
-            return
-        yield Sample("device_utilization", labels, busy.gpu / 100, "Share of time in which the device computed")
-        yield Sample("device_memory_used_bytes", labels, memory.used, "Memory of the device that is taken, by anybody")
-        yield Sample("device_memory_total_bytes", labels, memory.total, "Memory of the device")
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+                self._handle = None  # a device that was reset has another one
+            self._say(what, str(error))
+            return None
+        if self._causes.pop(what, None) is not None:
+            log.info("%s of %s is known again", what, self._uuid)
+        return answer
+
+    def _say(self, what: str, cause: str) -> None:
+        if self._causes.get(what) != cause:
+            self._causes[what] = cause
+            log.warning("%s of %s is not known: %s", what, self._uuid, cause)
 
 
-def _handle_of(uuid: str) -> object | None:
-    if pynvml is None:
-        log.warning("nothing will be known of %s: the package nvidia-ml-py is not installed", uuid)
-        return None
-    try:
-        pynvml.nvmlInit()
-        handle: object = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except pynvml.NVMLError as error:
-        log.warning("nothing will be known of %s: %s", uuid, error)
-        return None
+def _handle_of(uuid: str) -> object:
+    pynvml.nvmlInit()
+    handle: object = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     return handle

@@ -1,4 +1,4 @@
-"""What a pod shows: its load under our names and vLLM's, what its processes cost, nothing of a GPU that is missing."""
+"""What a pod shows: its load under our names and vLLM's, and what its processes cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from pagewire.core.engine_messages import BlockLife, StepDone
 from pagewire.core.load import Load
-from pagewire.serving.device_usage import DeviceUsage
 from pagewire.serving.metrics import WAIT_FOR_BLOCKS, About, LoadCollector
 from pagewire.serving.process_usage import ProcessUsage
 from pagewire.serving.sample import Sample, families
@@ -141,8 +140,3 @@ def test_a_name_with_brackets_is_read_right(tmp_path: Path) -> None:
 
 def test_a_process_that_is_gone_shows_nothing(tmp_path: Path) -> None:
     assert list(ProcessUsage({"engine": 7}, tmp_path).samples()) == []
-
-
-@pytest.mark.parametrize("uuid", ["", "GPU-00000000-0000-0000-0000-000000000000"])
-def test_a_device_that_is_not_there_shows_nothing(uuid: str) -> None:
-    assert list(DeviceUsage(uuid).samples()) == []
