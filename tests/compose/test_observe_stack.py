@@ -75,6 +75,12 @@ def test_routers_and_pods_send_to_where_the_collector_listens(collector: dict[st
     assert listens.hostname == "0.0.0.0"
 
 
+def test_the_guide_says_of_the_collector_what_the_services_are_told() -> None:
+    guide = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+    told = {service(name)["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] for name in ("router", "prefill", "decode")}
+    assert set(re.findall(r"`OTEL_EXPORTER_OTLP_ENDPOINT=([^`]+)`", guide)) == told
+
+
 def test_prometheus_scrapes_what_is_there(collector: dict[str, Any]) -> None:
     (reader,) = collector["service"]["telemetry"]["metrics"]["readers"]
     own = reader["pull"]["exporter"]["prometheus"]
