@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import yaml
 from dashboards import DASHBOARDS, PROMETHEUS, asked, filled_in, panels
-from metric_names import Row, family_of, listed, matchers_in, names_in
+from metric_names import Row, family_of, kept_by, listed, matchers_in, names_in
 
 OF_SCRAPES = {"instance", "job"}
+OF_RELEASES = {"namespace", "release"}
 ALERTS = {
     "PagewireBlockExhaustion": "alert-block-exhaustion",
     "PagewireRecaptureRate": "alert-recapture-rate",
@@ -118,6 +119,30 @@ def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
 
 def test_rules_ask_for_what_is_shown() -> None:
     assert [found for rule in rules() for found in strange(rule["expr"])] == []
+
+
+def test_two_releases_of_a_model_stay_two_in_every_rule() -> None:
+    """The chart's monitors give every series these labels, and an alert is to say whose it is."""
+    expressions = [rule["expr"] for rule in rules()]
+    assert not any(re.search(r"\bwithout\b|\b(on|ignoring) ?\(", each) for each in expressions)
+    kept = [kept_by(each) for each in expressions]
+    assert sum(map(len, kept)) > 20
+    assert [
+        each for each, levels in zip(expressions, kept, strict=True) if any(OF_RELEASES - by for by in levels)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "levels"),
+    [
+        ("a > 0", []),
+        ("sum(a)", [set()]),
+        ("max by (x, y) (sum by (z) (a))", [{"x", "y"}, {"z"}]),
+        ("sum(rate(a[5m])) by (x) / (min(b) > 0)", [{"x"}, set()]),
+    ],
+)
+def test_what_an_aggregate_keeps_is_read(expression: str, levels: list[set[str]]) -> None:
+    assert kept_by(expression) == levels
 
 
 def test_only_of_what_counts_is_it_asked_how_fast_it_grows() -> None:

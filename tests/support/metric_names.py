@@ -60,6 +60,28 @@ def matchers_in(expression: str) -> list[tuple[str, frozenset[str]]]:
     return list(_selectors(promql_parser.parse(expression)))
 
 
+def kept_by(expression: str) -> list[set[str]]:
+    """Return the labels that each aggregate of an expression keeps, from left to right; raises ValueError likewise."""
+    return list(_aggregates(promql_parser.parse(expression)))
+
+
+def _aggregates(node: Any) -> Iterator[set[str]]:
+    match node:
+        case promql_parser.AggregateExpr():
+            yield set(node.modifier.labels) if node.modifier is not None else set()
+            yield from _aggregates(node.expr)
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from _aggregates(argument)
+        case promql_parser.BinaryExpr():
+            yield from _aggregates(node.lhs)
+            yield from _aggregates(node.rhs)
+        case promql_parser.ParenExpr() | promql_parser.SubqueryExpr() | promql_parser.UnaryExpr():
+            yield from _aggregates(node.expr)
+        case _:
+            return
+
+
 def _selectors(node: Any) -> Iterator[tuple[str, frozenset[str]]]:
     match node:
         case promql_parser.VectorSelector():
