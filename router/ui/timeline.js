@@ -7,7 +7,7 @@ export const PHASES = { queue: "queue", chunks: "chunks of the prompt", transfer
 const LETTERS = { queue: "Q", chunks: "C", transfer: "T", decode: "D" };
 const SHAPES = { queue: [4, 3], chunks: [0, 10], transfer: [2, 7], decode: [0, 10] }; // y and height
 const LANE = 12;
-const LEAST_SHARE = 0.045; // of the width, for a letter to fit
+const LEAST_SHARE = 0.05; // of the width, for a letter to fit
 
 // Stamps as an answer has them, as the feed has them.
 export const ofAnswer = (timelines) =>
@@ -74,6 +74,14 @@ function told(found, chunks) {
   return parts.map(([phase, name]) => `${phase === "chunks" && chunks ? `${chunks} ` : ""}${name} ${ms(total[phase])}`).join(", ");
 }
 
+// Where the letter of a span stands, for which it takes `least`: at its beginning, behind a tick that would go through
+// it, or nowhere.
+function letterAt({ from, to }, tick, least) {
+  const isCrossed = tick > from && tick - from <= least;
+  const place = isCrossed ? tick : from;
+  return to - place > least ? place : undefined;
+}
+
 export function draw(figure, timelines, options = {}) {
   const found = lanes(timelines, options);
   const end = Math.max(1e-6, ...found.map((lane) => lane.end + (lane.offset ?? 0)));
@@ -92,7 +100,8 @@ export function draw(figure, timelines, options = {}) {
       box.style.width = `max(${percent(width)}, 1.5px)`;
       if (phase === "transfer") box.setAttribute("fill", "url(#hatch)"), box.classList.remove("transfer");
       picture.append(box);
-      if (width > LEAST_SHARE && height === 10) picture.append(svg("text", { x: percent(x), dx: 3, y: top + 8 }, LETTERS[phase]));
+      const place = height === 10 ? letterAt({ from, to }, lane.tick, LEAST_SHARE * (end - start)) : undefined;
+      if (place !== undefined) picture.append(svg("text", { x: percent(share(place + (lane.offset ?? 0))), dx: 3, y: top + 8 }, LETTERS[phase]));
     }
     for (const moment of [lane.first, lane.tick]) {
       if (moment === undefined) continue;

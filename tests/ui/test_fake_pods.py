@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+import pytest
 from fake_pod import FakePod, fingerprint
-from page_probes import OpenPage
+from page_probes import CROSSED_IN_PICTURES, FAINT_IN_PICTURES, OVERLAPPING_IN_PICTURES, OpenPage
+from playwright.async_api import Browser
 from router_rig import StartRouter
 
 from pagewire.router.keys import KEY_BYTES, NewKey
@@ -69,6 +71,10 @@ async def test_escape_ends_the_request(start: StartRouter, open_page: OpenPage) 
         await page.fill("#prompt", "hello")
         await page.keyboard.press("Control+Enter")
         await page.wait_for_selector(".request:has-text('runs: streams, 3 tokens')")
+        assert (await page.inner_text(".request .names")).split() == ["R"]
+        assert "While it runs it has the router's lane alone" in " ".join(
+            (await page.inner_text("#requests .hint")).split()
+        )
         await page.keyboard.press("Escape")
         await page.wait_for_selector("#ask-state:has-text('Stopped')")
         await page.wait_for_selector(".request:has-text('failed: cancelled')")
@@ -132,3 +138,62 @@ async def test_models_that_come_later_can_be_chosen(start: StartRouter, open_pag
         assert await page.input_value("#model") == "large"
         await page.close()
         await later.die()
+
+
+# Requests whose prompt is computed in two chunks, the first of which took this share of the whole.
+FIRST_CHUNKS = """async () => {
+  const { draw } = await import('./ui/timeline.js');
+  document.querySelector('#request-list').replaceChildren(...[...Array(120).keys()].map((place) => {
+    const row = document.createElement('article');
+    row.className = 'request';
+    row.append(...['div', 'div', 'div'].map((tag) => document.createElement(tag)));
+    row.children[1].className = 'lanes';
+    const prefill = { run_received: 0, prefill_begun: 10, first_chunk_computed: 10 + 0.25 * place, last_chunk_computed: 70 };
+    draw(row.children[1], [
+      { process: 'router', at_ms: { received: 0, submitted: 5, first_token: 80, last_token: 100 } },
+      { process: 'decode', at_ms: { accepted: 0, reserved: 1, run_sent: 2, first_chunk_ready: 15, last_block_verified: 74, first_tokens_received: 72, joined: 75, finished: 94 } },
+      { process: 'prefill', at_ms: prefill },
+    ]);
+    return row;
+  }));
+}"""  # noqa: E501
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 901, 900, 420])
+async def test_a_first_chunk_of_any_length_leaves_the_letters_of_a_picture_legible(
+    start: StartRouter, open_page: OpenPage, scheme: str, width: int
+) -> None:
+    async with start(FakePod("d")) as router:
+        page = await open_page(router.addresses["http"], width=width, scheme=scheme)
+        await page.click("#pause")
+        await page.evaluate(FIRST_CHUNKS)
+        letters = await page.locator("#request-list text").all_text_contents()
+        assert (letters.count("C"), letters.count("D")) == (120, 240)
+        for probe in (OVERLAPPING_IN_PICTURES, CROSSED_IN_PICTURES, FAINT_IN_PICTURES):
+            assert await page.evaluate(probe) == []
+        await page.close()
+
+
+@pytest.mark.parametrize(
+    ("probe", "picture"),
+    [
+        (OVERLAPPING_IN_PICTURES, "<text x='5' y='20'>one</text><text x='9' y='22'>other</text>"),
+        (CROSSED_IN_PICTURES, "<text x='5' y='20'>one</text><path d='M9 0V40' stroke='red' stroke-dasharray='2 2'/>"),
+        (CROSSED_IN_PICTURES, "<path d='M9 0V40' stroke='red'/><text x='5' y='20'>one</text>"),
+        (FAINT_IN_PICTURES, "<rect width='50' height='40' fill='#333'/><text x='5' y='20'>one</text>"),
+        (FAINT_IN_PICTURES, "<rect x='20' width='50' height='40'/><text x='5' y='20'>one</text>"),
+        (FAINT_IN_PICTURES, "<rect width='50' height='40' fill-opacity='.7'/><text x='5' y='20'>one</text>"),
+        (FAINT_IN_PICTURES, "<text x='5' y='20' fill='#bbb'>one</text>"),
+    ],
+)
+async def test_what_cannot_be_read_in_a_picture_is_found(browser: Browser, probe: str, picture: str) -> None:
+    page = await browser.new_page()
+    whole = (
+        "<text x='60' y='20'>fine</text><path d='M9 0V40' stroke='red'/><rect width='50' height='40' fill='#eee'/>"
+        "<text x='5' y='20'>too</text><path d='M58 0V40' stroke='red'/>"
+    )
+    for drawn, finds in ((whole, False), (picture, True)):
+        await page.set_content(f"<body style='background: #fff'><svg width='200' height='40'>{drawn}</svg>")
+        assert bool(await page.evaluate(probe)) is finds
+    await page.close()

@@ -12,7 +12,14 @@ import psutil
 import pytest
 import tiny_model
 from live_cluster import LiveCluster
-from page_probes import FAINT, OVERLAPPING, OpenPage
+from page_probes import (
+    CROSSED_IN_PICTURES,
+    FAINT,
+    FAINT_IN_PICTURES,
+    OVERLAPPING,
+    OVERLAPPING_IN_PICTURES,
+    OpenPage,
+)
 from playwright.async_api import Page
 
 pytestmark = pytest.mark.cluster
@@ -194,10 +201,12 @@ async def test_nothing_overlaps_and_all_can_be_read(
     await asyncio.to_thread(cluster.complete, "words " * 20, 8)
     await said(page, "#request-list .request", "finished")
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
-    overlapping: list[Any] = await page.evaluate(OVERLAPPING)
-    assert overlapping == []
-    faint: list[Any] = await page.evaluate(FAINT)
-    assert faint == []
+    await page.fill("#prompt", "words " * 20)
+    await page.focus("#prompt")
+    await page.keyboard.press("Control+Enter")
+    await page.wait_for_selector("#answer-timeline svg text", timeout=PATIENT_MS)
+    for probe in (OVERLAPPING, OVERLAPPING_IN_PICTURES, CROSSED_IN_PICTURES, FAINT, FAINT_IN_PICTURES):
+        assert await page.evaluate(probe) == []
 
 
 async def test_a_theme_is_chosen_and_kept(cluster: LiveCluster, open_page: OpenPage) -> None:

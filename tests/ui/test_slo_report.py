@@ -6,40 +6,11 @@ from pathlib import Path
 
 import pytest
 from made_up_runs import made_up_trial, sweep
-from page_probes import FAINT, OVERLAPPING
+from page_probes import FAINT, FAINT_IN_PICTURES, OVERLAPPING, OVERLAPPING_IN_PICTURES
 from playwright.async_api import Browser
 
 from pagewire.slo.experiment import Experiment
 from pagewire.slo.report.report import report
-
-# Pairs of texts of one picture that lie over each other.
-OVER_EACH_OTHER = """() => {
-  const found = [];
-  for (const picture of document.querySelectorAll('svg')) {
-    const texts = [...picture.querySelectorAll('text')].map((each) => [each.textContent, each.getBoundingClientRect()]);
-    texts.forEach(([one, a], place) => texts.slice(place + 1).forEach(([other, b]) => {
-      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (wide > 1 && high > 3) found.push([one, other]);
-    }));
-  }
-  return found;
-}"""
-
-# Texts of pictures whose contrast to the card is under 4.5 to 1, as WCAG counts it.
-FAINT_IN_PICTURES = """() => {
-  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
-  const linear = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const light = (color) => {
-    const [r, g, b] = parts(color);
-    return 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-  };
-  const ground = light(getComputedStyle(document.querySelector('section')).backgroundColor);
-  return [...document.querySelectorAll('svg text')].filter((each) => {
-    const ink = light(getComputedStyle(each).fill);
-    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05) < 4.5;
-  }).map((each) => each.textContent);
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +34,7 @@ async def test_all_is_legible(browser: Browser, pages: dict[str, Path], name: st
     await page.goto(pages[name].as_uri())
     await page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert await page.evaluate(OVERLAPPING) == []
-    assert await page.evaluate(OVER_EACH_OTHER) == []
+    assert await page.evaluate(OVERLAPPING_IN_PICTURES) == []
     assert await page.evaluate(FAINT) == []
     assert await page.evaluate(FAINT_IN_PICTURES) == []
     assert await page.evaluate("document.documentElement.scrollWidth") == width  # what is wider scrolls in its box
