@@ -138,13 +138,19 @@ class ConcurrencyLimit:
             stay.share = stay.least = max(stay.least, took_s / limit_s)
             self._judge(now_s)
 
+    def forget(self, stay: Stay) -> None:
+        """What becomes of somebody says nothing of the crowd from now on: its pod was lost, or it was called off."""
+        self._waiting -= stay.is_waiting
+        stay.is_waiting = False
+        if stay in self._round:
+            self._round.remove(stay)
+
     def leave(self, stay: Stay, now_s: float) -> None:
         """Give a place back."""
-        if stay.is_waiting:
-            stay.is_waiting = False
-            self._waiting -= 1
-            if not stay.least and stay in self._round:
-                self._round.remove(stay)  # it failed or was called off, and nothing is known of it
+        if stay.is_waiting and not stay.least:
+            self.forget(stay)
+        self._waiting -= stay.is_waiting
+        stay.is_waiting = False
         self.inside -= 1
         self._drain.freed(now_s, is_full=False)
         stay.is_over = True

@@ -272,6 +272,7 @@ class Dispatcher:
         life.failed_keys.add(placed.key)
         life.error = error
         life.forecast = None  # what was expected was not expected of this
+        life.model.entrance.gate.limit.forget(life.stay)
         self._observers.attempt_failed(error)
 
     async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:

@@ -74,6 +74,7 @@ class Life:
     deadline_at_s: float
     answer_tokens: int
     internal_id: str
+    stay: Stay  # its place among those of its model
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     has_begun: bool = False  # the first event went out
     attempt: int = 0
@@ -83,7 +84,6 @@ class Life:
     handovers: list[Handover] = field(default_factory=list)
     num_handovers: int = 0
     ended: Ended | None = None
-    stay: Stay | None = None  # its place among those of its model
     forecast: Forecast | None = None  # of the first placement, until it comes true or is void
     placed: Placed | None = None  # the latest
     arrived_s: float = 0.0  # when the latest tokens came

@@ -145,6 +145,9 @@ class SimRouter:
             retries = status_of(error).retryable and request.attempts < self._config.max_attempts
             if retries and self._budget.spend():
                 request.failed_keys.add(placed.key)
+                request.forecast = None
+                if request.stay is not None:
+                    self._entrance.gate.limit.forget(request.stay)
                 self._entrance.place(request)
                 return
         elif self._learns:

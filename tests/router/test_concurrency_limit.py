@@ -456,12 +456,28 @@ def test_whoever_comes_knows_how_many_wait_before_it_and_how_many_were_served() 
     assert not any(stay.is_waiting for stay in stays[:6])
 
 
+def test_who_lost_its_pod_tells_no_more_of_the_crowd() -> None:
+    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    lost = [limit.enter(0.0) for _ in range(ROUND)]
+    limit.serve(lost[0])
+    limit.learn(lost[0], "ttft", 0.5 * TTFT_S, 0.5 * TTFT_S)
+    for stay in lost:
+        limit.forget(stay)
+    late = limit.enter(5.0 * TTFT_S)  # who goes on elsewhere has waited for long, and whoever comes is not told so
+    assert (late.ahead, limit.most) == (0, math.inf)
+    for stay in lost:
+        limit.leave(stay, 6.0 * TTFT_S)
+    assert (limit.inside, limit.enter(6.0 * TTFT_S).ahead) == (1, 1)
+
+
 def test_who_was_called_off_after_it_had_waited_too_long_was_late() -> None:
     limit = ConcurrencyLimit({"ttft": TTFT_S})
     early = [limit.enter(0.0) for _ in range(LATE - 1)]
     last = limit.enter(1.5 * TTFT_S)
     for stay in early:
         limit.leave(stay, 1.5 * TTFT_S)
+    assert [(stay.is_waiting, stay.least) for stay in early] == [(False, 1.5)] * len(early)
+    assert limit.enter(1.5 * TTFT_S).ahead == 1
     limit.serve(last)
     assert limit.most == math.inf
     limit.learn(last, "ttft", 1.5 * TTFT_S, 3.0 * TTFT_S)
