@@ -114,16 +114,29 @@ class Scene:
         """Have a pod give up what it runs."""
         pod.front.lifecycle.drain("the test says so")
         pod.service.hand_over()
-        pod.engine.let_go()
+        stepping = asyncio.create_task(go_slowly(pod))
         for course in self.courses:
             await course.given_up(pod)
+        stepping.cancel()
+        pod.engine.let_go()
+
+
+async def go_slowly(pod: Pod) -> None:
+    """Have a pod step at a pace at which it hears of being drained before its answers are over."""
+    while True:
+        pod.engine.allow(1)
+        await asyncio.sleep(0.005)
 
 
 async def run(pod: Pod, courses: Sequence[Course]) -> None:
     """Have a pod step until it has said a few tokens of each course, and stand."""
     while any(course.num_new < 3 for course in courses):
+        said = [course.num_new for course in courses]
         pod.engine.allow(1)
-        await asyncio.sleep(0.002)
+        for _ in range(50):  # steps go ahead of what is heard of them: more of them, and an answer would be over
+            await asyncio.sleep(0.002)
+            if said != [course.num_new for course in courses]:
+                break
     pod.engine.allow(0)
 
 
