@@ -128,7 +128,7 @@ class Served:
 
         try:
             await until(lambda: bool(standing()) or asking.done())
-            for pod in standing():
+            for pod in standing()[:1]:  # what one gives up another may get, and would have to give up again
                 await come_between(pod)
         finally:
             for pod in self.decoding:
