@@ -132,7 +132,7 @@ class ConcurrencyLimit:
         self._served += 1
 
     def learn(self, stay: Stay, objective: str, took_s: float, now_s: float) -> None:
-        """Take note of what somebody took, or was refused for, where an objective says what it may take."""
+        """Take note of the seconds that somebody took, where an objective says how many it may; no other is known."""
         limit_s = self._objectives_s.get(objective)
         if limit_s is not None:
             stay.share = stay.least = max(stay.least, took_s / limit_s)
