@@ -44,6 +44,9 @@ SILENT_IN_HEALTH = {
     "Refusals",
     "Retries and ejections",
 }
+# Labels that a legend may name and a line may lack, which Grafana then writes as nothing: a success has no type of
+# error, and a namespace and a release are Kubernetes's.
+MAY_BE_ABSENT = {"error_type": "", "namespace": "", "release": ""}
 
 
 class Prometheus:
@@ -156,7 +159,7 @@ def test_lines_of_a_panel_are_told_apart_by_labels_that_they_have(prometheus: Pr
         names = []
         for target in panel["targets"]:
             for line in prometheus.get("query", query=filled_in(target["expr"], interval="1m"))["result"]:
-                labels = {"error_type": "", **line["metric"]}  # one that is "" is none to Prometheus
+                labels = MAY_BE_ABSENT | line["metric"]
                 names.append(_legend(target["legendFormat"], labels))
         assert len(names) == len(set(names)), f"{panel['title']}: {sorted(names)}"
 
