@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -56,10 +55,8 @@ class BarePod:
             writer.cancel()
 
     def _emit(self, batch: Sequence[Paced]) -> None:
-        now_s = time.monotonic()
         step = []
         for request in batch:
-            request.stamps_s.append(now_s)
             text = self._texts[request.sent % len(self._texts)]
             step.append((request.number, text, request.sent + 1 == request.length))
         self._outbox.put_nowait(json.dumps(step).encode())

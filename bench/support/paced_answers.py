@@ -2,7 +2,9 @@
 
 Knows moments and tokens; nothing of how they travel. A request is known by its number, which travels as its seed. The
 clock is CLOCK_MONOTONIC, which all processes of a machine share: what a server stamps here and a client reads there
-may be subtracted. Invariant: of each request, stamps are its arrival and then one for each token, in order.
+may be subtracted. Invariant: of each request, stamps are its arrival and then one for each token, in order; all tokens
+of a step have that step's, taken before anything of it is made or sent. So it does not matter to what a token took from
+there whether a server sends a step at once and its router takes it apart, or sends each token by itself.
 """
 
 from __future__ import annotations
@@ -79,6 +81,9 @@ class PacedAnswers:
                 await asyncio.sleep(next_s - time.monotonic())
                 next_s = max(next_s + self._step_s, time.monotonic())
                 batch = list(self._running)
+                now_s = time.monotonic()
+                for request in batch:
+                    request.stamps_s.append(now_s)
                 emit(batch)
                 for request in batch:
                     request.sent += 1

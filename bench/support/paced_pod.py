@@ -2,8 +2,8 @@
 
     python paced_pod.py --redis URL --cluster NAME --model FOLDER --step-ms MS     (secret: PAGEWIRE_CLUSTER_SECRET)
 
-Says where it listens in one JSON line, then answers each line of stdin with its stamps. A token's stamp is from before
-its frame is made, a request's from after its frame was read.
+Says where it listens in one JSON line, then answers each line of stdin with its stamps; a request's is from after its
+frame was read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,10 +118,8 @@ class PacedPod:
         for request in batch:
             by_link.setdefault(self._requests[self._names[request.number]][0], []).append(request)
         for link, requests in by_link.items():
-            now_s = time.monotonic()
             link.send(Tokens(records=tuple(self._record(request) for request in requests)))
             for request in requests:
-                request.stamps_s.append(now_s)
                 if request.sent + 1 == request.length:
                     name = self._names[request.number]
                     self._forget(name)

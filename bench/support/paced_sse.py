@@ -3,8 +3,8 @@ before, and, asked directly, the measure of what client, kernel and event loop c
 
     python paced_sse.py --model FOLDER --step-ms MS
 
-Says where it listens in one JSON line, then answers each line of stdin with its stamps. A token's stamp is from before
-its bytes are written, a request's from after its body was read. Reads just enough HTTP for that.
+Says where it listens in one JSON line, then answers each line of stdin with its stamps; a request's is from after its
+body was read. Reads just enough HTTP for that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -60,7 +59,6 @@ class PacedServer:
         for request in batch:
             connection = self._streams[request.number]
             is_last = request.sent + 1 == request.length
-            request.stamps_s.append(time.monotonic())
             head = STREAM_HEAD + _event(request, {"role": "assistant", "content": ""}) if request.sent == 0 else b""
             token = _event(request, {"content": self._texts[request.sent % len(self._texts)]})
             tail = _event(request, {}, "length") + END if is_last else b""
