@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable, Set
 REPLACEMENT = "\ufffd"
 # A window this long is cut back to its last readable tokens: the cost of a token stays bounded however long the text.
 WINDOW = 24
+CODE_POINT = 4  # bytes of the longest one, and no token that is not left out has none
 
 
 class Detokenizer:
     """Decodes one token stream.
 
-    `silent_ids` are the tokens that `decode` leaves out, `byte_ids` the byte-fallback tokens, if there are any.
+    `silent_ids` are the tokens that `decode` leaves out, `byte_ids` the byte-fallback tokens, if there are any. Where
+    `decode` joins the bytes of tokens and does nothing else, `wholes` may keep the text of those that are whole
+    characters, None for the others, for any number of streams: after a whole character it is a token's, whatever came.
     """
 
     def __init__(
@@ -28,10 +31,12 @@ class Detokenizer:
         *,
         silent_ids: Set[int] = frozenset(),
         byte_ids: Set[int] = frozenset(),
+        wholes: dict[int, str | None] | None = None,
     ) -> None:
         self._decode = decode
         self._silent_ids = silent_ids
         self._byte_ids = byte_ids
+        self._wholes = wholes
         self._ids: list[int] = []
         self._sent = 0  # how many characters of the window's text are out
 
@@ -39,6 +44,8 @@ class Detokenizer:
         """Take the next token and return the text that is now certain, which may be empty."""
         if token_id in self._silent_ids:
             return ""
+        if self._wholes is not None and not self._ids and (whole := self._whole(self._wholes, token_id)) is not None:
+            return whole
         self._ids.append(token_id)
         if token_id in self._byte_ids:
             return ""
@@ -46,7 +53,9 @@ class Detokenizer:
         certain = len(text) - 1 if text.endswith(REPLACEMENT) else len(text)
         piece = text[self._sent : certain]
         self._sent = max(self._sent, certain)
-        if len(self._ids) > WINDOW and certain == len(text):
+        if self._wholes is not None and certain == len(text):
+            self._ids, self._sent = [], 0
+        elif len(self._ids) > WINDOW:
             self._cut(text)
         return piece
 
@@ -61,12 +70,20 @@ class Detokenizer:
         """Return the text of all tokens of a stream that none was pushed to: what the pieces would add up to."""
         return self._decode([token_id for token_id in token_ids if token_id not in self._silent_ids])
 
+    def _whole(self, wholes: dict[int, str | None], token_id: int) -> str | None:
+        if token_id not in wholes:
+            text = self._decode([token_id])
+            wholes[token_id] = None if REPLACEMENT in text else text
+        return wholes[token_id]
+
     def _cut(self, text: str) -> None:
         # The window keeps a tail that reads the same alone as in its place: a start of text may be decoded differently
-        # from its middle (a stripped space), and a tail that begins inside a code point reads as garbage.
+        # from its middle (a stripped space), and a tail that begins inside a code point reads as garbage. Where all of
+        # it is garbage its tail may be, if nothing that is still open can have begun before it.
+        held = len(text) - self._sent
         for size in range(1, WINDOW // 2):
             tail = self._decode(self._ids[-size:])
-            if tail and REPLACEMENT not in tail and text.endswith(tail):
+            if len(tail) > held and text.endswith(tail) and (size >= CODE_POINT or REPLACEMENT not in tail):
                 self._ids = self._ids[-size:]
-                self._sent = len(tail)
+                self._sent = len(tail) - held
                 return

@@ -50,7 +50,10 @@ class Tokenizer:
             token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         )
         self._added_ids = frozenset(self._tokenizer.get_added_tokens_decoder())
-        self._is_byte_level = "ByteLevel" in json.dumps(parse_object(data, str(path)).get("decoder"))
+        decoder = parse_object(data, str(path)).get("decoder")
+        self._is_byte_level = "ByteLevel" in json.dumps(decoder)
+        joins_bytes = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+        self._wholes: dict[int, str | None] | None = {} if joins_bytes else None
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self._byte_ids = frozenset(
             token_id for text, token_id in vocabulary.items() if len(text) == 6 and text.startswith("<0x")
@@ -143,7 +146,7 @@ class Tokenizer:
         """Return a detokenizer for one token stream."""
         shown = {self.special_id(text) for text in rules.shown}
         silent = frozenset() if rules.with_special else self._special_ids - shown
-        return Detokenizer(self.decode_all, silent_ids=silent, byte_ids=self._byte_ids)
+        return Detokenizer(self.decode_all, silent_ids=silent, byte_ids=self._byte_ids, wholes=self._wholes)
 
     def text_stream(self, stops: tuple[str, ...], min_tokens: int, rules: TextRules = PLAIN) -> TextStream:
         """Return the text stream of one sequence."""

@@ -196,6 +196,18 @@ def test_the_vocabulary_reaches_as_far_as_the_model_says(tmp_path: Path) -> None
 BYTE_LEVEL = byte_tokenizer.build()
 
 
+def _byte_ids() -> list[int]:
+    """Return the token of each byte: what is printable stands for itself, the others for what follows from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in printable]
+    chars = {value: chr(value) for value in printable} | {value: chr(0x100 + at) for at, value in enumerate(others)}
+    return [BYTE_LEVEL.token_to_id(chars[value]) for value in range(256)]
+
+
+BYTES = _byte_ids()
+WHOLES: dict[int, str | None] = {}  # what streams before have kept
+
+
 def _sentencepiece() -> tokenizers.Tokenizer:
     words = [
         "<unk>",
@@ -226,9 +238,13 @@ SENTENCEPIECE = _sentencepiece()
 
 def pieces_of(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[str]:
     byte_ids = {i for text, i in tokenizer.get_vocab().items() if text.startswith("<0x")}
-    detokenizer = Detokenizer(tokenizer.decode, silent_ids={0, 1, 2}, byte_ids=byte_ids)
-    assert detokenizer.whole(ids) == tokenizer.decode(ids)
-    return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()]
+    told = []
+    for wholes in (None, {}, WHOLES)[: 1 if tokenizer is SENTENCEPIECE else 3]:
+        detokenizer = Detokenizer(tokenizer.decode, silent_ids={0, 1, 2}, byte_ids=byte_ids, wholes=wholes)
+        assert detokenizer.whole(ids) == tokenizer.decode(ids)
+        told.append([*(detokenizer.push(token_id) for token_id in ids), detokenizer.finish()])
+    assert all(each == told[0] for each in told)
+    return told[0]
 
 
 @settings(max_examples=300)
@@ -250,15 +266,34 @@ def test_no_piece_ends_inside_a_code_point(text: str) -> None:
     assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
 
 
-def test_a_long_stream_decodes_in_bounded_windows() -> None:
+@pytest.mark.parametrize(
+    "ids",
+    [
+        BYTE_LEVEL.encode("the capital of 東京 is 🦜 " * 100).ids,
+        BYTES[0x80:0x81] * 500,
+        BYTES[0xE2:0xE3] * 500,
+        [*BYTES[0xC0:], *BYTES[:0xC0]] * 3,
+        [*BYTES[0x80:0x90], *BYTES[0x41:0x44], *BYTES[0xF0:0xF1], *BYTES[0x9F:0xA0]] * 30,
+    ],
+    ids=["text", "continuations", "beginnings", "all bytes", "some of each"],
+)
+def test_a_long_stream_decodes_in_bounded_windows(ids: list[int]) -> None:
+    """Garbage too: who may choose tokens may choose such as are no text."""
     seen: list[int] = []
 
     def decode(ids: list[int]) -> str:
         seen.append(len(ids))
         return str(BYTE_LEVEL.decode(ids))
 
-    text = "the capital of 東京 is 🦜 " * 100
-    detokenizer = Detokenizer(decode)
-    out = "".join(detokenizer.push(i) for i in BYTE_LEVEL.encode(text).ids) + detokenizer.finish()
-    assert out == text
-    assert max(seen) <= 40
+    for wholes in (None, {}):
+        detokenizer = Detokenizer(decode, wholes=wholes)
+        out = "".join([detokenizer.push(i) for i in ids])
+        assert max(seen) <= 40
+        assert out + detokenizer.finish() == BYTE_LEVEL.decode(ids)
+
+
+@settings(max_examples=200)
+@given(values=st.lists(st.one_of(st.integers(0x80, 0xFF), st.integers(0x40, 0x44)), min_size=25, max_size=150))
+def test_garbage_of_any_kind_is_the_full_text(values: list[int]) -> None:
+    ids = [BYTES[value] for value in values]
+    assert "".join(pieces_of(BYTE_LEVEL, ids)) == BYTE_LEVEL.decode(ids)
