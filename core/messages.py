@@ -33,7 +33,8 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.timeline import Timeline
 from pagewire.core.token_record import TokenRecord
 
-WIRE_VERSION = 8
+WIRE_VERSION = 9
+COLUMNS_SINCE = 9  # the version from which on plain tokens travel as columns
 OLDEST_WIRE_VERSION = 8  # before, whoever was dialled said nothing until it had heard a proof
 NONCE_BYTES = 16
 

@@ -286,7 +286,7 @@ class BlockLife(_message.Message):
     def __init__(self, lived_s: _Optional[float] = ..., idle_s: _Optional[float] = ..., gaps_s: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load", "elapsed_s", "prompts", "preempted", "num_tokens", "lives")
+    __slots__ = ("records", "chunks", "ends", "stored", "evicted", "load", "elapsed_s", "prompts", "preempted", "num_tokens", "lives", "plain")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +298,7 @@ class StepDone(_message.Message):
     PREEMPTED_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenRecord]
     chunks: _containers.RepeatedCompositeFieldContainer[ChunkDone]
     ends: _containers.RepeatedCompositeFieldContainer[SequenceEnd]
@@ -309,4 +310,5 @@ class StepDone(_message.Message):
     preempted: _containers.RepeatedScalarFieldContainer[str]
     num_tokens: int
     lives: _containers.RepeatedCompositeFieldContainer[BlockLife]
-    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., prompts: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ..., preempted: _Optional[_Iterable[str]] = ..., num_tokens: _Optional[int] = ..., lives: _Optional[_Iterable[_Union[BlockLife, _Mapping]]] = ...) -> None: ...
+    plain: _common_pb2.TokenColumns
+    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[ChunkDone, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[SequenceEnd, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[CachedBlock, _Mapping]]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., prompts: _Optional[_Iterable[_Union[PromptChunk, _Mapping]]] = ..., preempted: _Optional[_Iterable[str]] = ..., num_tokens: _Optional[int] = ..., lives: _Optional[_Iterable[_Union[BlockLife, _Mapping]]] = ..., plain: _Optional[_Union[_common_pb2.TokenColumns, _Mapping]] = ...) -> None: ...

@@ -222,10 +222,12 @@ class Cancel(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
-    __slots__ = ("records",)
+    __slots__ = ("records", "plain")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenRecord]
-    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ...) -> None: ...
+    plain: _common_pb2.TokenColumns
+    def __init__(self, records: _Optional[_Iterable[_Union[_common_pb2.TokenRecord, _Mapping]]] = ..., plain: _Optional[_Union[_common_pb2.TokenColumns, _Mapping]] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ("request_id", "error", "report", "timelines")

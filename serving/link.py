@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from pagewire.core.errors import PeerMismatch, Unavailable
 from pagewire.core.load import Load
-from pagewire.core.messages import Heartbeat, Hello, LinkMessage, Welcome
-from pagewire.serving.codec import LINK_CODEC
+from pagewire.core.messages import WIRE_VERSION, Heartbeat, Hello, LinkMessage, Welcome
+from pagewire.serving.codec import link_codec
 from pagewire.serving.line import MAX_FRAME_BYTES, Line, LinkSocket
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Link:
 
     def __init__(self, line: Line, peer: Hello | Welcome, times: LinkTimes, load: Callable[[], Load | None]) -> None:
         self.peer = peer
+        self._codec = link_codec(min(peer.wire_version, WIRE_VERSION))
         self._line = line
         self._times = times
         self._load = load
@@ -85,7 +86,7 @@ class Link:
         """Queue a frame behind all earlier ones; raises Unavailable when the link is down or its peer too slow."""
         if self._closing.is_set():
             raise Unavailable(f"the link to {self.peer.peer_id} is down: {self._reason}")
-        data = LINK_CODEC.encode(message)
+        data = self._codec.encode(message)
         if self._line.unsent_bytes + len(data) > MAX_OUTBOX_BYTES:
             self.close("the peer reads too slowly")
             raise Unavailable(f"{self.peer.peer_id} reads too slowly")
@@ -144,7 +145,7 @@ class Link:
     def _take(self, on_message: MessageCallback, data: bytes) -> None:
         self._heard_s, self.has_heard = asyncio.get_running_loop().time(), True
         try:
-            for message in LINK_CODEC.decode(data):
+            for message in self._codec.decode(data):
                 on_message(self, message)
         except PeerMismatch as error:
             self.close(error.message)

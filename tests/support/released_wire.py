@@ -25,8 +25,8 @@ from google.protobuf.message_factory import GetMessageClass
 from pagewire.cli.main import main
 from pagewire.core.errors import PeerMismatch
 from pagewire.core.messages import LinkMessage
-from pagewire.serving import handshake, link
-from pagewire.serving.codec import LINK_CODEC
+from pagewire.serving import handshake, link, link_dialer, link_server
+from pagewire.serving.codec import link_codec
 
 RELEASED = Path(__file__).resolve().parents[2] / "protos" / "released"
 
@@ -66,14 +66,15 @@ def narrowed(kind: Any, data: bytes) -> bytes:
 
 
 class ReleasedCodec:
-    """Stands in for `LINK_CODEC`."""
+    """Stands in for `link_codec` of the version that was released."""
 
     def __init__(self) -> None:
         self._frames = message("pagewire.link.v1.Frames")
+        self._codec = link_codec(versions()["link_version"])
 
     def encode(self, said: LinkMessage) -> bytes:
         """Return what a released process would have said; nothing where it did not know such a message."""
-        batch = self._frames.FromString(LINK_CODEC.encode(said))
+        batch = self._frames.FromString(self._codec.encode(said))
         batch.DiscardUnknownFields()
         kept = [frame for frame in batch.frames if frame.WhichOneof("body") is not None]
         data: bytes = self._frames(frames=kept).SerializeToString()
@@ -81,11 +82,11 @@ class ReleasedCodec:
 
     def decode(self, data: bytes) -> Iterator[LinkMessage]:
         """Yield what a released process would have heard; raises PeerMismatch at a frame that it did not know."""
-        yield from LINK_CODEC.decode(self._heard(data))
+        yield from self._codec.decode(self._heard(data))
 
     def decode_one(self, data: bytes) -> LinkMessage:
         """Return what a released process would have heard; raises PeerMismatch."""
-        return LINK_CODEC.decode_one(self._heard(data))
+        return self._codec.decode_one(self._heard(data))
 
     def _heard(self, data: bytes) -> bytes:
         batch = self._frames.FromString(data)
@@ -96,8 +97,10 @@ class ReleasedCodec:
 
 def grow_old() -> None:
     """Make this process one of the last release, as far as its links go."""
-    vars(link)["LINK_CODEC"] = ReleasedCodec()
-    version = versions()["link_version"]
+    codec, version = ReleasedCodec(), versions()["link_version"]
+    for module in (link_dialer, link_server):
+        vars(module)["LINK_CODEC"] = codec
+    vars(link)["link_codec"] = lambda _version: codec
     vars(handshake).update(WIRE_VERSION=version, OLDEST_WIRE_VERSION=version)
 
 
