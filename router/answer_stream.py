@@ -21,6 +21,9 @@ class AnswerStream:
     def __init__(self, answer: Answer) -> None:
         self.is_over = False
         self._answer = answer
+        # No choice's end waits while another's chunk comes, and none counts those before: most are their text alone.
+        call = answer.call
+        self._is_plain = len(call.asks) == 1 and (call.ask.n or 1) == 1 and answer.is_text_alone
         self._written = sse.Events(answer)
         self._opening = b""  # goes out with the next part
         self._held: dict[int, Chunk] = {}  # by prompt, a choice's last chunk whose end was not told yet
@@ -31,13 +34,14 @@ class AnswerStream:
 
     def take(self, event: Event) -> bytes:
         """Return what goes out now that this event came; raises EngineFailed where a request ends without an answer."""
+        if self._is_plain and isinstance(event, Chunk) and event.ending is None and not self._opening:
+            return self._written.chunk(event)
         if isinstance(event, Begun):
             self._begin(event)
             return b""
         part = self._chunk(event) if isinstance(event, Chunk) else self._end(event)
-        if not part:
-            return b""
-        part, self._opening = self._opening + part, b""
+        if part and self._opening:
+            part, self._opening = self._opening + part, b""
         return part
 
     def _begin(self, begun: Begun) -> None:

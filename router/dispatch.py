@@ -37,7 +37,7 @@ from pagewire.router.admission import Admission
 from pagewire.router.ask import Ask
 from pagewire.router.concurrency_limit import Stay
 from pagewire.router.config import RouterConfig
-from pagewire.router.events import Chunk, Event, Finished
+from pagewire.router.events import Chunk, Event, Finished, Sink
 from pagewire.router.inbox import Inbox
 from pagewire.router.life import Life, sequences_of
 from pagewire.router.models import Models, ServedModel
@@ -45,6 +45,7 @@ from pagewire.router.observers import Observers
 from pagewire.router.placing import Placed
 from pagewire.router.request import Request
 from pagewire.router.retry_budget import RetryBudget
+from pagewire.router.short_way import ShortWay
 from pagewire.router.slo_gate import READ_WITHIN
 from pagewire.router.tenants import Tenant
 from pagewire.router.trial import Trial
@@ -132,11 +133,11 @@ class Dispatcher:
         if not self._lifecycle.is_ready:
             raise Draining("this router takes no new requests", retry_after_s=1.0)
 
-    async def answer(self, ask: Ask, turn: Turn | None = None) -> AsyncGenerator[Event, None]:
+    async def answer(self, ask: Ask, turn: Turn | None = None, sink: Sink | None = None) -> AsyncGenerator[Event, None]:
         """Run a request: `Begun`, chunks, then one `Finished`; raises a PagewireError instead where it fails.
 
         `turn` is the one in which the caller has read the ask, and is over when this is prepared; without it, it takes
-        one. Close the generator to cancel the request.
+        one. Chunks may be put in `sink` in the place of being yielded. Close the generator to cancel the request.
         """
         start_s = self._clock.now() if turn is None else turn.asked_s
         observed = self._observers.begin(ask, start_s)
@@ -162,7 +163,8 @@ class Dispatcher:
                     life = await self._life(model, ask, request, fingerprint, observed.watch, start_s, stay)
                     observed.prepared(life)
                 delivery = model.intake.delivery(ask, request)
-                async with aclosing(self._run(life, ask.tenant)) as events:
+                short_way = ShortWay(life, delivery, sink, self._clock) if sink is not None else None
+                async with aclosing(self._run(life, ask.tenant, short_way)) as events:
                     async for event in events:
                         if isinstance(event, Finished):
                             failure = None
@@ -201,7 +203,7 @@ class Dispatcher:
             if self._admission.active == 0:
                 self._idle.set()
 
-    async def _run(self, life: Life, tenant: Tenant) -> AsyncGenerator[Event, None]:
+    async def _run(self, life: Life, tenant: Tenant, short_way: ShortWay | None) -> AsyncGenerator[Event, None]:
         num_prompt, counts = life.num_prompt, life.model.counts
         counts.enter(life)
         self._admission.charge(num_prompt, self._clock.now(), tenant)
@@ -211,7 +213,7 @@ class Dispatcher:
                 placed = await life.model.entrance.place(life)
                 life.try_on(placed, self._clock.now())
                 try:
-                    async with aclosing(self._attempt(life, placed)) as chunks:
+                    async with aclosing(self._attempt(life, placed, short_way)) as chunks:
                         async for chunk in chunks:
                             if not life.has_begun:
                                 yield life.begun()
@@ -275,7 +277,7 @@ class Dispatcher:
         life.model.entrance.gate.limit.forget(life.stay)
         self._observers.attempt_failed(error)
 
-    async def _attempt(self, life: Life, placed: Placed) -> AsyncGenerator[Chunk, None]:
+    async def _attempt(self, life: Life, placed: Placed, short_way: ShortWay | None) -> AsyncGenerator[Chunk, None]:
         """Submit once and pass tokens on until all sequences are over; raises where this pod cannot finish them."""
         attempt_id = life.attempt_id
         submit = life.submit(placed, attempt_id, self._clock.now())
@@ -304,6 +306,8 @@ class Dispatcher:
                     is_waiting = False
                     placed.prefill_is_over(len(life.request.prompt))
                     _end_handovers(life)
+                    if short_way is not None:
+                        inbox.shorten(short_way.take)
                 chunks = life.digest(arrived, self._clock.now())
                 for chunk in chunks:
                     if chunk.ending is not None and chunk.ending.stop_text is not None:

@@ -7,6 +7,7 @@ did not fail at all, and all chunks lie between.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
@@ -126,3 +127,16 @@ class Finished:
 
 
 Event = Begun | Chunk | Finished
+
+
+class Sink(Protocol):
+    """Where whoever takes a request's events has its chunks put at once, while it waits for the next one."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while a chunk can be put there and is as good as taken."""
+        ...
+
+    def put(self, chunk: Chunk) -> None:
+        """Take a chunk; only while `is_open`."""
+        ...

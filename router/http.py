@@ -26,10 +26,10 @@ from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.events import Event
+from pagewire.router.events import Event, Sink
 from pagewire.router.guard import caller
 from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_request_id
-from pagewire.router.http_protocol import HERE_FOR
+from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
@@ -226,10 +226,12 @@ class FrontDoor:
             return self._refuse(_named(error, request_id), request_id)
         answer = Answer(call=call, model=model, created=int(time.time()))
         try:
-            events = self._events(call, turn)
             if call.is_streaming:
+                stream = EventStream(answer, request.scope.get(OUTLET))
                 # Nothing is sent before the first event, so that a refusal has its own status.
-                return EventStream(answer, await anext(events), events)
+                await stream.begin(self._events(call, turn, stream))
+                return stream
+            events = self._events(call, turn)
             return JSONResponse(await whole(answer, events), headers={"x-request-id": request_id})
         except Exception as error:
             return refusal(_named(error, request_id), request_id)  # the dispatcher has counted it
@@ -239,9 +241,9 @@ class FrontDoor:
         self._metrics.failed(error)
         return refusal(error, request_id)
 
-    def _events(self, call: Call, turn: Turn) -> AsyncGenerator[Event, None]:
+    def _events(self, call: Call, turn: Turn, sink: Sink | None = None) -> AsyncGenerator[Event, None]:
         if len(call.asks) == 1:
-            return self._dispatcher.answer(call.ask, turn)
+            return self._dispatcher.answer(call.ask, turn, sink)
         turn.over()  # each of them has its own
         most = self._dispatcher.most_at_once(call.ask.tenant)
         if len(call.asks) > most:  # coming back later would not help

@@ -13,7 +13,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pagewire.router.connection_state import num_taken, num_waiting, since_received_s
 from pagewire.router.http_exchange import MAX_DISCARDED_BYTES
@@ -22,10 +22,29 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = MAX_DISCARDED_BYTES + (1 << 20)  # with its head, its chunks' sizes and what trails it
 
 HERE_FOR = "pagewire.here_for_s"  # in a scope, once its request's last byte was read: seconds since that came
+OUTLET = "pagewire.outlet"  # in a scope: the `Outlet` of its answer
 
 FAREWELL_S = 0.5  # for the other end to take leave of TLS, as one that is idle does not
 
 _TOO_LARGE = {True: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, False: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+
+
+class Outlet:
+    """Where parts of an answer that streams go out at once, past what a message to uvicorn costs."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_open(self) -> bool:
+        """True once the answer has begun, while none of it waits to be taken and it has not ended."""
+        cycle = self._cycle
+        is_over = cycle.response_complete or cycle.disconnected or cycle.flow.write_paused
+        return cycle.response_started and cycle.chunked_encoding is True and not is_over
+
+    def write(self, part: bytes) -> None:
+        """Send a part that is not empty; only while it is open."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -95,6 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the request taken up."""
         self._is_head = False
         super().on_headers_complete()
+        cast(dict[str, Any], self.scope)[OUTLET] = Outlet(self.cycle)
 
     def on_message_complete(self) -> None:
         """The request is here, and has been for as long as our loop had others to look after."""

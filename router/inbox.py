@@ -2,13 +2,14 @@
 
 Knows positions, nothing of text or pods. Its memory is bounded by the tokens that the request may produce: a pod that
 sends more is refused. Invariants: of each sequence, what is taken is gapless from its first position on, without
-repeats, and nothing follows its end; sequences of one request begin all together.
+repeats, and nothing follows its end; sequences of one request begin all together; what goes the short way overtakes
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pagewire.core.errors import EngineFailed, PagewireError
@@ -32,13 +33,13 @@ class News:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Arrived:
     """Everything new: of sequences by their index, of the prompt, and the pod's last frame."""
 
     news: tuple[News, ...]
-    prompt_logprobs: tuple[TokenLogprobs, ...]
-    ended: Ended | None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    ended: Ended | None = None
 
 
 @dataclass(slots=True)
@@ -101,9 +102,10 @@ class Inbox:
         self._is_search = is_search
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._ended: Ended | None = None
-        self._error: PagewireError | None = None
+        self._error: Exception | None = None
         self._is_over = False
         self._waiting: asyncio.Future[None] | None = None  # for the next change: whoever takes, who is one
+        self._short_way: Callable[[News], bool] | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -117,7 +119,10 @@ class Inbox:
         """
         if self._error is not None:
             return
-        if reason := self._breach(records):
+        if len(records) == 1 and self._is_plain(records[0]):
+            if self._went_short(records[0]):
+                return
+        elif reason := self._breach(records):
             self._fail(EngineFailed(reason))
             return
         for record in records:
@@ -142,6 +147,10 @@ class Inbox:
         self._is_over = True
         self._fail(error)
 
+    def shorten(self, way: Callable[[News], bool]) -> None:
+        """Offer to `way` what nearly all frames are, while `take` waits: it takes them at once, or says False."""
+        self._short_way = way
+
     async def take(self) -> Arrived:
         """Wait for news and return all of it; raises what failed the attempt once everything else is taken."""
         while True:
@@ -157,8 +166,6 @@ class Inbox:
 
     def _breach(self, records: Sequence[TokenRecord]) -> str:
         """Return what is wrong with a frame, "" for nothing."""
-        if len(records) == 1 and self._is_plain(records[0]):
-            return ""
         positions = {index: stream.position for index, stream in self._streams.items()}
         for record in records:
             stream = self._streams.get(record.index)
@@ -203,7 +210,21 @@ class Inbox:
             return f"a search said its answers as {[record.index for record in found]}"
         return ""
 
-    def _fail(self, error: PagewireError) -> None:
+    def _went_short(self, record: TokenRecord) -> bool:
+        """Have plain tokens go the short way, if there is one and whoever takes has taken all there was."""
+        way, waiting = self._short_way, self._waiting
+        if way is None or waiting is None or waiting.done() or record.finish_reason is not None:
+            return False
+        try:
+            went = way(News(index=record.index, tokens=record.tokens))
+        except Exception as error:  # the pod's link must not end of it: whoever takes raises it
+            self._fail(error)
+            return True
+        if went:
+            self._streams[record.index].position += len(record.tokens)
+        return went
+
+    def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
             self._wake()

@@ -17,7 +17,7 @@ from pagewire.core.token_record import TokenLogprobs
 from pagewire.core.trace_context import TraceContext
 from pagewire.router.concurrency_limit import Stay
 from pagewire.router.events import Begun, Chunk, Finished, ScoredToken, Usage
-from pagewire.router.inbox import Arrived
+from pagewire.router.inbox import Arrived, News
 from pagewire.router.lookup import Prefix
 from pagewire.router.models import ServedModel
 from pagewire.router.placing import Placed
@@ -202,9 +202,7 @@ class Life:
             self.sequences = tuple(each for each in self.sequences if each.ending is not None)
         if chunks:
             self.watch.stamp(Phase.FIRST_TOKEN, now_s)
-            self._note_gap(max(len(chunk.token_ids) for chunk in chunks), now_s)
-            if self.forecast is not None:
-                self.forecast.tokens_came(now_s)
+            self._tokens_came(max(len(chunk.token_ids) for chunk in chunks), now_s)
             if not self.running:
                 self.watch.stamp(Phase.LAST_TOKEN, now_s)
                 if self.forecast is not None:
@@ -215,13 +213,25 @@ class Life:
             raise EngineFailed("the pod ended the request without saying why")
         return chunks
 
-    def _note_gap(self, num_tokens: int, now_s: float) -> None:
+    def digest_plain(self, news: News, now_s: float) -> Chunk | None:
+        """Turn tokens of its only sequence, which are neither the first nor the last, into the next chunk.
+
+        It is what `digest` does, for less.
+        """
+        chunk = self.sequences[0].digest(news)
+        if chunk is not None:
+            self._tokens_came(len(chunk.token_ids), now_s)
+        return chunk
+
+    def _tokens_came(self, most: int, now_s: float) -> None:
         # Of tokens that came together, each has its share of the time since those before; before the first is none.
-        if self.arrived_s and num_tokens:
-            self.model.counts.gap_s.observe((now_s - self.arrived_s) / num_tokens, num_tokens)
-        elif num_tokens > 1:
-            self.model.counts.gap_s.observe(0.0, num_tokens - 1)
+        if self.arrived_s and most:
+            self.model.counts.gap_s.observe((now_s - self.arrived_s) / most, most)
+        elif most > 1:
+            self.model.counts.gap_s.observe(0.0, most - 1)
         self.arrived_s = now_s
+        if self.forecast is not None:
+            self.forecast.tokens_came(now_s)
 
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:
         if self.request.sampling.prompt_logprobs is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 
 from pagewire.core.errors import PodLost, Unavailable
@@ -163,14 +162,17 @@ class Pod:
         """Hand a frame to whom it concerns; False when a pod has no business sending it."""
         match message:
             case Tokens(records=records):
-                by_request: defaultdict[str, list[TokenRecord]] = defaultdict(list)
+                by_request: dict[str, list[TokenRecord]] = {}
                 for record in records:
-                    by_request[record.request_id].append(record)
+                    if (own := by_request.get(record.request_id)) is None:
+                        by_request[record.request_id] = [record]
+                    else:
+                        own.append(record)
                 # A step's tokens are passed on one after the other: whoever waits for the first of all comes first.
-                for request_id, own in sorted(by_request.items(), key=_goes_on):
-                    inbox = self._inboxes.get(request_id)
-                    if inbox is not None:
-                        inbox.put(own)
+                for are_first in (True, False):
+                    for request_id, own in by_request.items():
+                        if (own[0].position == 0) is are_first and (inbox := self._inboxes.get(request_id)) is not None:
+                            inbox.put(own)
             case Ended(request_id=request_id):
                 inbox = self._inboxes.get(request_id)
                 if inbox is not None:
@@ -210,8 +212,3 @@ class Pod:
             if not answer.done():
                 answer.set_exception(PodLost(why))
         self._role_answers.clear()
-
-
-def _goes_on(item: tuple[str, list[TokenRecord]]) -> bool:
-    """True for the records of a request that has tokens already."""
-    return item[1][0].position > 0

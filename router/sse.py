@@ -36,11 +36,12 @@ class Events:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self._is_text_alone = answer.is_text_alone
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by choice, what stands before a text and behind it
 
     def chunk(self, chunk: Chunk, usage: dict[str, Any] | None = None) -> bytes:
         """Return the events of new output; nothing where the caller would see nothing."""
-        if chunk.calls or not self._answer.is_text_alone:
+        if chunk.calls or not self._is_text_alone:
             return events(self._answer.chunk(chunk, usage))
         if not chunk.text:
             return b""

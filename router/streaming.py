@@ -18,6 +18,7 @@ from pagewire.router import sse
 from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, error_body
 from pagewire.router.events import Chunk, Event, Finished
+from pagewire.router.http_protocol import Outlet
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +27,30 @@ HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 
 
 class EventStream:
-    """An answer as server-sent events, as a response; `first` is the event that was waited for.
+    """An answer as server-sent events, as a response; a sink too, once it is under way, if it has an `outlet`.
 
     Whatever ends it, a caller who is still there is told by name.
     """
 
-    def __init__(self, answer: Answer, first: Event, events: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, answer: Answer, outlet: Outlet | None = None) -> None:
         self._answer = answer
-        self._first = first
+        self._outlet = outlet
+        self._stream = AnswerStream(answer)
+
+    async def begin(self, events: AsyncGenerator[Event, None]) -> None:
+        """Wait for the first event; raises what ends the request before it."""
         self._events = events
+        self._first = await anext(events)
+
+    @property
+    def is_open(self) -> bool:
+        """True once the answer has begun to go out, while its caller takes it in."""
+        return self._outlet is not None and self._outlet.is_open
+
+    def put(self, chunk: Chunk) -> None:
+        """Send a chunk, after all that came before."""
+        if self._outlet is not None and (part := self._stream.take(chunk)):
+            self._outlet.write(part)
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the response; the events are closed with it."""
@@ -44,7 +60,7 @@ class EventStream:
             await self._send(send)
 
     async def _send(self, send: Send) -> None:
-        stream, event = AnswerStream(self._answer), self._first
+        stream, event = self._stream, self._first
         try:
             while True:
                 if part := stream.take(event):

@@ -49,6 +49,11 @@ class RequestPlan:
         """What it draws by."""
         return self.family * 1000 + self.num_own
 
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether its client has a sink, as one over HTTP has, which chunks are put in while it waits."""
+        return not self.reads_s and self.seed % 2 == 1
+
     def may_fail(self, cause: str) -> bool:
         """Return whether it may end so by its own fault."""
         return self.is_poison and cause == "poisoned"

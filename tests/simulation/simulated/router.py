@@ -103,11 +103,12 @@ class SimulatedRouter:
             timeout_s=request.timeout_s,
         )
         try:
-            async with aclosing(self.router.dispatcher.answer(ask)) as events:
+            sink = _Noted(world, name)
+            answer = self.router.dispatcher.answer(ask, sink=sink if request.takes_at_once else None)
+            async with aclosing(answer) as events:
                 async for event in events:
                     if isinstance(event, Chunk):
-                        reason = event.ending.finish_reason.value if event.ending is not None else ""
-                        world.note("tokens", name, index=event.index, tokens=event.token_ids, reason=reason)
+                        sink.put(event)
                         if request.reads_s:
                             await asyncio.sleep(request.reads_s)
                     elif isinstance(event, Finished):
@@ -133,3 +134,17 @@ class SimulatedRouter:
             prefill_cached=report.prefill_cached_tokens if report is not None else 0,
             causes=report.causes if report is not None else (),
         )
+
+
+class _Noted:
+    """A client that has what it got written down."""
+
+    is_open = True
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+
+    def put(self, chunk: Chunk) -> None:
+        reason = chunk.ending.finish_reason.value if chunk.ending is not None else ""
+        self._world.note("tokens", self._name, index=chunk.index, tokens=chunk.token_ids, reason=reason)
