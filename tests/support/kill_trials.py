@@ -1,7 +1,11 @@
-"""A request held in a state, a pod killed, and what must be true then: the trials of `tests/faults/test_kills*`."""
+"""A request held in a state, a pod killed, ended or stopped, and what must be true then: the trials of
+`tests/faults/test_kills*`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +31,7 @@ FLAGS = (
     *("--dtype", "float32", "--kv-memory", "16MiB", "--chunk-size", "16", "--prefill-mode", "remote"),
     *("--prefix-fetch", "always"),  # to compute a block of a tiny model may take no longer than to ask for it
 )
+STOPPED_S = 1.0
 MAX_TOKENS = 120
 NUM_PROMPT = 20 * BLOCK + 5
 INDEXED = 16 * BLOCK  # the deepest block of such a prompt that the index has a key for
@@ -74,16 +79,20 @@ async def assert_well(cluster: LiveCluster, question: Question, salt: str) -> No
     cluster.assert_at_rest()
 
 
-async def kill_in(cluster: LiveCluster, question: Question, state: str, side: str) -> None:
-    """Hold a request in a state, kill who ships or who takes, and see that all comes right."""
+async def strike_in(cluster: LiveCluster, question: Question, state: str, side: str, strike: str = "killed") -> None:
+    """Hold a request in a state, strike who ships or who takes, and see that all comes right.
+
+    One that is "stopped" goes on after `STOPPED_S`, one that is "ended" drains, the others meanwhile going on.
+    """
     tokens, right = question
-    salt = f"{state}, {side}"
+    salt = f"{strike} {state}, {side}"
     is_handover = state in ("handed over", "fetching")
     await complete_the_set(cluster, 1, 3 if is_handover and side == "taker" else 2)
     async with streaming(cluster, tokens, MAX_TOKENS, salt) as begin:
         scene = await hold(cluster, STATES[state], begin)
         try:
-            cluster.kill(victim(scene, state, side))
+            struck = victim(scene, state, side)
+            await STRIKES[strike](scene, struck)
         finally:
             scene.resume()
         stream = scene.stream
@@ -95,7 +104,9 @@ async def kill_in(cluster: LiveCluster, question: Question, state: str, side: st
         assert (stream.error, stream.tokens, stream.finish_reason) == ({}, right, "length")
     if is_handover and side == "taker":
         assert cluster.exit_code(scene.d) == 0
-    if (state, side) == ("shipping", "source"):
+    if strike == "ended":
+        assert cluster.exit_code(struck) == 0
+    if (state, side, strike) == ("shipping", "source", "killed"):
         report = stream.report
         assert report["placement"] == "resumed"
         assert report["causes"] in (["prefill_lost"], ["stream_lost"])  # whichever broke first
@@ -103,6 +114,27 @@ async def kill_in(cluster: LiveCluster, question: Question, state: str, side: st
         assert report["decode_computed_tokens"] == len(tokens) - report["blocks_shipped"] * BLOCK
     await complete_the_set(cluster)
     await assert_well(cluster, question, salt)
+
+
+async def _kill(scene: Scene, pod: Pod) -> None:
+    scene.cluster.kill(pod)
+
+
+async def _end(scene: Scene, pod: Pod) -> None:
+    scene.front(pod).terminate()
+    scene.resume()  # who drains has to run, and so has who goes on
+
+
+async def _stop(scene: Scene, pod: Pod) -> None:
+    """Both processes of the pod stand still while all others go on."""
+    both = [scene.front(pod), scene.cluster.engine_of(pod)]
+    scene.resume()
+    for process in both:
+        scene.stop(process)
+    await asyncio.sleep(STOPPED_S)
+
+
+STRIKES: dict[str, Callable[[Scene, Pod], Awaitable[None]]] = {"killed": _kill, "ended": _end, "stopped": _stop}
 
 
 def victim(scene: Scene, state: str, side: str) -> Pod:
