@@ -4,7 +4,7 @@
 
 Starts `pagewire up`, fits a cost model, plays the same trace `--runs` times with `pagewire slo run`, simulates it, and
 prints each percentile: the real runs' median and range, the simulated figure, and whether it is within 10 % or within
-that range. The trace has lengths that the fit did not see.
+that range. The trace has lengths that the fit did not see. `--json` keeps each run's summary and the cost model too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from machine import command, machine, versions
 PERCENTILES = ("p50", "p90", "p99")
 MEASURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 WITHIN = 0.10
+COSTS = "costs.json"
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory() as folder:
         real, simulated = figures(args, Path(folder))
+        costs = json.loads((Path(folder) / COSTS).read_text(encoding="utf-8"))
     rows = compared(real, simulated)
     print(f"{'':<12}{'real':>10}{'least':>10}{'most':>10}{'simulated':>11}{'off by':>9}")
     for row in rows:
@@ -42,7 +44,10 @@ def main() -> None:
         )
     print(f"{sum(not row['holds'] for row in rows)} of {len(rows)} missed")
     if args.json:
-        told = {"command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "rows": rows}
+        told = {
+            "command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "rows": rows,
+            "costs": costs, "real": real, "simulated": simulated,
+        }  # fmt: skip
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
@@ -68,7 +73,7 @@ def figures(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
     load = [
         "--rate", f"{args.rate}", "--requests", f"{args.requests}", "--input", args.input, "--output", args.output,
     ]  # fmt: skip
-    costs = folder / "costs.json"
+    costs = folder / COSTS
     up = subprocess.Popen(
         [*pagewire(), "up", *pods, "--port", "0", "--grpc-port", "0"], stdout=subprocess.PIPE, text=True
     )

@@ -45,7 +45,7 @@ class PacedPod:
         self._options = options
         self._tokens = token_ids(options.model)
         self._requests: dict[str, tuple[Link, Paced]] = {}
-        self._names: dict[int, str] = {}
+        self._askers: dict[int, tuple[Link, str]] = {}  # by the request's number
         tokenizer = (options.model / "tokenizer.json").read_bytes()
         self._fingerprint = Fingerprint(
             model_name="paced",
@@ -99,7 +99,7 @@ class PacedPod:
 
     def _forget(self, request_id: str) -> Paced:
         _, request = self._requests.pop(request_id)
-        del self._names[request.number]
+        del self._askers[request.number]
         return request
 
     def _receive(self, link: Link, message: LinkMessage) -> None:
@@ -107,32 +107,32 @@ class PacedPod:
             spec = message.spec
             request = self.answers.begin(spec.sampling.seed, spec.sampling.max_tokens)
             self._requests[spec.request_id] = link, request
-            self._names[request.number] = spec.request_id
+            self._askers[request.number] = link, spec.request_id
         elif isinstance(message, Cancel) and message.request_id in self._requests:
             self.answers.drop(self._forget(message.request_id))
             link.send(Ended(request_id=message.request_id))
 
     def _emit(self, batch: Sequence[Paced]) -> None:
         # A step's tokens for one router are one frame.
-        by_link: dict[Link, list[Paced]] = {}
+        frames: dict[Link, list[TokenRecord]] = {}
+        tokens = self._tokens
         for request in batch:
-            by_link.setdefault(self._requests[self._names[request.number]][0], []).append(request)
-        for link, requests in by_link.items():
-            link.send(Tokens(records=tuple(self._record(request) for request in requests)))
-            for request in requests:
-                if request.sent + 1 == request.length:
-                    name = self._names[request.number]
-                    self._forget(name)
-                    link.send(Ended(request_id=name, report=Report(placement="local", decode_pod="paced")))
-
-    def _record(self, request: Paced) -> TokenRecord:
-        return TokenRecord(
-            request_id=self._names[request.number],
-            index=0,
-            position=request.sent,
-            tokens=(self._tokens[request.sent % len(self._tokens)],),
-            finish_reason=FinishReason.LENGTH if request.sent + 1 == request.length else None,
-        )
+            link, request_id = self._askers[request.number]
+            record = TokenRecord(
+                request_id=request_id,
+                index=0,
+                position=request.sent,
+                tokens=(tokens[request.sent % len(tokens)],),
+                finish_reason=FinishReason.LENGTH if request.sent + 1 == request.length else None,
+            )
+            frames.setdefault(link, []).append(record)
+        for link, records in frames.items():
+            link.send(Tokens(records=tuple(records)))
+        for request in batch:
+            if request.sent + 1 == request.length:
+                link, request_id = self._askers[request.number]
+                self._forget(request_id)
+                link.send(Ended(request_id=request_id, report=Report(placement="local", decode_pod="paced")))
 
 
 def main() -> None:
