@@ -212,7 +212,7 @@ class Codec(Generic[M]):
         for kind in kinds:
             name, fields = _snake(kind.__name__), _fields(kind)
             body = frame.DESCRIPTOR.fields_by_name[name].message_type
-            is_step = "plain" in body.fields_by_name
+            is_step = body is not None and "plain" in body.fields_by_name
             record = _StepRecord(kind, fields, has_columns=has_columns) if is_step else _Record(kind, fields)
             self._records[kind] = name, record
         self._kinds = dict(self._records.values())

@@ -201,7 +201,8 @@ def _byte_ids() -> list[int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(256) if value not in printable]
     chars = {value: chr(value) for value in printable} | {value: chr(0x100 + at) for at, value in enumerate(others)}
-    return [BYTE_LEVEL.token_to_id(chars[value]) for value in range(256)]
+    ids: dict[str, int] = BYTE_LEVEL.get_vocab()
+    return [ids[chars[value]] for value in range(256)]
 
 
 BYTES = _byte_ids()
@@ -285,7 +286,8 @@ def test_a_long_stream_decodes_in_bounded_windows(ids: list[int]) -> None:
         seen.append(len(ids))
         return str(BYTE_LEVEL.decode(ids))
 
-    for wholes in (None, {}):
+    kept: tuple[dict[int, str | None] | None, ...] = (None, {})
+    for wholes in kept:
         detokenizer = Detokenizer(decode, wholes=wholes)
         out = "".join([detokenizer.push(i) for i in ids])
         assert max(seen) <= 40
