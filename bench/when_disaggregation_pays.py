@@ -1,15 +1,16 @@
 """When disaggregation pays, and when it does not: docs/experiments/when-disaggregation-pays.md, written anew.
 
     python bench/when_disaggregation_pays.py [--seed 0] [--requests 60] [--output FILE]
-    python bench/when_disaggregation_pays.py --costs FILE --model MODEL [--memory 80e9]
+    python bench/when_disaggregation_pays.py --costs FILE --model MODEL [--memory 80e9] [--prompt N-M] [--answer N-M]
 
 Every figure is the simulator's, with costs of one model and one data sheet by two laws: what a step reads and what it
 computes add up, as in the laws that `pagewire slo calibrate` fits, or the less hides behind the more, as in a roofline.
 For each question two pods are compared, one prefill and one decode pod against two colocated ones, by the highest rate
 that keeps an SLO for nine requests in ten; each with the best of its chunk sizes and sequences a step.
 
-With --costs the page stays as it is, and one table goes to stdout, made by the laws that `pagewire slo calibrate` wrote
-into FILE. Its bounds, and the rates it begins at, are the page's in as many prompts and steps of that file's own.
+The last tables are by laws that `pagewire slo calibrate` fitted to real pods. With --costs the page stays as it is, and
+one such table goes to stdout, by the laws in FILE. Its bounds, and the rates it begins at, are the page's in as many
+prompts and steps of that file's own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from pagewire.cli.slo_plan import read_model
 from pagewire.slo.bracket import Bracketing, Evidence, crossing
 from pagewire.slo.cost_model import CostModel, StepLaw, StepLine, StepShape
-from pagewire.slo.made_up import Lengths, Shape, made_up
+from pagewire.slo.made_up import Lengths, Shape, made_up, parse_lengths
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.planning import telling
 from pagewire.slo.planning.candidate import MAX_NUM_SEQS, Candidate, Choices, families
@@ -55,6 +56,13 @@ CHUNKS = (128, 256, 1024)
 SEQUENCES = (1, 2, 4, MAX_NUM_SEQS)
 PAIRS = {"2 colocated": (0, 2), "1P:1D": (1, 1)}
 PLAN_RATE = 10.0
+REAL_COSTS = Path(__file__).parent / "results" / "costs-26.json"
+REAL_CONFIG = {
+    "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+    "intermediate_size": 1536, "vocab_size": 49152,
+}  # fmt: skip
+REAL_MODEL = ModelShape.of("SmolLM2-135M", REAL_CONFIG)
+REAL_LENGTHS = ((Lengths(64, 256), Lengths(64, 192)), (PROMPT, ANSWER))
 FIRST_RATE = 8.0
 
 
@@ -79,10 +87,12 @@ class Bench:
     requests: int
     model: ModelShape = MODEL
     first_rate: float = FIRST_RATE
+    prompt: Lengths = PROMPT
+    answer: Lengths = ANSWER
 
     def workload(self, rate: float) -> Workload:
         """Return Poisson arrivals; at every rate the same requests."""
-        shape = Shape(input=PROMPT, output=ANSWER)
+        shape = Shape(input=self.prompt, output=self.answer)
         drawn = made_up("made up", shape, at_once, num_arrivals=self.requests, seed=self.seed)
         return retimed(drawn, Process(rate=rate), self.seed)
 
@@ -127,12 +137,15 @@ def main() -> None:
     parser.add_argument("--costs", type=Path, help="cost model that `pagewire slo calibrate` wrote, for one table")
     parser.add_argument("--model", type=Path, help="model that it is of: its name, its folder or config.json")
     parser.add_argument("--memory", type=float, default=HIDES.memory, help="bytes of each pod's device, with --costs")
+    parser.add_argument("--prompt", type=parse_lengths, default=PROMPT, help="tokens of a prompt, with --costs")
+    parser.add_argument("--answer", type=parse_lengths, default=ANSWER, help="tokens of an answer, with --costs")
     args = parser.parse_args()
     if args.costs is not None:
         if args.model is None:
             parser.error("--costs takes --model")
         model, costs = read_model(args.model), CostModel.from_json(args.costs.read_text(encoding="utf-8"))
-        print("\n".join(by_costs(args.seed, args.requests, model, costs, args.memory)))
+        bench = Bench(seed=args.seed, requests=args.requests, model=model, prompt=args.prompt, answer=args.answer)
+        print("\n".join(by_costs(bench, costs, args.memory)))
         return
     args.output.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(report(Bench(seed=args.seed, requests=args.requests)))
@@ -155,6 +168,7 @@ def report(bench: Bench) -> Iterator[str]:
     yield from by_memory(bench)
     yield from where_it_hides(bench)
     yield from planned(bench)
+    yield from of_real_pods(bench)
 
 
 def settings(bench: Bench) -> Iterator[str]:
@@ -246,18 +260,20 @@ def where_it_hides(bench: Bench) -> Iterator[str]:
     yield ""
 
 
-def by_costs(seed: int, requests: int, model: ModelShape, costs: CostModel, memory: float) -> Iterator[str]:
+def by_costs(bench: Bench, costs: CostModel, memory: float) -> Iterator[str]:
     """Yield what a tighter TPOT does by the laws of a file, its bounds in as many prompts and steps as the page's."""
-    slower = [each(costs) / each(ADDS.cost_model(MODEL)) for each in (prompt_s, step_s)]
-    bench = Bench(seed=seed, requests=requests, model=model, first_rate=FIRST_RATE / slower[0])
+    pages = ADDS.cost_model(MODEL)
+    slower = [prompt_s(costs, bench.prompt) / prompt_s(pages), step_s(costs, bench.prompt) / step_s(pages)]
+    bench = dataclasses.replace(bench, first_rate=FIRST_RATE / slower[0])
     device = DeviceKind(
         name="file", memory=memory, price_per_hour=1.0, link=costs.link.bytes_per_s,
         link_latency_s=costs.link.latency_s, costs=costs,
     )  # fmt: skip
     source = costs.about.get("source", "not told")
     least, most = bench.first_rate / 16, bench.first_rate * 16
-    yield f"Laws of source {source!r}: a mean prompt takes {1e3 * prompt_s(costs):.3g} ms, a step alone"
-    yield f"{1e3 * step_s(costs):.3g} ms. Rates from {least:.2g} to {most:.3g} a second."
+    prompt_ms, step_ms = (1e3 * each(costs, bench.prompt) for each in (prompt_s, step_s))
+    yield f"Prompts of {bench.prompt} and answers of {bench.answer} tokens. Laws of source {source!r}: a mean prompt"
+    yield f"takes {prompt_ms:.3g} ms, a step alone {step_ms:.3g} ms. Rates from {least:.2g} to {most:.3g} a second."
     yield ""
     rows = []
     for tpot_ms in TPOTS_MS:
@@ -266,18 +282,18 @@ def by_costs(seed: int, requests: int, model: ModelShape, costs: CostModel, memo
     yield from table(bench, "SLO", rows)
 
 
-def prompt_s(costs: CostModel) -> float:
+def prompt_s(costs: CostModel, prompt: Lengths = PROMPT) -> float:
     """Return what a mean prompt takes by a prefill pod's law, built in chunks of 256."""
-    tokens = int(PROMPT.mean)
+    tokens = int(prompt.mean)
     pairs, chunks = tokens * (tokens + 1) // 2, -(-tokens // 256)
     return costs.prefill.seconds(StepShape(prefill_tokens=tokens, prefill_pairs=pairs)) + (chunks - 1) * sum(
         (costs.prefill.overhead_s, max(line.step_s for line in costs.prefill.lines))
     )
 
 
-def step_s(costs: CostModel) -> float:
+def step_s(costs: CostModel, prompt: Lengths = PROMPT) -> float:
     """Return what a step for one sequence alone takes, with a mean prompt behind it."""
-    return costs.decode.decode_seconds(1, int(PROMPT.mean))
+    return costs.decode.decode_seconds(1, int(prompt.mean))
 
 
 def tpots(device: DeviceKind) -> list[tuple[str, str, DeviceKind]]:
@@ -321,15 +337,32 @@ def planned(bench: Bench) -> Iterator[str]:
     asks = bench.question(PLAN_RATE, f"{TTFT},tpot={TIGHT_MS}ms", HIDES, choices)
     yield f"    {telling.why(plan(asks, with_what_ifs=False))}"
     yield ""
-    yield "So a data sheet alone does not decide between the two. It takes laws that were fitted to real pods:"
+    yield "So a data sheet alone does not decide between the two. It takes laws that were fitted to real pods."
+    yield ""
+
+
+def of_real_pods(bench: Bench) -> Iterator[str]:
+    """Yield the table by the laws of pods that were measured, for two kinds of requests."""
+    costs = CostModel.from_json(REAL_COSTS.read_text(encoding="utf-8"))
+    yield "## By the laws of real pods"
+    yield ""
+    yield f"`bench/results/{REAL_COSTS.name}` is what `pagewire slo calibrate` fitted to one prefill and one decode"
+    yield "pod of SmolLM2-135M-Instruct in bfloat16, each with a core of an AMD EPYC (family 26, no AMX). By it the"
+    yield "simulator kept real runs of that cluster to a tenth ([how good it is](../slo-simulator.md#how-good-it-is))."
+    yield "Here two such pods do not share a machine. The laws are the same in all rows, and bounds are the page's in"
+    yield "as many prompts and steps of these pods."
+    yield ""
+    for prompt, answer in REAL_LENGTHS:
+        yield from by_costs(dataclasses.replace(bench, model=REAL_MODEL, prompt=prompt, answer=answer), costs, 4e9)
+    yield "So by one fitted law, unchanged, taking prefill apart gains where tokens have to come fast, and loses where"
+    yield "they need not, or where prompts are so long that one of two pods cannot build what two can. With the"
+    yield "tightest TPOT of all, both hardly run two answers at once. A chunk beside a batch is put together of prompts"
+    yield "and batches that were seen apart: how much of it hides, `calibrate` does not see."
     yield ""
     yield "    pagewire slo calibrate --url HOST:PORT --output costs.json"
     yield "    python bench/when_disaggregation_pays.py --costs costs.json --model MODEL --memory BYTES"
     yield ""
-    yield "The second prints the first table by those laws, its bounds in as many of their prompts and steps. **No"
-    yield "such row stands here: no file of a calibrated run of real pods was kept.** It takes an idle cluster of one"
-    yield "prefill and one decode pod, each on a device of its own, and some minutes. Even then a chunk beside a batch"
-    yield "is put together of prompts and batches that were seen apart: how much of it hides, `calibrate` does not see."
+    yield "prints the same of your own pods."
 
 
 def _rate(rate: float, lowest: float) -> str:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import httpx
@@ -31,7 +32,7 @@ from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
-from pagewire.router.turns import Turn, Turns
+from pagewire.router.turns import Turns
 
 PROMPT = list(range(3, 35))  # two blocks
 ANSWER = 16  # one block more
@@ -264,8 +265,8 @@ def as_tenant(monkeypatch: pytest.MonkeyPatch, tenant: Tenant) -> None:
     """Have all requests come from one tenant."""
     answer = Dispatcher.answer
 
-    def answered(self: Dispatcher, ask: Ask, turn: Turn | None = None) -> AsyncGenerator[Event, None]:
-        return answer(self, replace(ask, tenant=tenant), turn)
+    def answered(self: Dispatcher, ask: Ask, *others: Any) -> AsyncGenerator[Event, None]:
+        return answer(self, replace(ask, tenant=tenant), *others)
 
     monkeypatch.setattr(Dispatcher, "answer", answered)
 

@@ -52,7 +52,7 @@ def test_bounds_and_rates_are_the_pages_in_the_files_own_time(
     monkeypatch.setattr(pays, "table", table)
     costs = pays.ADDS.cost_model(pays.MODEL)
     costs = dataclasses.replace(costs, prefill=slower(costs.prefill, factor), decode=slower(costs.decode, factor))
-    told = [*pays.by_costs(0, 60, pays.MODEL, CostModel.from_json(costs.to_json()), 20e9)]
+    told = [*pays.by_costs(pays.Bench(seed=0, requests=60), CostModel.from_json(costs.to_json()), 20e9)]
     assert told[-1] == "SLO"
     ((first_rate, slos),) = asked
     assert first_rate == pytest.approx(pays.FIRST_RATE / factor)
