@@ -1,5 +1,4 @@
-"""Either side of a shipment is killed, ended and stopped in each of its states: the client has the right tokens, and
-nothing stays behind.
+"""Either side of a shipment is killed in each of its states: the client has the right tokens, and nothing stays behind.
 
 Real processes, held in a state by stopping them. Which pods have which prefix is still known afterwards: the index is
 asked, and proved by what was found in the cache. It cannot show a lost machine: a killed process's sockets close.
@@ -30,14 +29,6 @@ def cluster(model: Path, request: pytest.FixtureRequest) -> Iterator[LiveCluster
 @pytest.mark.parametrize(("state", "side"), KILLS)
 async def test_a_pod_killed_in_a_state(cluster: LiveCluster, question: Question, state: str, side: str) -> None:
     await strike_in(cluster, question, state, side)
-
-
-@pytest.mark.parametrize("strike", ["ended", "stopped"])
-@pytest.mark.parametrize(("state", "side"), KILLS)
-async def test_a_pod_ended_or_stopped_in_a_state(
-    cluster: LiveCluster, question: Question, state: str, side: str, strike: str
-) -> None:
-    await strike_in(cluster, question, state, side, strike)
 
 
 async def test_sigterm_in_mid_stream_loses_and_repeats_nothing(cluster: LiveCluster, question: Question) -> None:
