@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engine_runs import engine, greedy, run_all, spec
 from faulty_channel import corrupt
-from pods import BLOCK, Asked, Pods, pods, prompt, until
+from pods import BLOCK, Asked, Pods, going_slowly, pods, prompt, until
 
 from pagewire.core.messages import FirstToken, LinkMessage
 from pagewire.core.sampling import FinishReason
@@ -324,8 +324,8 @@ async def test_a_draining_decode_pod_hands_them_over(model: Path) -> None:
         old.front.lifecycle.drain("the test says so")
         await until(lambda: old.service._requests["a"]._streams._running.keys() == {0, 2, 3})  # type: ignore[union-attr]
         old.service.hand_over()
-        old.engine.let_go()
-        assert (await cluster.end(begun)).cause == "handed_over"
+        async with going_slowly(old):
+            assert (await cluster.end(begun)).cause == "handed_over"
         known = {index: len(said) for index, said in begun.streams.items() if index != 1}
         source = old.source(len(LONG) + known[0])
         asked = await go_on(cluster, model, known, on=new, sources=[source])

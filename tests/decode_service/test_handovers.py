@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from faulty_channel import swallow
-from pods import BLOCK, Asked, Colocated, Pod, Pods, pods, prompt, until
+from pods import BLOCK, Asked, Colocated, Pod, Pods, going_slowly, pods, prompt, until
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.clock import ManualClock
@@ -114,18 +114,9 @@ class Scene:
         """Have a pod give up what it runs."""
         pod.front.lifecycle.drain("the test says so")
         pod.service.hand_over()
-        stepping = asyncio.create_task(go_slowly(pod))
-        for course in self.courses:
-            await course.given_up(pod)
-        stepping.cancel()
-        pod.engine.let_go()
-
-
-async def go_slowly(pod: Pod) -> None:
-    """Have a pod step at a pace at which it hears of being drained before its answers are over."""
-    while True:
-        pod.engine.allow(1)
-        await asyncio.sleep(0.005)
+        async with going_slowly(pod):
+            for course in self.courses:
+                await course.given_up(pod)
 
 
 async def run(pod: Pod, courses: Sequence[Course]) -> None:

@@ -320,6 +320,24 @@ class RouterEnd:
                 self.asked[message.request_id].hear_end(message)
 
 
+@contextlib.asynccontextmanager
+async def going_slowly(pod: Pod) -> AsyncIterator[None]:
+    """Have a pod step at a pace at which it hears of being drained before its answers are over; then let it go."""
+
+    async def step() -> None:
+        while True:
+            pod.engine.allow(1)
+            await asyncio.sleep(0.005)
+
+    stepping = asyncio.create_task(step())
+    try:
+        yield
+    finally:
+        stepping.cancel()
+        pod.engine.let_go()
+
+
+
 class Pods:
     """xPyD, and what a test does to them."""
 
