@@ -10,6 +10,7 @@ are within `stall_s` and a quarter, or the connection ends; who takes them slowl
 from __future__ import annotations
 
 import asyncio
+import weakref
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -33,18 +34,21 @@ class Outlet:
     """Where parts of an answer that streams go out at once, past what a message to uvicorn costs."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle = weakref.ref(cycle)  # which has the scope that has this: an ended request is freed at once
 
     @property
     def is_open(self) -> bool:
-        """True once the answer has begun, while none of it waits to be taken and it has not ended."""
-        cycle = self._cycle
+        """True once the answer has begun, until it ends, while no more of it waits to be taken than uvicorn lets."""
+        cycle = self._cycle()
+        if cycle is None:
+            return False
         is_over = cycle.response_complete or cycle.disconnected or cycle.flow.write_paused
         return cycle.response_started and cycle.chunked_encoding is True and not is_over
 
     def write(self, part: bytes) -> None:
         """Send a part that is not empty; only while it is open."""
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        if (cycle := self._cycle()) is not None:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
 class BoundedProtocol(HttpToolsProtocol):

@@ -218,7 +218,9 @@ class Inbox:
         try:
             went = way(News(index=record.index, tokens=record.tokens))
         except Exception as error:  # the pod's link must not end of it: whoever takes raises it
-            self._fail(error)
+            failure = RuntimeError("tokens could not be passed on")
+            failure.__cause__ = error  # and no error with a name, which would be the pod's, and tried again
+            self._fail(failure)
             return True
         if went:
             self._streams[record.index].position += len(record.tokens)

@@ -168,11 +168,9 @@ class Pod:
                         by_request[record.request_id] = [record]
                     else:
                         own.append(record)
-                # A step's tokens are passed on one after the other: whoever waits for the first of all comes first.
-                for are_first in (True, False):
-                    for request_id, own in by_request.items():
-                        if (own[0].position == 0) is are_first and (inbox := self._inboxes.get(request_id)) is not None:
-                            inbox.put(own)
+                for request_id, own in by_request.items():
+                    if (inbox := self._inboxes.get(request_id)) is not None:
+                        inbox.put(own)
             case Ended(request_id=request_id):
                 inbox = self._inboxes.get(request_id)
                 if inbox is not None:

@@ -9,20 +9,22 @@ Invariant: the concatenation of everything returned, `finish()` included, is `de
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Set
 
 REPLACEMENT = "\ufffd"
 # A window this long is cut back to its last readable tokens: the cost of a token stays bounded however long the text.
 WINDOW = 24
-CODE_POINT = 4  # bytes of the longest one, and no token that is not left out has none
+CODE_POINT = 4  # bytes of the longest one; a token that is not left out has one at least
 
 
 class Detokenizer:
     """Decodes one token stream.
 
-    `silent_ids` are the tokens that `decode` leaves out, `byte_ids` the byte-fallback tokens, if there are any. Where
-    `decode` joins the bytes of tokens and does nothing else, `wholes` may keep the text of those that are whole
-    characters, None for the others, for any number of streams: after a whole character it is a token's, whatever came.
+    `silent_ids` are the tokens that are left out, and so is whatever is not below `num_ids`; `byte_ids` are the
+    byte-fallback tokens, if there are any. Where `decode` joins the bytes of tokens and does nothing else, `wholes` may
+    keep the text of those that are whole characters, None for the others, for any number of streams: behind a whole
+    character it is a token's, whatever came before.
     """
 
     def __init__(
@@ -32,17 +34,19 @@ class Detokenizer:
         silent_ids: Set[int] = frozenset(),
         byte_ids: Set[int] = frozenset(),
         wholes: dict[int, str | None] | None = None,
+        num_ids: int = sys.maxsize,
     ) -> None:
         self._decode = decode
         self._silent_ids = silent_ids
         self._byte_ids = byte_ids
         self._wholes = wholes
+        self._num_ids = num_ids
         self._ids: list[int] = []
         self._sent = 0  # how many characters of the window's text are out
 
     def push(self, token_id: int) -> str:
         """Take the next token and return the text that is now certain, which may be empty."""
-        if token_id in self._silent_ids:
+        if self._is_silent(token_id):
             return ""
         if self._wholes is not None and not self._ids and (whole := self._whole(self._wholes, token_id)) is not None:
             return whole
@@ -68,7 +72,10 @@ class Detokenizer:
 
     def whole(self, token_ids: Iterable[int]) -> str:
         """Return the text of all tokens of a stream that none was pushed to: what the pieces would add up to."""
-        return self._decode([token_id for token_id in token_ids if token_id not in self._silent_ids])
+        return self._decode([token_id for token_id in token_ids if not self._is_silent(token_id)])
+
+    def _is_silent(self, token_id: int) -> bool:
+        return token_id in self._silent_ids or token_id >= self._num_ids
 
     def _whole(self, wholes: dict[int, str | None], token_id: int) -> str | None:
         if token_id not in wholes:

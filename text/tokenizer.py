@@ -60,7 +60,10 @@ class Tokenizer:
         )
         # A model may have more rows than its tokenizer names; ids up to there are legal.
         rows = _json(folder / "config.json")
-        self.vocab_size = max(whole(rows, "vocab_size") if "vocab_size" in rows else 0, max(vocabulary.values()) + 1)
+        self._num_named = max(vocabulary.values()) + 1
+        self.vocab_size = max(whole(rows, "vocab_size") if "vocab_size" in rows else 0, self._num_named)
+        # Ids of no token have no text. Left to the decoder, they would fill a window without ever adding to it.
+        self._nameless_ids = frozenset(range(self._num_named)) - set(vocabulary.values())
         self._longest = max(len(text) for text in vocabulary)
         self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="tokenize")
 
@@ -145,8 +148,14 @@ class Tokenizer:
     def detokenizer(self, rules: TextRules = PLAIN) -> Detokenizer:
         """Return a detokenizer for one token stream."""
         shown = {self.special_id(text) for text in rules.shown}
-        silent = frozenset() if rules.with_special else self._special_ids - shown
-        return Detokenizer(self.decode_all, silent_ids=silent, byte_ids=self._byte_ids, wholes=self._wholes)
+        silent = self._nameless_ids if rules.with_special else self._nameless_ids | (self._special_ids - shown)
+        return Detokenizer(
+            self.decode_all,
+            silent_ids=silent,
+            byte_ids=self._byte_ids,
+            wholes=self._wholes,
+            num_ids=self._num_named,
+        )
 
     def text_stream(self, stops: tuple[str, ...], min_tokens: int, rules: TextRules = PLAIN) -> TextStream:
         """Return the text stream of one sequence."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import raw_stream
-from fake_pod import FakePod
+from fake_pod import FakePod, fingerprint
 from hypothesis import given
 from hypothesis import strategies as st
 from router_rig import StartRouter, events
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from pagewire.core.errors import EngineFailed, PodLost
 from pagewire.core.sampling import FinishReason
@@ -80,7 +83,7 @@ async def test_a_breach_goes_nowhere(bad: TokenRecord) -> None:
 
 async def test_what_fails_on_the_way_fails_the_attempt_and_nothing_else() -> None:
     def fail(_news: News) -> bool:
-        raise ZeroDivisionError
+        raise PodLost("not the pod that had it")
 
     inbox = Inbox(positions={0: 0}, limit=3)
     inbox.shorten(fail)
@@ -88,8 +91,9 @@ async def test_what_fails_on_the_way_fails_the_attempt_and_nothing_else() -> Non
     inbox.put([record(0, 4)])
     inbox.put([record(1, 5)])
     inbox.lose(PodLost("gone"))
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RuntimeError) as raised:
         await task
+    assert isinstance(raised.value.__cause__, PodLost)
 
 
 @given(steps=st.lists(st.sampled_from(("put", "take", "open", "close")), max_size=60))
@@ -152,6 +156,48 @@ async def test_what_is_no_plain_stream_goes_the_long_way(
         answer = await router.complete(**{"stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True, **fields})
     assert answer.status_code == 200
     assert sent == []
+
+
+async def test_a_connection_that_fills_and_drains_has_both_ways_in_order(start: StartRouter, sent: list[bytes]) -> None:
+    number = 30_000
+    pod = FakePod("c0", serves=fingerprint(max_model_len=1 << 16))
+    async with start(pod) as router:
+        host, port = router.addresses["http"].removeprefix("http://").split(":")
+        with socket.socket() as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            own.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(own, (host, int(port)))
+            reader, writer = await asyncio.open_connection(sock=own, limit=1 << 12)
+            writer.write(raw_stream.request(max_tokens=number))
+            said = b""
+            while not said.endswith(b"0\r\n\r\n"):
+                at = len(sent)
+                await asyncio.sleep(0.1)
+                while len(sent) > at:  # until it is full
+                    at = len(sent)
+                    await asyncio.sleep(0.1)
+                while not said.endswith(b"0\r\n\r\n") and len(sent) == at:  # until it goes on
+                    said += await reader.read(1 << 16)
+            writer.close()
+    assert raw_stream.text_of(said) == raw_stream.repeated(number)
+    assert 0 < len(sent) < number / 2
+
+
+async def test_an_ended_request_is_freed_at_once(start: StartRouter) -> None:
+    def cycles() -> int:
+        return sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+
+    async with start(FakePod("c0")) as router:
+        gc.collect()
+        gc.disable()
+        try:
+            before = cycles()
+            for stream in (True, False) * 5:
+                await router.complete(stream=stream)
+                await router.http.get("/live")
+            assert cycles() <= before + 1  # the connection's last one
+        finally:
+            gc.enable()
 
 
 async def test_a_failure_on_it_is_the_requests_own(

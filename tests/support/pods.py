@@ -337,7 +337,6 @@ async def going_slowly(pod: Pod) -> AsyncIterator[None]:
         pod.engine.let_go()
 
 
-
 class Pods:
     """xPyD, and what a test does to them."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,17 @@ BYTES = _byte_ids()
 WHOLES: dict[int, str | None] = {}  # what streams before have kept
 
 
+def _padded() -> Tokenizer:
+    """Return the byte-level tokenizer of a model with more rows than that has tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = byte_tokenizer.save(Path(folder))
+        (path / "config.json").write_text(json.dumps({"vocab_size": BYTE_LEVEL.get_vocab_size() + 64}))
+        return Tokenizer(path)
+
+
+PADDED = _padded()
+
+
 def _sentencepiece() -> tokenizers.Tokenizer:
     words = [
         "<unk>",
@@ -235,6 +247,28 @@ def _sentencepiece() -> tokenizers.Tokenizer:
 
 
 SENTENCEPIECE = _sentencepiece()
+
+
+@settings(max_examples=300)
+@given(places=st.lists(st.integers(0, 299), max_size=120))
+def test_ids_without_a_token_are_no_text_wherever_they_stand(places: list[int]) -> None:
+    """Rows that a model has and its tokenizer does not name may be drawn: beside bytes that are no text, too."""
+    ids = [BYTES[place] if place < 256 else PADDED.vocab_size - 300 + place for place in places]
+    detokenizer = PADDED.detokenizer()
+    pieces = [detokenizer.push(token_id) for token_id in ids]
+    assert len(detokenizer._ids) <= 40
+    assert "".join(pieces) + detokenizer.finish() == PADDED.decode_all(ids)
+    assert PADDED.detokenizer().whole(ids) == PADDED.decode_all(ids)
+
+
+@pytest.mark.parametrize("beginning", [[], BYTES[0xE6:0xE7]], ids=["nothing", "an open code point"])
+def test_ids_without_a_token_cost_no_window(beginning: list[int]) -> None:
+    detokenizer = PADDED.detokenizer()
+    for token_id in [*beginning, *[PADDED.vocab_size - 1, 1 << 40] * 500]:
+        detokenizer.push(token_id)
+    assert len(detokenizer._ids) == len(beginning)
+    assert PADDED._wholes is not None
+    assert all(token_id < PADDED.vocab_size for token_id in PADDED._wholes)
 
 
 def pieces_of(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> list[str]:

@@ -137,13 +137,17 @@ class SimulatedRouter:
 
 
 class _Noted:
-    """A client that has what it got written down."""
-
-    is_open = True
+    """A client that has what it got written down. Its sink is closed every third time that somebody looks."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
         self._name = name
+        self._looks = 0
+
+    @property
+    def is_open(self) -> bool:
+        self._looks += 1
+        return self._looks % 3 != 0
 
     def put(self, chunk: Chunk) -> None:
         reason = chunk.ending.finish_reason.value if chunk.ending is not None else ""
