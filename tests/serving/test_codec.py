@@ -123,6 +123,12 @@ def test_who_knows_no_columns_is_told_none() -> None:
     said = link_codec(COLUMNS_SINCE - 1).encode(Tokens(records=PLAIN))
     assert not link_pb2.Frames.FromString(said).frames[0].tokens.HasField("plain")
     assert LINK_CODEC.decode_one(said) == Tokens(records=PLAIN)
+    assert link_codec(COLUMNS_SINCE) is LINK_CODEC
+
+
+def test_engines_say_columns_too() -> None:
+    frame = engine_pb2.Frame.FromString(ENGINE_CODEC.encode(StepDone(records=PLAIN)))
+    assert list(frame.step_done.plain.request_ids) == ["a", "b", "c"]
 
 
 def test_columns_of_unequal_lengths_are_no_frame() -> None:
