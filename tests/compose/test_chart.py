@@ -299,7 +299,8 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"modelVolume": {}}, "modelVolume"),
+        ({"modelVolume": {}}, "modelVolume says where the models lie"),
+        ({"modelVolume": {"nfs": {}, "hostPath": {}}}, "'/modelVolume': maxProperties"),
         ({"pools": {"prefill": {"role": "prefil"}}}, "'prefill', 'decode', 'colocated'"),
         ({"poolDefaults": {"settings": {"chunk": 1}}}, "'chunk' not allowed"),
         ({"poolDefaults": {"settings": {"brownout": True}}}, "'off', 'on'"),
