@@ -110,9 +110,9 @@ def test_every_alert_is_tried() -> None:
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: str(rule["alert"]))
 def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "action", "runbook_url"}
+    assert set(notes) == {"summary", "description", "action", "playbook"}
     assert all("\n" not in text for text in notes.values())
-    assert notes["runbook_url"] == f"docs/operations.md#{ALERTS[rule['alert']]}"
+    assert notes["playbook"] == f"docs/operations.md#{ALERTS[rule['alert']]}"
     assert rule["labels"]["severity"] in ("page", "warning")
     assert rule["for"]
 

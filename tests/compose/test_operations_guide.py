@@ -56,7 +56,7 @@ def test_every_alert_has_its_chapter() -> None:
         for group in yaml.safe_load(rules.read_text())["groups"]:
             for rule in group["rules"]:
                 if "alert" in rule:
-                    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+                    page, _, anchor = rule["annotations"]["playbook"].partition("#")
                     assert page.endswith("docs/operations.md")
                     assert anchor in anchors(GUIDE), rule["alert"]
 
