@@ -27,6 +27,9 @@ TEXT = GUIDE.read_text()
 METRIC = re.compile(r"(?<![\w/-])(?:pagewire_|vllm:)[a-z0-9_]+[a-z0-9]")
 SPANS = set(re.findall(r"`([^`\n]+)`", TEXT))
 ALERTS = (
+    "alert-no-decode-pod",
+    "alert-index-away",
+    "alert-target-down",
     "alert-block-exhaustion",
     "alert-recapture-rate",
     "alert-zero-hit-index",
