@@ -92,7 +92,7 @@ class Router:
                 for source, tokenizer, pool in zip(sources, tokenizers, pools, strict=True)
             ]
         )
-        metrics.watch_index(self.index, [model.lookup for model in self.models])
+        metrics.watch_index(self.index, [model.lookup for model in self.models], self._is_index_away)
         metrics.watch({model.pool: model.placer.calibration for model in self.models})
         metrics.watch_requests({model: model.counts for model in self.models}, config.name)
         metrics.ejected.set_function(lambda: sum(len(model.pool.ejected()) for model in self.models))
@@ -238,10 +238,12 @@ class Router:
             counts=RequestCounts(targets_of(config)),
         )
 
+    def _is_index_away(self) -> bool:
+        # Short prompts ask the index nothing, so that look-ups alone would not tell that Redis is away.
+        return self.index.is_away or self.fleet.is_blind
+
     def _index_state(self) -> Mapping[str, object]:
         alarms = {model.title: model.lookup.alarm for model in self.models}
         told = {title: {"cause": alarm.cause, "text": alarm.text} for title, alarm in alarms.items() if alarm}
-        # Short prompts ask the index nothing, so that look-ups alone would not tell that Redis is away.
-        is_away = self.index.is_away or self.fleet.is_blind
-        state = {"state": "away" if is_away else "up", "alarms": told}
+        state = {"state": "away" if self._is_index_away() else "up", "alarms": told}
         return {"refused": self.fleet.refused(), "index": state}

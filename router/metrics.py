@@ -35,11 +35,6 @@ class IndexCounts(Protocol):
     failures: int
     skipped: int
 
-    @property
-    def is_away(self) -> bool:
-        """True while lookups are held back."""
-        ...
-
 
 class LookupCounts(Protocol):
     """Who asks it for requests."""
@@ -99,15 +94,15 @@ class RouterMetrics:
             ["model"], registry=self.registry,
         )  # fmt: skip
 
-    def watch_index(self, index: IndexCounts, lookups: Sequence[LookupCounts]) -> None:
-        """Show what the index's reader and its users, one for each model, count."""
+    def watch_index(self, index: IndexCounts, lookups: Sequence[LookupCounts], is_away: Callable[[], bool]) -> None:
+        """Show what the index's reader and its users, one for each model, count, and whether Redis is away."""
 
         def alarm(cause: Cause) -> float:
             return float(any(each.alarm is not None and each.alarm.cause is cause for each in lookups))
 
         self._total("index_lookup_failures", "Index lookups without an answer in time", lambda: index.failures)
         self._total("index_lookups_skipped", "Lookups not tried since Redis did not answer", lambda: index.skipped)
-        self._gauge("index_away", "1 while most lookups are not tried", lambda: index.is_away)
+        self._gauge("index_away", "1 while Redis is away: lookups are held back, or pods not discovered", is_away)
         self._total("index_lookup_hits", "Lookups that found a linked pod", lambda: sum(each.hits for each in lookups))
         self._total("index_lookup_misses", "Lookups that found none", lambda: sum(each.misses for each in lookups))
         shown = Gauge(

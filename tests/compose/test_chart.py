@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,22 @@ def test_the_alerts_are_those_that_composes_prometheus_reads(tmp_path: Path) -> 
     assert packaged.returncode == 0, packaged.stderr
     (archive,) = tmp_path.iterdir()
     assert render(told, chart=archive).of("PrometheusRule") == [rule]
+
+
+def test_the_alerts_find_what_is_scraped_by_the_jobs_of_composes_prometheus() -> None:
+    """An operator would name a job after a Service, or a namespace and a monitor: after the release."""
+    config = yaml.safe_load((CHART.parent / "prometheus" / "prometheus.yml").read_text())
+    jobs = {each["job_name"] for each in config["scrape_configs"]}
+    rendered = render({"monitors": {"enabled": True}, "fullnameOverride": "other"})
+    endpoints = [each["spec"]["endpoints"][0] for each in rendered.of("ServiceMonitor")]
+    endpoints += [each["spec"]["podMetricsEndpoints"][0] for each in rendered.of("PodMonitor")]
+    told = [rule for each in endpoints for rule in each["relabelings"] if rule["targetLabel"] == "job"]
+    assert [rule["replacement"] for rule in told] == ["pagewire-router", "pagewire-pods"]
+    assert not any("sourceLabels" in rule for rule in told)
+    assert {rule["replacement"] for rule in told} <= jobs
+    (rules,) = rendered.of("PrometheusRule")
+    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"] if "up{" in rule["expr"]]
+    assert [re.findall(r'job=~?"([^"]+)"', each) for each in asked] == [["pagewire-router"], ["pagewire-(router|pods)"]]
 
 
 @pytest.mark.parametrize("values", [{}, {"monitors": {"enabled": True, "rules": False}}], ids=["off", "by itself"])
@@ -299,7 +316,8 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"modelVolume": {}}, "modelVolume"),
+        ({"modelVolume": {}}, "modelVolume says where the models lie"),
+        ({"modelVolume": {"nfs": {}, "hostPath": {}}}, "'/modelVolume': maxProperties"),
         ({"pools": {"prefill": {"role": "prefil"}}}, "'prefill', 'decode', 'colocated'"),
         ({"poolDefaults": {"settings": {"chunk": 1}}}, "'chunk' not allowed"),
         ({"poolDefaults": {"settings": {"brownout": True}}}, "'off', 'on'"),

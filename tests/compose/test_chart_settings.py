@@ -219,7 +219,7 @@ def test_scaling_asks_for_metrics_that_there_are() -> None:
             assert set(selectors) == {f'namespace="serving",release="rel",pool="{pool}"'}
             assert float(trigger["metadata"]["threshold"]) > 0
     monitor = rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]
-    assert {each["targetLabel"] for each in monitor["relabelings"]} == {"release", "pool", "__scheme__"}
+    assert {each["targetLabel"] for each in monitor["relabelings"]} == {"job", "release", "pool", "__scheme__"}
 
 
 @pytest.fixture(params=KINDS)

@@ -17,7 +17,7 @@ PODS = {"prefill": "${PREFILL_GPUS:-0}", "decode": "${DECODE_GPUS:-0}"}
 ENVIRONMENT = {
     "PAGEWIRE_DEVICE": "cuda",
     "PAGEWIRE_KV_MEMORY": "${GPU_KV_MEMORY:-16GiB}",
-    "PAGEWIRE_TRANSPORTS": "${GPU_TRANSPORTS:-nixl,grpc}",
+    "PAGEWIRE_TRANSPORTS": "${GPU_TRANSPORTS:-cuda_ipc,nixl,grpc}",
     "NCCL_DEBUG": "${NCCL_DEBUG:-WARN}",
     "NCCL_SOCKET_IFNAME": "${NCCL_SOCKET_IFNAME:-eth0}",
     "NCCL_CUMEM_HOST_ENABLE": "0",
@@ -54,7 +54,7 @@ def test_a_pod_reserves_the_gpus_that_its_line_names(gpu: dict[str, Any], name: 
 @pytest.mark.parametrize("name", PODS)
 def test_a_pod_has_room_for_rings_and_may_pin_all_it_wants(gpu: dict[str, Any], name: str) -> None:
     assert gpu[name]["shm_size"] == "${SHM_SIZE:-4gb}"
-    assert gpu[name]["ipc"] == "${IPC:-private}"
+    assert (gpu[name]["ipc"], gpu[name]["pid"]) == ("${IPC:-private}", "${PID_NAMESPACE:-}")
     assert gpu[name]["ulimits"] == {"memlock": -1}
 
 

@@ -21,6 +21,9 @@ from metric_names import Row, family_of, kept_by, listed, matchers_in, names_in
 OF_SCRAPES = {"instance", "job"}
 OF_RELEASES = {"namespace", "release"}
 ALERTS = {
+    "PagewireNoDecodePod": "alert-no-decode-pod",
+    "PagewireIndexAway": "alert-index-away",
+    "PagewireTargetDown": "alert-target-down",
     "PagewireBlockExhaustion": "alert-block-exhaustion",
     "PagewireRecaptureRate": "alert-recapture-rate",
     "PagewireZeroHitIndex": "alert-zero-hit-index",
@@ -67,9 +70,9 @@ def rules() -> Iterator[dict[str, Any]]:
 
 
 def known() -> dict[str, Row | None]:
-    """Return what may be asked for: what processes show, and what rules record."""
+    """Return what may be asked for: what processes show, what rules record, and what is Prometheus' own."""
     recorded = {rule["record"]: None for rule in rules() if "record" in rule}
-    return {**listed(), **recorded, "ALERTS": None}
+    return {**listed(), **recorded, "ALERTS": None, "up": None}
 
 
 def strange(expression: str) -> list[str]:
@@ -110,9 +113,9 @@ def test_every_alert_is_tried() -> None:
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: str(rule["alert"]))
 def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     notes = rule["annotations"]
-    assert set(notes) == {"summary", "description", "action", "runbook_url"}
+    assert set(notes) == {"summary", "description", "action", "playbook"}
     assert all("\n" not in text for text in notes.values())
-    assert notes["runbook_url"] == f"docs/operations.md#{ALERTS[rule['alert']]}"
+    assert notes["playbook"] == f"docs/operations.md#{ALERTS[rule['alert']]}"
     assert rule["labels"]["severity"] in ("page", "warning")
     assert rule["for"]
 

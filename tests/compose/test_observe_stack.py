@@ -75,6 +75,17 @@ def test_routers_and_pods_send_to_where_the_collector_listens(collector: dict[st
     assert listens.hostname == "0.0.0.0"
 
 
+def test_what_share_is_traced_can_be_said_and_the_router_alone_is_told() -> None:
+    """A pod refuses to start with a setting that it does not have."""
+    told = {name: service(name)["environment"].get("PAGEWIRE_TRACE_RATIO") for name in ("router", "prefill", "decode")}
+    share = re.fullmatch(r"\$\{TRACE_RATIO:-([\d.]+)\}", told.pop("router"))
+    assert share is not None
+    assert set(told.values()) == {None}
+    assert 0 < float(share[1]) < 1, "all of them are more than anybody reads"
+    guide = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+    assert re.findall(r"`TRACE_RATIO` says \(([\d.]+) there\)", guide) == [share[1]]
+
+
 def test_the_guide_says_of_the_collector_what_the_services_are_told() -> None:
     guide = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
     told = {service(name)["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] for name in ("router", "prefill", "decode")}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
-from chart_rig import CHART, REDIS
+from chart_rig import CHART, REDIS, check, render
 from metric_names import family_of, listed
 from source_tree import ROOT
 
 from pagewire.cli.commands import build
 from pagewire.core.config import Setting, settings
 from pagewire.engine.graph_pool import GraphLimits
+from pagewire.kvtransfer.offers import parse_names
 from pagewire.router import http
 from pagewire.router.config import RouterConfig
 from pagewire.serving import http_port
@@ -27,6 +29,9 @@ TEXT = GUIDE.read_text()
 METRIC = re.compile(r"(?<![\w/-])(?:pagewire_|vllm:)[a-z0-9_]+[a-z0-9]")
 SPANS = set(re.findall(r"`([^`\n]+)`", TEXT))
 ALERTS = (
+    "alert-no-decode-pod",
+    "alert-index-away",
+    "alert-target-down",
     "alert-block-exhaustion",
     "alert-recapture-rate",
     "alert-zero-hit-index",
@@ -56,7 +61,7 @@ def test_every_alert_has_its_chapter() -> None:
         for group in yaml.safe_load(rules.read_text())["groups"]:
             for rule in group["rules"]:
                 if "alert" in rule:
-                    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+                    page, _, anchor = rule["annotations"]["playbook"].partition("#")
                     assert page.endswith("docs/operations.md")
                     assert anchor in anchors(GUIDE), rule["alert"]
 
@@ -112,12 +117,39 @@ def test_values_of_the_chart_are_some() -> None:
         assert {**pool, **values["router"]}[name] == int(default)
 
 
-def test_yaml_is_values_of_the_chart() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    blocks = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        assert set(yaml.safe_load(block)) <= set(values)
+def test_yaml_is_values_of_the_chart_and_all_of_it_goes_with_the_first() -> None:
+    first, *others = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL))
+    assert len(others) == 3
+    for block in ({}, *others):
+        for manifest in render({**first, **block}).manifests:
+            check(manifest)
+
+
+def test_the_example_with_gpus_asks_for_all_that_a_pod_on_one_needs() -> None:
+    first, gpu = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[:2])
+    rendered = render({**first, **gpu})
+    for name in ("prefill", "decode"):
+        spec = rendered.templates()[f"rel-pagewire-{name}"]
+        (container,) = spec["containers"]
+        assert spec["runtimeClassName"] == "nvidia"
+        assert container["image"] == "registry.internal/pagewire/pagewire-pod-cuda:0.1.0"
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+        assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+        told = tomllib.loads(rendered.one("ConfigMap", f"rel-pagewire-{name}")["data"]["pod.toml"])
+        assert told["device"] == "cuda"
+        assert parse_names(told["transports"], told["device"])
+
+
+def test_pods_of_the_chart_are_called_as_kubernetes_calls_them() -> None:
+    """Where the guide names one; a pod tells its id by that field."""
+    names = re.findall(r"statefulset/(\S+) ", TEXT)
+    asked = re.findall(r"`pagewire role (\S+) ", TEXT)
+    assert len(asked) >= 2
+    release = render({}, release="pagewire")
+    assert {each.rpartition("-")[0] for each in asked} <= set(names) <= release.templates().keys()
+    (container,) = release.templates()["pagewire-prefill"]["containers"]
+    (pod_id,) = [each["valueFrom"] for each in container["env"] if each["name"] == "PAGEWIRE_POD_ID"]
+    assert pod_id == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 def test_graphs_are_captured_for_the_batches_that_are_told() -> None:

@@ -18,10 +18,12 @@ from pretended_device import PretendedDevice, PretendedPool, pretended_pool, unw
 from transport_rigs import BLOCK_BYTES, FAST, NUM_BLOCKS, SECRET, Recorder, RecordingSink, running, serving
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
+from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.transport import Flow, ShipmentKey
 from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_ipc import MAX_PLACES, MAX_SPANS, CudaIpcInlet, CudaIpcOutlet
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
+from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
@@ -188,14 +190,14 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def streaming(device: PretendedDevice) -> AsyncIterator[Stream]:
+async def streaming(device: PretendedDevice, *others: Carrier) -> AsyncIterator[Stream]:
     source, target, recorder = pretended_pool(device, filled=True), pretended_pool(device, filled=False), Recorder()
-    carrier = dataclasses.replace(cuda_ipc.carrier(), flow=FLOW)
-    sender = StreamSender(pod_id="P", secret=SECRET, memory=source, carriers=[carrier], times=FAST)
+    carriers = (dataclasses.replace(cuda_ipc.carrier(), flow=FLOW), *others)
+    sender = StreamSender(pod_id="P", secret=SECRET, memory=source, carriers=carriers, times=FAST)
     async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         receiver = StreamReceiver(
             channel, pod_id="D", source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
-            carriers=[carrier], times=FAST,
+            carriers=carriers, times=FAST,
         )  # fmt: skip
         async with running(receiver):
             await receiver.connected(10)
@@ -208,6 +210,19 @@ async def streaming(device: PretendedDevice) -> AsyncIterator[Stream]:
 
 def whole(num_blocks: int) -> list[tuple[int, int]]:
     return [(index, index) for index in range(num_blocks)]
+
+
+async def test_a_pool_that_the_driver_does_not_map_is_shipped_by_the_next_carrier(device: PretendedDevice) -> None:
+    """As between containers that find each other's sockets, and share no namespace or see no GPU in common."""
+    device.maps = False
+    async with streaming(device, GRPC) as stream:
+        assert (stream.receiver.transport, stream.receiver.is_fallback) == ("grpc", True)
+        sink = RecordingSink(stream.taker)
+        stream.receiver.register(1, 1, sink)
+        stream.sender.send("D", 1, 1, whole(NUM_BLOCKS))
+        await stream.taker.until(lambda: len(sink.placed) == NUM_BLOCKS)
+        assert all(stream.target.read(index) == stream.source.read(index) for index in range(NUM_BLOCKS))
+    assert (device.num_copies, device.num_unmapped) == (0, 0)
 
 
 async def test_messages_are_posted_ahead_and_credited_as_they_end(device: PretendedDevice) -> None:

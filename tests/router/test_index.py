@@ -80,9 +80,11 @@ async def test_an_outage_is_told_where_no_prompt_asks_the_index(valkey: ValkeySe
         await eventually(is_up)
         proxy.delay_s = None
         await eventually(is_away)
+        assert await router.metric("pagewire_router_index_away") == 1
         assert await router.metric("pagewire_router_index_lookup_failures_total") == 0
         proxy.delay_s = 0.0
         await eventually(is_up)
+        assert await router.metric("pagewire_router_index_away") == 0
 
 
 async def test_a_redis_that_takes_everything_and_says_nothing_stops_nobody(valkey: ValkeyServer, model: Path) -> None:

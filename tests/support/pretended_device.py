@@ -29,6 +29,7 @@ class PretendedDevice:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_running = True  # what is posted has happened
         self.copy_fails_at: int | None = None  # the number of a copy
+        self.maps = True  # else as the driver between containers that share too little
         self.num_copies = 0
         self.num_unmapped = 0
         self.idle = threading.Condition()
@@ -86,6 +87,8 @@ class PretendedDriver:
         pass
 
     def map(self, handle: bytes) -> int:
+        if not self._device.maps:
+            raise TransferFailed("cuIpcOpenMemHandle_v2: the test says so")
         base, size = int.from_bytes(handle[:8], "little"), int.from_bytes(handle[8:16], "little")
         self._sizes[base] = size
         return base
@@ -137,6 +140,9 @@ class PretendedPool(DevicePool):
 
     def read(self, block_id: int) -> memoryview:
         return self.host.read(block_id)
+
+    def write(self, block_id: int, data: bytes | bytearray | memoryview) -> None:
+        self.host.write(block_id, data)
 
     def export(self) -> Export:
         told = self.address.to_bytes(8, "little") + (self.num_blocks * self.block_bytes).to_bytes(8, "little")

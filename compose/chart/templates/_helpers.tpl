@@ -108,7 +108,10 @@ true
 - name: config
   configMap: {name: {{ index . 1 }}}
 - name: models
-  {{- toYaml (required "modelVolume says where the models lie" $root.Values.modelVolume) | nindent 2 }}
+  {{- if not $root.Values.modelVolume }}
+  {{- fail "modelVolume says where the models lie: modelVolume: {persistentVolumeClaim: {claimName: models, readOnly: true}}" }}
+  {{- end }}
+  {{- toYaml $root.Values.modelVolume | nindent 2 }}
 - name: tmp
   emptyDir: {}
 {{- with $root.Values.tls.existingSecret }}
