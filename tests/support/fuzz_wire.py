@@ -306,7 +306,7 @@ async def _tcp_card(data: bytes) -> None:
     """Open a card of tcp's; port 1 of this host is nobody's, and no other is dialled."""
     inlet = TcpInlet(typing.cast(Any, _Memory()))
     try:
-        await inlet.open(data[: 2 * TOKEN_BYTES] + b"\1\0127.0.0.1" if len(data) > 2 * TOKEN_BYTES + 2 else data)
+        await inlet.open(data[: 2 * TOKEN_BYTES] + b"\x01\x00127.0.0.1" if len(data) > 2 * TOKEN_BYTES + 2 else data)
     finally:
         inlet.close()
 
@@ -564,7 +564,7 @@ PARSERS = (
         seeds=tuple,
         errors=(TransferFailed,),
         files=("kvtransfer/transports/tcp.py", "core/side_door.py"),
-        mutate=first_of(fields, lambda data, random, words: random.randbytes(2 * TOKEN_BYTES) + b"\1\0127.0.0.1"),
+        mutate=first_of(fields, lambda data, random, words: random.randbytes(2 * TOKEN_BYTES) + b"\x01\x00127.0.0.1"),
         cost=4,
     ),
     Parser(
