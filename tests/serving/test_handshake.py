@@ -11,7 +11,7 @@ import pytest
 
 from pagewire.core.errors import PeerMismatch, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.messages import WIRE_VERSION, Challenge, Role, Welcome
+from pagewire.core.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Challenge, Role, Welcome
 from pagewire.serving.handshake import Identity
 
 PRINT = Fingerprint(
@@ -117,3 +117,24 @@ def test_fingerprints_are_compared_by_both_where_both_have_one() -> None:
     hello = dataclasses.replace(them.hello(CHALLENGE, 5, b"nonce"), fingerprint=None)  # no part of the proof
     with pytest.raises(PeerMismatch, match="them / us: block_size: 16 / 32"):
         them.check(hello, us.answer(CHALLENGE, hello))
+
+
+@pytest.mark.parametrize("version", range(OLDEST_WIRE_VERSION - 1, WIRE_VERSION + 2))
+def test_a_version_that_was_not_offered_is_not_taken_from_whoever_proves_who_it_is(version: int) -> None:
+    one, other = identity("one"), identity("other")
+    hello = one.hello(CHALLENGE, 5, b"nonce")
+    welcome = dataclasses.replace(other.answer(CHALLENGE, hello), wire_version=version)
+    welcome = dataclasses.replace(welcome, proof=other._proof(welcome, hello.proof))
+    if OLDEST_WIRE_VERSION <= version <= WIRE_VERSION:
+        return one.check(hello, welcome)
+    with pytest.raises(PeerMismatch, match=f"chose wire version {version}"):
+        one.check(hello, welcome)
+    return None
+
+
+def test_a_socket_beside_a_stream_is_opened_by_what_holds_the_secret() -> None:
+    one, other = identity("one"), identity("other")
+    welcome = paired(one, other)
+    assert one.socket_tokens(welcome) == other.socket_tokens(welcome)
+    expected = tuple(hmac.new(b"hush", label + welcome.proof, hashlib.sha256).digest() for label in (b"guest", b"host"))
+    assert one.socket_tokens(welcome) == expected
