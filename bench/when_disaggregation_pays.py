@@ -329,9 +329,9 @@ def about(bench: Bench, costs: CostModel) -> Iterator[str]:
     yield from wrapped(
         f"Prompts of {bench.prompt} and answers of {bench.answer} tokens, {bench.requests} requests. Laws of source "
         f"{costs.about.get('source', 'not told')!r}: a mean prompt takes {prompt_ms:.3g} ms, a step alone "
-        f"{step_ms:.3g} ms. The least and the most of seeds {', '.join(str(each.seed) for each in bench.by_seed())}; rates "
-        f"from {bench.first_rate / 16:.2g} to {bench.first_rate * 16:.3g} a second, to {bench.precision:.0%}; colocated "
-        f"pods with the best of {', '.join(map(str, bench.sequences))} sequences a step."
+        f"{step_ms:.3g} ms. The least and the most of seeds {', '.join(str(each.seed) for each in bench.by_seed())}; "
+        f"rates from {bench.first_rate / 16:.2g} to {bench.first_rate * 16:.3g} a second, to {bench.precision:.0%}; "
+        f"colocated pods with the best of {', '.join(map(str, bench.sequences))} sequences a step."
     )
     yield ""
 
@@ -441,8 +441,8 @@ def of_real_pods() -> Iterator[str]:
     yield from wrapped(
         "Those two pods shared a machine. Here no two do, and nothing is taken of one another. But **the link as "
         f"fitted, {costs.link.bytes_per_s / 1e9:.3g} GB/s and {1e3 * costs.link.latency_s:.3g} ms, is one between two "
-        f"processes of one machine**, and its fit is off by {costs.residuals['link']['mean_relative']:.0%} in the mean: what "
-        "a slower one does stands below. TTFT is the page's in as many prompts of these pods."
+        f"processes of one machine**, and its fit is off by {costs.residuals['link']['mean_relative']:.0%} in the "
+        "mean: what a slower one does stands below. TTFT is the page's in as many prompts of these pods."
     )
     yield ""
     yield from about(bench_of(kind, REAL_MODEL, costs), costs)
@@ -464,8 +464,8 @@ def of_real_pods() -> Iterator[str]:
     yield from planned_by(bench_of(kind, REAL_MODEL, costs), costs)
     yield from wrapped(
         "What the tables have is printed by these commands, the last of them for long prompts. With a file that "
-        "`pagewire slo calibrate --url HOST:PORT --output FILE` wrote after `--costs`, and its model after `--model`, they "
-        "print the same of your own pods:"
+        "`pagewire slo calibrate --url HOST:PORT --output FILE` wrote after `--costs`, and its model after `--model`, "
+        "they print the same of your own pods:"
     )
     yield ""
     yield from (f"    python bench/when_disaggregation_pays.py {each}" for each in (BY_TPOT, BY_LINK, BY_MEMORY, LONG))
