@@ -1,12 +1,13 @@
 """The planner: its bound and its search against brute force, what it says of changes, and both published directions.
 
 Shapes and devices are small and made up, so that a simulated run takes a moment. Directions are tried on the law that
-`slo calibrate` fits, with several chunks to choose from: that of no real pod, whose figures it cannot tell.
+`slo calibrate` fits, with several chunks to choose from: made up first, then as it was fitted to a real pair of pods.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 from pathlib import Path
@@ -54,11 +55,11 @@ def asked(
 
 def question(
     workload: Workload, slo: str, *, kinds: tuple[DeviceKind, ...] = (DEVICE,), choices: Choices = CHOICES,
-    target: float = 0.9,
+    target: float = 0.9, model: ModelShape = MODEL,
 ) -> Question:  # fmt: skip
     last_s = max(arrival.at_s for arrival in workload)
     return Question(
-        model=MODEL, kinds=kinds, workload=workload, objectives=parse_objectives(slo), target=target, choices=choices,
+        model=model, kinds=kinds, workload=workload, objectives=parse_objectives(slo), target=target, choices=choices,
         window=Window(from_s=0.0, until_s=math.nextafter(last_s, math.inf)), seed=3,
     )  # fmt: skip
 
@@ -238,7 +239,7 @@ def busy(rate: float = 40.0) -> Workload:
 
 def shares(asks: Question, *counts: tuple[int, int]) -> list[float]:
     """Return which share the apart or colocated clusters of these counts attain, with the best of their settings."""
-    colocated, apart = sides(families(MODEL, asks.kinds, asks.choices))
+    colocated, apart = sides(families(asks.model, asks.kinds, asks.choices))
     judge = judge_of(asks)
     return [
         max(
@@ -314,6 +315,54 @@ def test_apart_loses_where_the_memory_of_decode_pods_is_full() -> None:
     assert together > apart
     roomy, _ = shares(dataclasses.replace(asks, kinds=(ADDS,)), (1, 1), (0, 2))
     assert roomy > apart
+
+
+# ------------------------------------------------------------------------------------- both directions, by real pods
+
+
+# A prefill and a decode pod of SmolLM2-135M, a core each: a prompt of 160 takes 77 ms, a step alone 7 ms.
+FITTED = Path(__file__).parents[2] / "bench" / "results" / "simulator-1p1d.json"
+FITTED_MODEL = ModelShape(
+    name="SmolLM2-135M", parameters=134_479_872, num_layers=30, num_heads=9, num_kv_heads=3, head_dim=64
+)
+FITTED_CHOICES = dataclasses.replace(CHOICES, chunk_sizes=(128, 256), max_num_seqs=(256, 4, 2), max_pods=5)
+
+
+def fitted(**told: float) -> DeviceKind:
+    costs = CostModel.from_json(json.dumps(json.loads(FITTED.read_text(encoding="utf-8"))["costs"]))
+    link = costs.link
+    kind = DeviceKind(
+        name="pod", memory=4e9, price_per_hour=1.0, link=link.bytes_per_s, link_latency_s=link.latency_s, costs=costs
+    )
+    return dataclasses.replace(kind, **told)
+
+
+def by_fitted(slo: str, kind: DeviceKind, rate: float = 10.0) -> Question:
+    workload = asked(rate=rate, requests=120, prompt="64-256", answer="16-64")
+    return question(workload, f"ttft=311ms,{slo}", kinds=(kind,), choices=FITTED_CHOICES, model=FITTED_MODEL)
+
+
+def test_by_laws_of_real_pods_apart_is_cheaper_where_tokens_have_to_come_fast() -> None:
+    found = plan(by_fitted("tpot=10ms", fitted()), with_what_ifs=False)
+    assert found.chosen is found.apart
+    assert (found.apart.price or math.inf) < (found.colocated.price or math.inf)
+    found = plan(by_fitted("tpot=40ms", fitted()), with_what_ifs=False)
+    assert found.chosen is found.colocated
+    assert (found.colocated.price or math.inf) < (found.apart.price or math.inf)
+
+
+def test_by_laws_of_real_pods_together_is_cheaper_where_the_link_is_slow() -> None:
+    found = plan(by_fitted("tpot=12ms", fitted(link=3e7)), with_what_ifs=False)
+    assert found.chosen is found.colocated
+    assert found.rival is not None
+    assert found.rival.spending.missed(0.9) == "tpot"
+
+
+def test_by_laws_of_real_pods_apart_loses_where_the_memory_of_decode_pods_is_full() -> None:
+    roomy, small = (by_fitted("tpot=12ms", fitted(memory=memory), 6.5) for memory in (4e9, 0.325e9))
+    (roomy_apart, roomy_together), (apart, together) = (shares(each, (1, 1), (0, 2)) for each in (roomy, small))
+    assert roomy_apart > roomy_together
+    assert together > apart
 
 
 # ------------------------------------------------------------------------------------------------- the plan as a whole

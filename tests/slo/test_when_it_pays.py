@@ -52,8 +52,20 @@ def test_bounds_and_rates_are_the_pages_in_the_files_own_time(
     monkeypatch.setattr(pays, "table", table)
     costs = pays.ADDS.cost_model(pays.MODEL)
     costs = dataclasses.replace(costs, prefill=slower(costs.prefill, factor), decode=slower(costs.decode, factor))
-    told = [*pays.by_costs(pays.Bench(seed=0, requests=60), CostModel.from_json(costs.to_json()), 20e9)]
-    assert told[-1] == "SLO"
+    read = CostModel.from_json(costs.to_json())
+    bench = pays.bench_of(pays.asked("--requests 60"), pays.MODEL, read)
+    told = [*pays.by_costs(bench, read, [20e9])]
+    assert told[-1] == "SLO, link, memory"
     ((first_rate, slos),) = asked
     assert first_rate == pytest.approx(pays.FIRST_RATE / factor)
     assert slos == [f"ttft={500 * factor}ms,tpot={tpot * factor}ms" for tpot in pays.TPOTS_MS]
+
+
+def test_laws_are_read_alone_and_beside_figures(pays: Any, tmp_path: Path) -> None:
+    costs = pays.ADDS.cost_model(pays.MODEL)
+    (tmp_path / "alone.json").write_text(costs.to_json())
+    (tmp_path / "beside.json").write_text(f'{{"rows": [], "costs": {costs.to_json()}}}')
+    assert pays.read_costs(tmp_path / "alone.json") == costs == pays.read_costs(tmp_path / "beside.json")
+    (tmp_path / "none.json").write_text("[]")
+    with pytest.raises(ValueError, match="cost model"):
+        pays.read_costs(tmp_path / "none.json")
