@@ -328,13 +328,16 @@ FITTED_MODEL = ModelShape(
 FITTED_CHOICES = dataclasses.replace(CHOICES, chunk_sizes=(128, 256), max_num_seqs=(256, 4, 2), max_pods=5)
 
 
-def fitted(**told: float) -> DeviceKind:
+def fitted(link: float | None = None) -> DeviceKind:
     costs = CostModel.from_json(json.dumps(json.loads(FITTED.read_text(encoding="utf-8"))["costs"]))
-    link = costs.link
-    kind = DeviceKind(
-        name="pod", memory=4e9, price_per_hour=1.0, link=link.bytes_per_s, link_latency_s=link.latency_s, costs=costs
+    return DeviceKind(
+        name="pod",
+        memory=4e9,
+        price_per_hour=1.0,
+        link=link or costs.link.bytes_per_s,
+        link_latency_s=costs.link.latency_s,
+        costs=costs,
     )
-    return dataclasses.replace(kind, **told)
 
 
 def by_fitted(slo: str, kind: DeviceKind, rate: float = 10.0) -> Question:
