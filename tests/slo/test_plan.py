@@ -328,11 +328,11 @@ FITTED_MODEL = ModelShape(
 FITTED_CHOICES = dataclasses.replace(CHOICES, chunk_sizes=(128, 256), max_num_seqs=(256, 4, 2), max_pods=5)
 
 
-def fitted(link: float | None = None) -> DeviceKind:
+def fitted(*, link: float | None = None, memory: float = 4e9) -> DeviceKind:
     costs = CostModel.from_json(json.dumps(json.loads(FITTED.read_text(encoding="utf-8"))["costs"]))
     return DeviceKind(
         name="pod",
-        memory=4e9,
+        memory=memory,
         price_per_hour=1.0,
         link=link or costs.link.bytes_per_s,
         link_latency_s=costs.link.latency_s,
