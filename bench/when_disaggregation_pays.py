@@ -449,7 +449,8 @@ def of_real_pods() -> Iterator[str]:
     yield from commanded(BY_TPOT, costs)
     yield from wrapped(
         "By one fitted law, unchanged, taking prefill apart gains where tokens have to come fast, and loses where they "
-        "need not. A slow link, and memory that is full, with all else as in the row of "
+        "need not. This kind of requests was picked by a scan with the same seeds; `--seeds` tries others. "
+        "A slow link, and memory that is full, with all else as in the row of "
         f"{REAL_TPOT_MS} ms:"
     )
     yield ""
