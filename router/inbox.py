@@ -217,10 +217,15 @@ class Inbox:
             return False
         try:
             went = way(News(index=record.index, tokens=record.tokens))
-        except Exception as error:  # the pod's link must not end of it: whoever takes raises it
-            failure = RuntimeError("tokens could not be passed on")
-            failure.__cause__ = error  # and no error with a name, which would be the pod's, and tried again
+        except PagewireError as error:
+            failure = RuntimeError(
+                "tokens could not be passed on"
+            )  # one with a name would be the pod's, and tried again
+            failure.__cause__ = error
             self._fail(failure)
+            return True
+        except Exception as error:  # the pod's link must not end of it: whoever takes raises it
+            self._fail(error)
             return True
         if went:
             self._streams[record.index].position += len(record.tokens)
