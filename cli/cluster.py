@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from pagewire.cli import valkey
+from pagewire.cli import priority, valkey
 from pagewire.cli.child import Child
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.cluster_tls import POD, ClusterTls
@@ -42,6 +42,8 @@ ROUTER_SETTINGS = (
     "policy", "prefill_mode", "api_keys", "workers", "redis_ca", "redis_cert", "redis_key", "slo_ttft_s", "slo_gap_s",
     "slo_tpot_s", "otlp_endpoint", "trace_ratio",
 )  # fmt: skip
+# Where processors are short, everybody waits for the router: it answers those that pods are not even asked for.
+POD_NICENESS = 5
 ROUTER = "router"
 # The router first, so that nothing new comes in, and Valkey last.
 STOP_ORDER = ({ROUTER}, {"decode", "colocated"}, {"prefill"}, {valkey.ROLE})
@@ -148,7 +150,9 @@ class Cluster:
             *("--log-format", config.log_format),
         ]
         flags += [*flags_of(config, POD_SETTINGS), *self._shown(POD)]
-        return await self._spawn(name, role, flags, redis, secret, logs)
+        pod = await self._spawn(name, role, flags, redis, secret, logs)
+        await priority.lower(pod.pid, POD_NICENESS)
+        return pod
 
     def _threads(self) -> int:
         """Return the threads of each engine where nothing is asked for, 0 for the engine's own choice."""

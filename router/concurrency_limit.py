@@ -110,14 +110,23 @@ class ConcurrencyLimit:
         self._borne: _Trouble | None = None  # what could not be helped
         self._drain = DrainRate()
 
-    def enter(self, now_s: float) -> Stay:
-        """Take a place; raises Refused, with the time in which one should come free, where the limit is reached."""
+    @property
+    def is_reached(self) -> bool:
+        """True while there is no place for one more."""
+        return self.inside + 1 > self.most
+
+    def check(self, now_s: float) -> None:
+        """Raise Refused, with the time in which a place should come free, where the limit is reached."""
         self._look_at_waiting(now_s)
-        if self.inside + 1 > self.most:
+        if self.is_reached:
             self._was_full = True
             self._drain.full(now_s)
             message = f"as many requests are in as were in time, {self.inside}: with more of them answers were late"
             raise Refused(Reason.SLO_CONCURRENCY, message, retry_after_s=self._drain.retry_after_s(1, now_s))
+
+    def enter(self, now_s: float) -> Stay:
+        """Take a place; raises Refused as `check` does."""
+        self.check(now_s)
         self.inside += 1
         stay = Stay(entered_s=now_s, crowd=self.inside, ahead=self._waiting, served=self._served)
         self._waiting += 1

@@ -101,6 +101,17 @@ class Dispatcher:
         is_pressed = any(model.entrance.gate.is_pressed(self._clock) for model in self._models)
         return READ_WITHIN * self._config.slo_ttft_s if is_pressed else math.inf
 
+    def check_places(self) -> None:
+        """Raise Refused where nobody gets a place now, whatever is asked for: nothing of it need be read."""
+        if not self._lifecycle.is_ready:
+            return  # which whoever comes is to be told
+        now_s = self._clock.now()
+        self._admission.check(now_s)
+        gates = [model.entrance.gate for model in self._models]
+        if all(gate.limit.is_reached for gate in gates):
+            for gate in gates:
+                gate.check(now_s)
+
     async def wait_idle(self) -> None:
         """Return once no request runs."""
         await self._idle.wait()

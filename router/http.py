@@ -198,6 +198,7 @@ class FrontDoor:
         request_id = request_id_of(request.headers)
         try:
             data = await body_of(request, self._max_body_bytes)
+            self._dispatcher.check_places()
         except Exception as error:
             await self._refuse(_named(error, request_id), request_id)(scope, receive, send)
             return

@@ -34,10 +34,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pagewire.core.clock import Clock
 from pagewire.router.concurrency_limit import LATE, ROUND, ConcurrencyLimit, Stay
@@ -58,6 +58,8 @@ PROBE_EVERY = 10
 PROBE_S = 5.0
 READ_WITHIN = 0.25  # of the TTFT objective, while it is missed: the rest is for the pods
 LEAST_S = 1e-4  # shorter times are equal, for the ratio of predicted and actual
+
+T = TypeVar("T")
 
 
 class Tally(Protocol):
@@ -190,8 +192,15 @@ class SloGate:
 
     def enter(self, now_s: float) -> Stay:
         """Take a place among those that are in; raises Refused where others were late with as many."""
+        return self._asked(self.limit.enter, now_s)
+
+    def check(self, now_s: float) -> None:
+        """Raise Refused where nobody gets a place."""
+        self._asked(self.limit.check, now_s)
+
+    def _asked(self, ask: Callable[[float], T], now_s: float) -> T:
         try:
-            return self.limit.enter(now_s)
+            return ask(now_s)
         except Refused:
             self.recent.append(True)
             raise

@@ -15,7 +15,8 @@ from prometheus_client.core import Metric
 
 from pagewire.core.load import BrownoutLevel, Load
 from pagewire.serving import vllm_metrics
-from pagewire.serving.device_usage import DeviceUsage
+from pagewire.serving.cpu_usage import CpuUsage
+from pagewire.serving.gpu_usage import GpuUsage
 from pagewire.serving.process_usage import ProcessUsage
 from pagewire.serving.sample import Sample, families
 from pagewire.serving.step_counts import StepCounts
@@ -92,7 +93,8 @@ class About:
 class LoadCollector:
     """Turns a pod's load, its counters and what is measured beside them into metrics, with its name and role as labels.
 
-    `steps` are what its steps came to, `pids` its processes by what they do, `device` is the UUID of its GPU.
+    `steps` are what its steps came to, `pids` its processes by what they do, `device` is the UUID of its GPU, "" for
+    one that computes on the CPU.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class LoadCollector:
         self._gauges = gauges
         self._steps = steps
         self._processes = ProcessUsage(pids)
-        self._device = DeviceUsage(device)
+        self._device = GpuUsage(device) if device else CpuUsage()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this moment."""

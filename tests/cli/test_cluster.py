@@ -18,6 +18,7 @@ import psutil
 import pytest
 import redis
 
+from pagewire.cli.cluster import POD_NICENESS
 from pagewire.core import cores
 
 ROUTER_FLAGS = ("policy=round_robin", "prefill_mode=auto")
@@ -90,6 +91,18 @@ def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp
     assert code == 0, stderr
     running.assert_all_gone()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_processors_are_short_the_router_goes_before_pods(started: list[Running]) -> None:
+    running = Running("prefill=1", "decode=1")
+    started.append(running)
+    said = running.ready()
+    pods = [pod["pid"] for role in ("prefill", "decode") for pod in said[role]]
+    others = [child.pid for child in psutil.Process(running.process.pid).children() if child.pid not in pods]
+    assert len(others) == 2, "the router, and Valkey"
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in others] == [usual] * 2
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in pods] == [POD_NICENESS] * 2
 
 
 @pytest.mark.parametrize(

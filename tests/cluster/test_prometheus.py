@@ -38,8 +38,6 @@ READY_S = 60.0
 SILENT_IN_HEALTH = {
     "Alerts",
     "Brownout",
-    "GPU memory",
-    "GPU utilisation",
     "Life of blocks",
     "Refusals",
     "Retries and ejections",

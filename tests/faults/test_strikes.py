@@ -1,4 +1,5 @@
-"""Either side of a shipment is ended, or stands still for a while, in each of its states, as `test_kills.py` kills it.
+"""Each process is struck in each state of a request's life, as `test_kills.py` kills pods: the client has the right
+tokens, or a connection that ended with the router that had it, and nothing stays behind.
 
 Over one transport: who ends or stands still goes on with what it has, whatever that travels by.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from kill_trials import KILLS, Question, start, strike_in
 from live_cluster import LiveCluster
+from strike_trials import TRIALS, Rig, rig, strike
 
 pytestmark = pytest.mark.cluster
 
@@ -23,9 +25,23 @@ def cluster(model: Path) -> Iterator[LiveCluster]:
     assert cluster.stop() == 0
 
 
-@pytest.mark.parametrize("strike", ["ended", "stopped"])
+@pytest.fixture(scope="module")
+def replaceable(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Start 1P2D whose router and Redis are replaced too."""
+    with rig(model, tmp_path_factory.mktemp("redis")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("how", ["ended", "stopped"])
 @pytest.mark.parametrize(("state", "side"), KILLS)
 async def test_a_pod_struck_in_a_state(
-    cluster: LiveCluster, question: Question, state: str, side: str, strike: str
+    cluster: LiveCluster, question: Question, state: str, side: str, how: str
 ) -> None:
-    await strike_in(cluster, question, state, side, strike)
+    await strike_in(cluster, question, state, side, how)
+
+
+@pytest.mark.parametrize(("who", "how", "state"), TRIALS)
+async def test_another_process_struck_in_a_state(
+    replaceable: Rig, question: Question, who: str, how: str, state: str
+) -> None:
+    await strike(replaceable, question, who, how, state)

@@ -33,7 +33,7 @@ def test_a_full_router_refuses_and_says_when_a_place_came_free_the_last_times() 
     admission = Admission(2)
     admission.enter(0.0)
     admission.enter(0.0)
-    first = refusal(admission.enter, 0.0)
+    first = refusal(admission.check, 0.0)
     assert (first.reason, first.retry_after_s) == (Reason.ROUTER_FULL, 1.0)
     assert status_of(first) == status_of(Overloaded(""))
     now_s = 0.0
@@ -41,6 +41,9 @@ def test_a_full_router_refuses_and_says_when_a_place_came_free_the_last_times() 
         now_s += 8.0
         admission.leave(now_s)
         admission.enter(now_s)
+    admission.leave(now_s)
+    admission.check(now_s)
+    admission.enter(now_s)
     assert 7.0 < refusal(admission.enter, now_s).retry_after_s < 8.1
     assert admission.active == 2
     with pytest.raises(ValueError, match="at least 1"):

@@ -340,6 +340,38 @@ async def test_a_full_router_and_full_pods_say_when_to_come_back(start: StartRou
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "7")
 
 
+async def test_nothing_of_a_request_is_read_that_nobody_could_have_a_place_for(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = 0
+    async with start(pod, max_concurrent=1) as router:
+
+        async def status(path: str, content: bytes) -> int:
+            return (await router.http.post(path, content=content)).status_code
+
+        first = asyncio.create_task(router.complete())
+        await pod.until(lambda: pod.running == 1)
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            assert await status(path, b"no JSON") == 429
+        text = (await router.http.get("/metrics")).text
+        assert 'pagewire_router_refusals_total{reason="router_full"} 2.0' in text
+        assert 'pagewire_router_requests_total{outcome="overloaded"} 2.0' in text
+        pod.release()
+        assert (await first).status_code == 200
+        assert await status("/v1/completions", b"no JSON") == 400
+
+
+async def test_a_full_router_that_goes_away_says_so(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = 0
+    async with start(pod, max_concurrent=1) as router:
+        first = asyncio.create_task(router.complete())
+        await pod.until(lambda: pod.running == 1)
+        router.lifecycle.drain("test")
+        assert (await router.complete()).json()["error"]["code"] == "draining"
+        pod.release()
+        assert (await first).status_code == 200
+
+
 async def test_a_failure_in_the_middle_is_an_event_and_then_done(start: StartRouter) -> None:
     pod = FakePod("c0")
     pod.fail_at = (3, EngineFailed("the engine broke"))

@@ -359,6 +359,8 @@ async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anyth
         assert 'refusals_total{reason="slo_concurrency"} 1.0' in text
         limit = float(text.split("pagewire_router_concurrency_limit{", 1)[1].split("} ", 1)[1].split("\n", 1)[0])
         assert 1 <= limit <= 0.8 * 12
+        assert (await router.http.post("/v1/completions", content=b"no JSON")).status_code == 429, "it was read"
+        assert 'refusals_total{reason="slo_concurrency"} 2.0' in (await router.http.get("/metrics")).text
         assert len(pod.submits) == 12
         pod.release()
         assert [(await each).status_code for each in late] == [200] * 12

@@ -239,8 +239,8 @@ async def resumable(scene: Scene) -> None:
     await until(lambda: scene.num_lost > lost, "the loss")
 
 
-async def handed_over(scene: Scene) -> None:
-    """A draining decode pod gave the request up; the one that is to go on with it stands still."""
+async def decoding(scene: Scene) -> None:
+    """Some tokens came, and the decode pod's engine stands still."""
     engines = {pod["id"]: scene.cluster.engine_of(pod) for pod in scene.decode}
     for engine in engines.values():  # none can be through before it is known which one has it
         scene.stop(engine)
@@ -251,6 +251,12 @@ async def handed_over(scene: Scene) -> None:
     await scene.walk(lambda: len(scene.stream.tokens) > 2, "the third token", engine)
     if scene.counter(scene.d, "num_requests_running") == 0:
         raise TooFast("all tokens came")
+
+
+async def handed_over(scene: Scene) -> None:
+    """A draining decode pod gave the request up; the one that is to go on with it stands still."""
+    await decoding(scene)
+    engine = scene.cluster.engine_of(scene.d)
     for pod in scene.decode:
         if pod is not scene.d:
             scene.stop(scene.front(pod))

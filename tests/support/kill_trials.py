@@ -14,6 +14,7 @@ from kill_states import (
     Pod,
     Scene,
     State,
+    decoding,
     fencing,
     fetching,
     handed_over,
@@ -45,15 +46,17 @@ STATES: dict[str, State] = {
     "landed": partial(landed, num_blocks=-(-NUM_PROMPT // BLOCK)),
     "fencing": fencing,
     "resumable": resumable,
+    "decoding": decoding,
     "handed over": handed_over,
     "fetching": fetching,
 }
-KILLS = [(state, side) for state in STATES for side in ("source", "taker") if (state, side) != ("resumable", "source")]
+GONE = {("resumable", "source"), ("decoding", "source")}  # one is dead then, the other has nothing to do with it
+KILLS = [(state, side) for state in STATES for side in ("source", "taker") if (state, side) not in GONE]
 
 
-def start(model: Path, transport: str) -> LiveCluster:
+def start(model: Path, transport: str, *flags: str) -> LiveCluster:
     """Start 1P2D; a pod that drains gives up what it has after a second."""
-    return LiveCluster(model, *FLAGS, "--decode", "2", "--drain-s", "1", PAGEWIRE_TRANSPORTS=transport)
+    return LiveCluster(model, *FLAGS, "--decode", "2", "--drain-s", "1", *flags, PAGEWIRE_TRANSPORTS=transport)
 
 
 async def complete_the_set(cluster: LiveCluster, num_prefill: int = 1, num_decode: int = 2) -> None:

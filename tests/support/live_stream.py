@@ -17,6 +17,8 @@ WAIT_S = 120.0
 class Stream:
     """The tokens of one request so far; `error` is the body's where it failed, `said` the last `pagewire` object.
 
+    Its code is "broken" where the connection ended.
+
     Of one with several choices the tokens are mixed.
     """
 
@@ -63,6 +65,12 @@ class Stream:
             await self._task
 
     async def _listen(self, url: str) -> None:
+        try:
+            await self._read(url)
+        except httpx.TransportError:
+            self.error = {"code": "broken"}
+
+    async def _read(self, url: str) -> None:
         async with (
             httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False) as client,
             client.stream("POST", "/v1/completions", json=self._body) as response,

@@ -1,7 +1,7 @@
 """Requests that come at their own pace, whatever became of those before, and what each of them heard.
 
 An open loop over bare sockets: a client's own cost would hide what many streams come to. While answers stream bytes
-and moments are kept; what they say is read when they are over. A caller who cannot connect, or is told that the router
+and moments are kept; what they say is read when all are over. A caller who cannot connect, or is told that the router
 drains, goes to the next one, as the SDK does; nothing else is tried again. Moments are of CLOCK_MONOTONIC, in seconds.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from reference import NEAR_TIE, Reference
@@ -70,6 +71,7 @@ class Call:
     parts: list[tuple[float, bytes]] = field(default_factory=list)
     end_s: float = 0.0
     is_over: bool = False
+    failure: str = ""  # of the connection, whatever came over it
     answers: tuple[tuple[int, ...], ...] = ()
     error: str = ""
     message: str = ""
@@ -116,6 +118,10 @@ class Call:
     def read(self) -> None:
         """Take in what was said, once it is over."""
         self.error, self.answers = "", ()
+        self._take_in()
+        self.error = self.failure or self.error
+
+    def _take_in(self) -> None:
         data = b"".join(part for _, part in self.parts)
         head, _, body = data.partition(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
@@ -158,12 +164,19 @@ def _unchunked(body: bytes) -> bytes:
 class OpenLoad:
     """Calls upon some routers, `rate` a second, each with a salt of its own: nothing is found in a cache.
 
-    `urls` is asked for each call anew. Every question is asked for all of its known answer, or `max_tokens` of it. It
-    calls from when its context is entered until `stop`; what is not over when the context ends is called off.
+    `urls` is asked for each call anew. Each call has a connection of its own, or one that another had before where
+    lines are kept, as clients with a pool of them do. Every question is asked for all of its known answer. It calls
+    from when its context is entered until `stop`; what is not over when the context ends is called off.
     """
 
     def __init__(
-        self, urls: Callable[[], Sequence[str]], questions: Sequence[Question], rate: float, name: str
+        self,
+        urls: Callable[[], Sequence[str]],
+        questions: Sequence[Question],
+        rate: float,
+        name: str,
+        *,
+        keeps_lines: bool = False,
     ) -> None:
         self._urls = urls
         self._questions = questions
@@ -172,6 +185,7 @@ class OpenLoad:
         self._begun: set[asyncio.Task[Call]] = set()
         self._driver: asyncio.Task[None] | None = None
         self._due = 0
+        self._lines = Lines(keeps=keeps_lines)
         self.calls: list[Call] = []
 
     @property
@@ -188,6 +202,7 @@ class OpenLoad:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._lines.close()
 
     async def stop(self) -> list[Call]:
         """Call no more; return all calls once they are over."""
@@ -195,6 +210,8 @@ class OpenLoad:
         self._driver.cancel()
         await asyncio.gather(self._driver, return_exceptions=True)
         await asyncio.gather(*self._begun)
+        for call in self.calls:
+            call.read()
         return self.calls
 
     async def _drive(self) -> None:
@@ -215,7 +232,8 @@ class OpenLoad:
         order = urls[number % len(urls) :] + urls[: number % len(urls)]
         call = Call(question, time.monotonic(), len(question.answer))
         self.calls.append(call)
-        task = asyncio.create_task(ask(call, order, cache_salt=f"{self._name}.{number}"))
+        asked = ask(call, order, reads=False, lines=self._lines, cache_salt=f"{self._name}.{number}")
+        task = asyncio.create_task(asked)
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
         return call
@@ -231,49 +249,125 @@ class OpenLoad:
 def request_of(call: Call, **fields: Any) -> bytes:
     """Return the bytes that ask for a stream of these answers."""
     body = json.dumps({
-        "prompt": call.question.prompt, "max_tokens": call.max_tokens, "temperature": 0, "ignore_eos": True,
-        "n": call.n, "stream": True, "return_token_ids": True, "pagewire": {"timeline": True}, **fields,
-    }).encode()  # fmt: skip
-    return b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        "max_tokens": call.max_tokens, "temperature": 0, "ignore_eos": True, "n": call.n, "stream": True,
+        "return_token_ids": True, "pagewire": {"timeline": True}, **fields,
+    })  # fmt: skip
+    said = f'{{"prompt": {_listed(call.question.prompt)}, {body[1:]}'
+    return f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(said)}\r\n\r\n{said}".encode()
 
 
-async def ask(call: Call, urls: Sequence[str], *, pace_s: float = 0.0, within_s: float = WAIT_S, **fields: Any) -> Call:
+@functools.lru_cache
+def _listed(tokens: tuple[int, ...]) -> str:
+    return json.dumps(tokens)
+
+
+async def ask(
+    call: Call, urls: Sequence[str], *, pace_s: float = 0.0, within_s: float = WAIT_S, reads: bool = True,
+    lines: Lines | None = None, **fields: Any,
+) -> Call:  # fmt: skip
     """Stream one answer from the first router that can be connected to; what fails is in the call.
 
-    A slow reader waits `pace_s` seconds after each part.
+    A slow reader waits `pace_s` seconds after each part. What is whole is not read if it is not to be: then the caller
+    does, later. Over `lines` it may go by a connection that another call had before.
     """
-    data = request_of(call, **fields)
+    data, lines = request_of(call, **fields), lines or Lines()
     for url in urls:
         call.parts.clear()
-        error = ""
+        call.failure = ""
         try:
-            async with asyncio.timeout(within_s):
-                reader, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
-                try:
-                    writer.write(data)
-                    await _listen(call, reader, pace_s)
-                finally:
-                    writer.transport.abort()
+            async with asyncio.timeout(within_s), lines.one(url) as line:
+                await line.ask(call, data, pace_s)
         except TimeoutError:
-            error = "no answer"
+            call.failure = "no answer"
         except OSError:
             pass  # what came tells that it is not whole
         call.end_s = time.monotonic()
-        call.read()
-        call.error = error or call.error
+        if reads or not call.is_here:
+            call.read()
         if call.parts and call.error != "draining":
             break
     call.is_over = True
     return call
 
 
-async def _listen(call: Call, reader: asyncio.StreamReader, pace_s: float) -> None:
-    while data := await reader.read(1 << 16):
-        call.parts.append((time.monotonic(), data))
-        if data.endswith(LAST) or _is_whole_refusal(call):
+class Lines:
+    """Connections that calls share, one at a time, where `keeps` says so: a call that was answered leaves its own."""
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._kept: dict[str, list[_Line]] = {}
+
+    @contextlib.asynccontextmanager
+    async def one(self, url: str) -> AsyncIterator[_Line]:
+        """Yield a connection to a router that no other call has; raises OSError where there is none to be had."""
+        kept, line = self._kept.setdefault(url, []), None
+        while kept and (line is None or line.transport.is_closing()):
+            line = kept.pop()
+        if line is None or line.transport.is_closing():
+            at = urlsplit(url)
+            _, line = await asyncio.get_running_loop().create_connection(_Line, at.hostname, at.port)
+        try:
+            yield line
+            if self._keeps and line.is_free:
+                kept.append(line)
+                line = None
+        finally:
+            if line is not None:
+                line.transport.abort()
+
+    def close(self) -> None:
+        """End those that nobody has."""
+        for line in itertools.chain(*self._kept.values()):
+            line.transport.abort()
+        self._kept.clear()
+
+
+class _Line(asyncio.Protocol):
+    """One connection, for one call at a time: keeps what comes in it until that is whole, or nothing more comes."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._call: Call | None = None
+        self._pace_s = 0.0
+        self._over: asyncio.Future[bool] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """True where the last call was answered, and another one may be asked."""
+        return self._call is None and not self.transport.is_closing()
+
+    async def ask(self, call: Call, data: bytes, pace_s: float) -> None:
+        """Send a request and return when its answer is whole, or nothing more comes."""
+        loop = asyncio.get_running_loop()
+        self._call, self._pace_s, self._over = call, pace_s, loop.create_future()
+        self.transport.write(data)
+        if await self._over:
+            self._call = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._call is None:
             return
-        if pace_s:
-            await asyncio.sleep(pace_s)
+        self._call.parts.append((time.monotonic(), data))
+        if data.endswith(LAST) or _is_whole_refusal(self._call):
+            self._end(is_whole=True)
+        elif self._pace_s:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(self._pace_s, self._go_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(is_whole=False)
+
+    def _end(self, *, is_whole: bool) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(is_whole)
+
+    def _go_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
 
 def _is_whole_refusal(call: Call) -> bool:

@@ -88,3 +88,9 @@ def descriptors_of(processes: Mapping[str, psutil.Process]) -> dict[str, int]:
 def threads_of(processes: Mapping[str, psutil.Process]) -> dict[str, int]:
     """Return how many threads each runs."""
     return {name: process.num_threads() for name, process in processes.items()}
+
+
+def processor_s_of(processes: Mapping[str, psutil.Process]) -> dict[str, float]:
+    """Return the seconds of a processor that each has had since it began."""
+    told = {name: process.cpu_times() for name, process in processes.items()}
+    return {name: each.user + each.system for name, each in told.items()}

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pagewire.serving import device_usage
-from pagewire.serving.device_usage import DeviceUsage
+from pagewire.serving import gpu_usage
+from pagewire.serving.gpu_usage import GpuUsage
 
 UUID = "GPU-8f3c"
 NAMES = ("device_utilization", "device_memory_used_bytes", "device_memory_total_bytes")
@@ -67,14 +67,14 @@ class MadeUpDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> MadeUpDriver:
     driver = MadeUpDriver()
-    monkeypatch.setattr(device_usage, "pynvml", driver)
+    monkeypatch.setattr(gpu_usage, "pynvml", driver)
     return driver
 
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
     """Return what was logged since the last call."""
-    caplog.set_level(logging.INFO, logger=device_usage.__name__)
+    caplog.set_level(logging.INFO, logger=gpu_usage.__name__)
 
     def since() -> list[tuple[str, str]]:
         lines = [(record.levelname, record.getMessage()) for record in caplog.records]
@@ -87,14 +87,14 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]
 Said = Callable[[], list[tuple[str, str]]]
 
 
-def shown(usage: DeviceUsage) -> dict[str, float]:
+def shown(usage: GpuUsage) -> dict[str, float]:
     samples = list(usage.samples())
     assert all(sample.labels == {"device": UUID} for sample in samples)
     return {sample.name: sample.value for sample in samples}
 
 
 def test_a_device_shows_how_busy_and_how_full_it_is(driver: MadeUpDriver, said: Said) -> None:
-    usage = DeviceUsage(UUID)
+    usage = GpuUsage(UUID)
     for _ in range(2):
         assert shown(usage) == dict(zip(NAMES, (0.37, 5 << 30, 80 << 30), strict=True))
     assert driver.num_handles == 1
@@ -103,7 +103,7 @@ def test_a_device_shows_how_busy_and_how_full_it_is(driver: MadeUpDriver, said: 
 
 def test_memory_is_shown_where_utilization_is_not_supported(driver: MadeUpDriver, said: Said) -> None:
     driver.fails["utilization"] = NOT_SUPPORTED
-    usage = DeviceUsage(UUID)
+    usage = GpuUsage(UUID)
     for _ in range(3):
         assert tuple(shown(usage)) == NAMES[1:]
     assert driver.num_handles == 1
@@ -112,12 +112,12 @@ def test_memory_is_shown_where_utilization_is_not_supported(driver: MadeUpDriver
 
 def test_utilization_is_shown_where_memory_is_not(driver: MadeUpDriver) -> None:
     driver.fails["memory"] = TIMEOUT
-    assert tuple(shown(DeviceUsage(UUID))) == NAMES[:1]
+    assert tuple(shown(GpuUsage(UUID))) == NAMES[:1]
 
 
 @pytest.mark.parametrize("question", ["utilization", "memory"])
 def test_an_error_that_passes_leaves_nothing_behind(driver: MadeUpDriver, said: Said, question: str) -> None:
-    usage = DeviceUsage(UUID)
+    usage = GpuUsage(UUID)
     driver.fails[question] = TIMEOUT
     assert len(shown(usage)) == len(shown(usage)) < 3
     assert said() == [("WARNING", f"{question} of {UUID} is not known: Timeout")]
@@ -130,7 +130,7 @@ def test_an_error_that_passes_leaves_nothing_behind(driver: MadeUpDriver, said: 
 
 
 def test_another_cause_is_said_too(driver: MadeUpDriver, said: Said) -> None:
-    usage = DeviceUsage(UUID)
+    usage = GpuUsage(UUID)
     for cause in (TIMEOUT, TIMEOUT, GONE, GONE):
         driver.fails["memory"] = cause
         shown(usage)
@@ -142,7 +142,7 @@ def test_another_cause_is_said_too(driver: MadeUpDriver, said: Said) -> None:
 @pytest.mark.parametrize("question", ["init", "handle"])
 def test_a_device_that_comes_later_is_shown_then(driver: MadeUpDriver, said: Said, question: str) -> None:
     driver.fails[question] = NVMLError(9, "Driver Not Loaded")
-    usage = DeviceUsage(UUID)
+    usage = GpuUsage(UUID)
     for _ in range(2):
         assert shown(usage) == {}
     assert said() == [("WARNING", f"usage of {UUID} is not known: Driver Not Loaded")]
@@ -151,21 +151,15 @@ def test_a_device_that_comes_later_is_shown_then(driver: MadeUpDriver, said: Sai
 
 
 def test_without_the_package_it_is_said_once(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
-    monkeypatch.setattr(device_usage, "pynvml", None)
-    usage = DeviceUsage(UUID)
+    monkeypatch.setattr(gpu_usage, "pynvml", None)
+    usage = GpuUsage(UUID)
     for _ in range(2):
         assert shown(usage) == {}
     assert said() == [("WARNING", f"usage of {UUID} is not known: the package nvidia-ml-py is not installed")]
 
 
-@pytest.mark.parametrize("uuid", ["", "GPU-00000000-0000-0000-0000-000000000000"])
-def test_a_device_that_is_not_there_shows_nothing(uuid: str) -> None:
-    assert list(DeviceUsage(uuid).samples()) == []
-
-
-def test_no_device_is_no_question(driver: MadeUpDriver, said: Said) -> None:
-    assert list(DeviceUsage("").samples()) == []
-    assert (driver.num_handles, said()) == (0, [])
+def test_a_device_that_is_not_there_shows_nothing() -> None:
+    assert list(GpuUsage("GPU-00000000-0000-0000-0000-000000000000").samples()) == []
 
 
 @pytest.mark.gpu
@@ -174,7 +168,7 @@ def test_a_real_device_is_as_full_as_its_runtime_says() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     pytest.importorskip("pynvml", reason="the package nvidia-ml-py is not installed")
-    usage = DeviceUsage(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    usage = GpuUsage(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
     held = torch.ones(256 << 20, dtype=torch.uint8, device="cuda:0")
     end_s = time.monotonic() + 2  # NVML's moments are up to a second long
     while time.monotonic() < end_s:

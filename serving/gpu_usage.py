@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pagewire.serving.device_samples import memory, utilization
 from pagewire.serving.sample import Sample
 
 try:
@@ -21,8 +22,8 @@ except ImportError:  # comes with the extra "cuda"
 log = logging.getLogger(__name__)
 
 
-class DeviceUsage:
-    """Of the GPU with this UUID, "" for none."""
+class GpuUsage:
+    """Of the GPU with this UUID."""
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
@@ -31,25 +32,20 @@ class DeviceUsage:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the share of the last moments in which the device computed, and its memory."""
-        if not self._uuid:
-            return
         if pynvml is None:
             self._say("usage", "the package nvidia-ml-py is not installed")
             return
         if self._handle is None:
             self._handle = self._asked("usage", lambda: _handle_of(self._uuid))
-        handle, labels = self._handle, {"device": self._uuid}
+        handle = self._handle
         if handle is None:
             return
         busy = self._asked("utilization", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-        memory = self._asked("memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+        room = self._asked("memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
         if busy is not None:
-            yield Sample("device_utilization", labels, busy.gpu / 100, "Share of time in which the device computed")
-        if memory is not None:
-            yield Sample(
-                "device_memory_used_bytes", labels, memory.used, "Memory of the device that is taken, by anybody"
-            )
-            yield Sample("device_memory_total_bytes", labels, memory.total, "Memory of the device")
+            yield from utilization(self._uuid, busy.gpu / 100)
+        if room is not None:
+            yield from memory(self._uuid, room.used, room.total)
 
     def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
         try:
