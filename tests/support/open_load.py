@@ -305,7 +305,7 @@ class Lines:
             line = kept.pop()
         if line is None or line.transport.is_closing():
             at = urlsplit(url)
-            _, line = await asyncio.get_running_loop().create_connection(_Line, at.hostname, at.port)
+            _, line = await asyncio.get_running_loop().create_connection(_Line, at.hostname or "", at.port or 80)
         try:
             yield line
             if self._keeps and line.is_free:
