@@ -32,19 +32,23 @@ class Admission:
         """Return how many requests of a tenant may be in at once, if it is alone."""
         return min(self._max_concurrent, tenant.max_concurrent or self._max_concurrent)
 
-    def check(self, now_s: float) -> None:
-        """Raise Refused, with the time in which a place should come free, where there is none for anybody."""
-        if self._active >= self._max_concurrent:
-            message = f"{self._active} requests are running, which is the bound"
-            raise Refused(Reason.ROUTER_FULL, message, retry_after_s=self._drain.retry_after_s(1, now_s))
+    def check(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
+        """Raise Refused, with the time in which a place should come free, where there is none for a tenant."""
+        self._check_bound(now_s)
+        self._tenants.check(tenant, now_s)
 
     def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
-        """Take a place; raises Refused, with the time in which one should come free, when there is none."""
-        self.check(now_s)
+        """Take a place; raises Refused as `check` does."""
+        self._check_bound(now_s)
         self._tenants.enter(tenant, now_s)
         self._active += 1
         if self._active == self._max_concurrent:
             self._drain.full(now_s)
+
+    def _check_bound(self, now_s: float) -> None:
+        if self._active >= self._max_concurrent:
+            message = f"{self._active} requests are running, which is the bound"
+            raise Refused(Reason.ROUTER_FULL, message, retry_after_s=self._drain.retry_after_s(1, now_s))
 
     def leave(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Give the place back."""

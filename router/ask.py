@@ -11,6 +11,8 @@ from pagewire.router.tenants import ANONYMOUS, Tenant
 from pagewire.router.tool_fields import Tools
 from pagewire.text.text_stream import PLAIN, TextRules
 
+CHAT, COMPLETION = "chat", "text_completion"  # OpenTelemetry's words
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
@@ -87,4 +89,4 @@ class Ask:
     @property
     def operation(self) -> str:
         """What is asked for, in OpenTelemetry's words."""
-        return "text_completion" if self.messages is None else "chat"
+        return COMPLETION if self.messages is None else CHAT

@@ -43,6 +43,7 @@ from pagewire.router.life import Life, sequences_of
 from pagewire.router.models import Models, ServedModel
 from pagewire.router.observers import Observers
 from pagewire.router.placing import Placed
+from pagewire.router.refusals import Refused
 from pagewire.router.request import Request
 from pagewire.router.retry_budget import RetryBudget
 from pagewire.router.short_way import ShortWay
@@ -101,16 +102,21 @@ class Dispatcher:
         is_pressed = any(model.entrance.gate.is_pressed(self._clock) for model in self._models)
         return READ_WITHIN * self._config.slo_ttft_s if is_pressed else math.inf
 
-    def check_places(self) -> None:
-        """Raise Refused where nobody gets a place now, whatever is asked for: nothing of it need be read."""
-        if not self._lifecycle.is_ready:
-            return  # which whoever comes is to be told
-        now_s = self._clock.now()
-        self._admission.check(now_s)
-        gates = [model.entrance.gate for model in self._models]
-        if all(gate.limit.is_reached for gate in gates):
-            for gate in gates:
+    def check_places(self, tenant: Tenant) -> None:
+        """Raise Refused where this tenant gets no place now, whatever it asks for: nothing of that need be read.
+
+        Of several models it depends on which is meant, and nothing is said.
+        """
+        model = self._models.sole
+        if model is not None and self._lifecycle.is_ready:  # one that goes away says that first
+            now_s = self._clock.now()
+            self._admission.check(now_s, tenant)
+            if (gate := model.entrance.gate).limit.is_reached:
                 gate.check(now_s)
+
+    def refused_unread(self, error: Refused, operation: str, seconds: float) -> None:
+        """Count a request that was refused after `seconds`, before anybody knew which model it is for."""
+        self._observers.refused_unread(error, self._models.sole, operation, seconds)
 
     async def wait_idle(self) -> None:
         """Return once no request runs."""

@@ -25,6 +25,7 @@ from pagewire.core.load import BrownoutLevel
 from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answers import Answer, model_body, models_body
+from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event, Sink
 from pagewire.router.guard import caller
@@ -197,8 +198,11 @@ class FrontDoor:
         request = Request(scope, receive)
         request_id = request_id_of(request.headers)
         try:
+            self._dispatcher.check_places(caller())
             data = await body_of(request, self._max_body_bytes)
-            self._dispatcher.check_places()
+        except Refused as error:
+            await self._refuse_unread(error, request, request_id, is_chat=is_chat)(scope, receive, send)
+            return
         except Exception as error:
             await self._refuse(_named(error, request_id), request_id)(scope, receive, send)
             return
@@ -213,7 +217,7 @@ class FrontDoor:
         try:
             turn = await self._dispatcher.turns.take(request.scope.get(HERE_FOR, 0.0))
         except Refused as error:
-            return self._refuse(error, request_id)
+            return self._refuse_unread(error, request, request_id, is_chat=is_chat)
         with turn:
             return await self._answer(request, data, request_id, turn, is_chat=is_chat)
 
@@ -236,6 +240,10 @@ class FrontDoor:
             return JSONResponse(await whole(answer, events), headers={"x-request-id": request_id})
         except Exception as error:
             return refusal(_named(error, request_id), request_id)  # the dispatcher has counted it
+
+    def _refuse_unread(self, error: Refused, request: Request, request_id: str, *, is_chat: bool) -> Response:
+        self._dispatcher.refused_unread(error, CHAT if is_chat else COMPLETION, request.scope.get(HERE_FOR, 0.0))
+        return refusal(error, request_id)
 
     def _refuse(self, error: PagewireError, request_id: str) -> Response:
         """Count and refuse what the dispatcher has not seen."""

@@ -106,6 +106,11 @@ class Models:
         return iter(self._models)
 
     @property
+    def sole(self) -> ServedModel | None:
+        """The model of a router that has no other."""
+        return self._models[0] if len(self._models) == 1 else None
+
+    @property
     def can_serve(self) -> bool:
         """True while at least one model can."""
         return any(model.can_serve for model in self._models)

@@ -81,8 +81,8 @@ class TenantLimits:
         account = self._accounts.get(tenant.name)
         return account.active if account is not None else 0
 
-    def enter(self, tenant: Tenant, now_s: float) -> None:
-        """Count a request in; raises Refused when the tenant has as many as it may, or owes tokens."""
+    def check(self, tenant: Tenant, now_s: float) -> None:
+        """Raise Refused when the tenant has as many requests in as it may, or owes tokens."""
         account = self._account(tenant, now_s)
         if 0 < tenant.max_concurrent <= account.active:
             retry_after_s = account.drain.retry_after_s(1, now_s)
@@ -90,6 +90,11 @@ class TenantLimits:
             raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
         # Before anybody counts the prompt's tokens: who has none is told when there are enough for one like its last.
         self._check_tokens(account, 1, now_s, wanted=account.last_prompt)
+
+    def enter(self, tenant: Tenant, now_s: float) -> None:
+        """Count a request in; raises Refused as `check` does."""
+        self.check(tenant, now_s)
+        account = self._account(tenant, now_s)
         account.active += 1
         if account.active == tenant.max_concurrent:
             account.drain.full(now_s)

@@ -44,7 +44,8 @@ class CpuUsage:
         if self._share is None or self._now() - self._seen_s >= LEAST_S:
             (busy, total), seen = self._seen, self._ticks()
             self._seen, self._seen_s = seen, self._now()
-            self._share = (seen[0] - busy) / (seen[1] - total) if seen[1] > total else None
+            # A counter may go back a little, as that of waiting for disks does.
+            self._share = min(1.0, max(0.0, (seen[0] - busy) / (seen[1] - total))) if seen[1] > total else None
         if self._share is not None:
             yield from utilization(NAME, self._share)
         room = self._memory()
@@ -64,7 +65,7 @@ class CpuUsage:
 
     def _memory(self) -> dict[str, int]:
         lines = (line.split() for line in self._text("meminfo").splitlines())
-        return {name.rstrip(":"): int(kib) << 10 for name, kib, *_ in lines}
+        return {line[0].rstrip(":"): int(line[1]) << 10 for line in lines if len(line) > 1}
 
     def _text(self, name: str) -> str:
         try:

@@ -17,7 +17,7 @@ from reference import NEAR_TIE, Reference
 pytestmark = pytest.mark.cluster
 
 FULL = Path("/dev/full")  # every write to it fails with ENOSPC
-LOGS = ("valkey", "router", "prefill-0", "decode-0")
+LOGS = ("router", "prefill-0", "decode-0")
 PROMPT = [(i * i * 7 + i * 3) % 256 for i in range(100)]
 MAX_TOKENS = 24
 

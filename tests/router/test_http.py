@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import byte_tokenizer
@@ -355,6 +356,13 @@ async def test_nothing_of_a_request_is_read_that_nobody_could_have_a_place_for(s
         text = (await router.http.get("/metrics")).text
         assert 'pagewire_router_refusals_total{reason="router_full"} 2.0' in text
         assert 'pagewire_router_requests_total{outcome="overloaded"} 2.0' in text
+        # As whoever is refused later: our users did not get an answer.
+        assert re.search(r'slo_requests_total\{[^}]*result="missed",slo="availability"[^}]*\} 2\.0', text)
+        for operation in ("chat", "text_completion"):
+            said = (
+                rf'duration_seconds_count\{{error_type="overloaded",gen_ai_operation_name="{operation}"[^}}]*\}} 1\.0'
+            )
+            assert re.search(said, text)
         pod.release()
         assert (await first).status_code == 200
         assert await status("/v1/completions", b"no JSON") == 400

@@ -12,7 +12,7 @@ import pytest
 from pagewire.serving.cpu_usage import LEAST_S, CpuUsage
 
 NAMES = ("device_utilization", "device_memory_used_bytes", "device_memory_total_bytes")
-MEMORY = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nHugePages_Total: 0\n"
+MEMORY = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nHugePages_Total: 0\n\n"
 
 
 class Machine:
@@ -82,6 +82,14 @@ def test_what_cannot_be_read_is_not_shown(machine: Machine) -> None:
     (machine.folder / "stat").unlink()
     machine.now_s += 2
     assert shown(usage) == {}
+
+
+def test_a_share_is_one(machine: Machine) -> None:
+    usage = machine.usage(0)
+    machine.pass_time(2, {0: 100, 4: -10}, {}, {})
+    assert shown(usage)["device_utilization"] == 1
+    machine.pass_time(2, {0: -10, 3: 100}, {}, {})
+    assert shown(usage)["device_utilization"] == 0
 
 
 def test_cores_of_others_are_not_counted(machine: Machine) -> None:

@@ -13,11 +13,13 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import httpx
 import psutil
 from chaos_cluster import ROUTERS, ChaosCluster, end
 from chaos_trial import Fault
 
 LASTS_S = 3.0
+MUCH = 6 << 20  # bytes of a body, which a router takes
 NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 NEWER = Path(__file__).with_name("newer_wire")  # a sitecustomize: whoever starts with it speaks one version more
 
@@ -45,9 +47,23 @@ def no_more_memory(who: str) -> Strike:
     """A process may map nothing more than it has."""
 
     async def strike(cluster: ChaosCluster) -> None:
-        await _limited([cluster.process(who)], resource.RLIMIT_AS, lambda process: process.memory_info().vms)
+        limited = _limited([cluster.process(who)], resource.RLIMIT_AS, lambda process: process.memory_info().vms)
+        if who not in cluster.routers:
+            await limited
+        else:
+            await asyncio.gather(limited, _ask_for_much(cluster.routers[who]["http"]))
 
     return strike
+
+
+async def _ask_for_much(url: str) -> None:
+    """Ask a router for more memory than it has to spare, so that it is known to lack some: it says so, or it ends."""
+    await asyncio.sleep(LASTS_S / 3)
+    body = {"prompt": "x" * MUCH, "max_tokens": 1}
+    with contextlib.suppress(httpx.TransportError):
+        async with httpx.AsyncClient(trust_env=False, timeout=LASTS_S) as client:
+            answer = await client.post(f"{url}/v1/completions", json=body)
+        assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, f"it had memory: {answer.text[:200]}"
 
 
 def no_more_descriptors(who: str) -> Strike:

@@ -24,6 +24,7 @@ MOST_MOMENT_S = 0.02
 MAX_TRIES = 20
 BLOCK = 16
 READ_S = 0.3  # nixl counts what is announced, and reads it then, which no engine is needed for
+SUBMITTED_S = 0.1  # until a request that is in has gone to a pod
 MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
 
 Pod = dict[str, Any]
@@ -61,10 +62,14 @@ class Scene:
     def _counters(self) -> dict[str, dict[str, float]]:
         return {pod["id"]: self.cluster.metrics(pod) for pod in self.decode}
 
+    def begin(self) -> None:
+        """Have the client ask."""
+        self._stream = self._begin()
+
     async def ask(self) -> None:
         """Begin; returns when a decode pod has the request."""
         self._before = self._counters()
-        self._stream = self._begin()
+        self.begin()
 
         def has_it() -> bool:
             for pod in self.decode:
@@ -154,6 +159,15 @@ async def hold(cluster: LiveCluster, state: State, begin: Callable[[], Stream]) 
             scene.resume()
             raise
     raise AssertionError(f"never held in time: {state}")
+
+
+async def submitted(scene: Scene) -> None:
+    """The router gave it to a decode pod, which does not answer."""
+    for pod in scene.decode:
+        scene.stop(scene.front(pod))
+    scene.begin()
+    await until(lambda: scene.cluster.router_metrics()["router_requests_active"] > 0, "a request in the router")
+    await asyncio.sleep(SUBMITTED_S)
 
 
 async def reserved(scene: Scene) -> None:

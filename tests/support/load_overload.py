@@ -75,7 +75,7 @@ async def offer(
     """Let calls come at a rate for `lead_s` and then `span_s` seconds; returns when all are over."""
     begun_s = time.monotonic() + lead_s
     processes = {CALLERS: psutil.Process(), **cluster.processes}
-    async with OpenLoad(lambda: [cluster.url], questions, rate, name, keeps_lines=True) as load:
+    async with OpenLoad(lambda: [cluster.url], questions, rate, name, is_lean=True) as load:
         await asyncio.sleep(lead_s)
         before = processor_s_of(processes)
         await asyncio.sleep(begun_s + span_s - time.monotonic())

@@ -1,7 +1,7 @@
 """Requests that come at their own pace, whatever became of those before, and what each of them heard.
 
 An open loop over bare sockets: a client's own cost would hide what many streams come to. While answers stream bytes
-and moments are kept; what they say is read when all are over. A caller who cannot connect, or is told that the router
+and moments are kept; what they say is read when they are over. A caller who cannot connect, or is told that the router
 drains, goes to the next one, as the SDK does; nothing else is tried again. Moments are of CLOCK_MONOTONIC, in seconds.
 """
 
@@ -25,6 +25,7 @@ from reference import NEAR_TIE, Reference
 LAST = b"0\r\n\r\n"
 WAIT_S = 60.0
 STOOD_STILL_S = 1.0
+SLOW_BYTES = 1 << 16  # what a slow reader takes at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,10 @@ def _unchunked(body: bytes) -> bytes:
 class OpenLoad:
     """Calls upon some routers, `rate` a second, each with a salt of its own: nothing is found in a cache.
 
-    `urls` is asked for each call anew. Each call has a connection of its own, or one that another had before where
-    lines are kept, as clients with a pool of them do. Every question is asked for all of its known answer. It calls
-    from when its context is entered until `stop`; what is not over when the context ends is called off.
+    `urls` is asked for each call anew. A lean one costs the machine less: calls go by connections that others had
+    before, as those of clients with a pool do, and what was said is read when all are over. Every question is asked for
+    all of its known answer. It calls from when its context is entered until `stop`; what is not over when the context
+    ends is called off.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class OpenLoad:
         rate: float,
         name: str,
         *,
-        keeps_lines: bool = False,
+        is_lean: bool = False,
     ) -> None:
         self._urls = urls
         self._questions = questions
@@ -185,7 +187,8 @@ class OpenLoad:
         self._begun: set[asyncio.Task[Call]] = set()
         self._driver: asyncio.Task[None] | None = None
         self._due = 0
-        self._lines = Lines(keeps=keeps_lines)
+        self._is_lean = is_lean
+        self._lines = Lines(keeps=is_lean)
         self.calls: list[Call] = []
 
     @property
@@ -210,8 +213,9 @@ class OpenLoad:
         self._driver.cancel()
         await asyncio.gather(self._driver, return_exceptions=True)
         await asyncio.gather(*self._begun)
-        for call in self.calls:
-            call.read()
+        if self._is_lean:
+            for call in self.calls:
+                call.read()
         return self.calls
 
     async def _drive(self) -> None:
@@ -232,7 +236,7 @@ class OpenLoad:
         order = urls[number % len(urls) :] + urls[: number % len(urls)]
         call = Call(question, time.monotonic(), len(question.answer))
         self.calls.append(call)
-        asked = ask(call, order, reads=False, lines=self._lines, cache_salt=f"{self._name}.{number}")
+        asked = ask(call, order, reads=not self._is_lean, lines=self._lines, cache_salt=f"{self._name}.{number}")
         task = asyncio.create_task(asked)
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
@@ -275,8 +279,13 @@ async def ask(
         call.parts.clear()
         call.failure = ""
         try:
-            async with asyncio.timeout(within_s), lines.one(url) as line:
-                await line.ask(call, data, pace_s)
+            async with asyncio.timeout(within_s):
+                async with lines.one(url) as line:
+                    was_kept = line.was_asked
+                    await line.ask(call, data, pace_s)
+                if was_kept and not call.parts:  # the router ended it just then
+                    async with lines.one(url, is_new=True) as line:
+                        await line.ask(call, data, pace_s)
         except TimeoutError:
             call.failure = "no answer"
         except OSError:
@@ -298,10 +307,10 @@ class Lines:
         self._kept: dict[str, list[_Line]] = {}
 
     @contextlib.asynccontextmanager
-    async def one(self, url: str) -> AsyncIterator[_Line]:
+    async def one(self, url: str, *, is_new: bool = False) -> AsyncIterator[_Line]:
         """Yield a connection to a router that no other call has; raises OSError where there is none to be had."""
         kept, line = self._kept.setdefault(url, []), None
-        while kept and (line is None or line.transport.is_closing()):
+        while kept and not is_new and (line is None or line.transport.is_closing()):
             line = kept.pop()
         if line is None or line.transport.is_closing():
             at = urlsplit(url)
@@ -331,6 +340,7 @@ class _Line(asyncio.Protocol):
         self._call: Call | None = None
         self._pace_s = 0.0
         self._over: asyncio.Future[bool] | None = None
+        self.was_asked = False  # anything, by any call
 
     @property
     def is_free(self) -> bool:
@@ -340,7 +350,9 @@ class _Line(asyncio.Protocol):
     async def ask(self, call: Call, data: bytes, pace_s: float) -> None:
         """Send a request and return when its answer is whole, or nothing more comes."""
         loop = asyncio.get_running_loop()
-        self._call, self._pace_s, self._over = call, pace_s, loop.create_future()
+        self._call, self._pace_s, self._over, self.was_asked = call, pace_s, loop.create_future(), True
+        if pace_s:
+            self.transport.max_size = SLOW_BYTES  # type: ignore[attr-defined]
         self.transport.write(data)
         if await self._over:
             self._call = None
@@ -352,7 +364,7 @@ class _Line(asyncio.Protocol):
         if self._call is None:
             return
         self._call.parts.append((time.monotonic(), data))
-        if data.endswith(LAST) or _is_whole_refusal(self._call):
+        if data.endswith(LAST) or (len(data) < len(LAST) and self._call.is_here) or _is_whole_refusal(self._call):
             self._end(is_whole=True)
         elif self._pace_s:
             self.transport.pause_reading()

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
-from kill_states import Pod, Scene, hold, until
+from kill_states import Pod, Scene, State, hold, submitted, until
 from kill_trials import MAX_TOKENS, STATES, STOPPED_S, Question, assert_well, complete_the_set, start, victim
 from live_cluster import LiveCluster
 from live_stream import streaming
 from redis_rig import VALKEY, Server, server
 
 DOWN_S = 0.5  # until Redis is started anew: what is under way goes on without it
+BEFORE_PODS: dict[str, State] = {"submitted": submitted}  # nobody knows whose it will be
 HANDOVERS = ("handed over", "fetching")
 
 TRIALS = [
@@ -30,7 +31,7 @@ TRIALS = [
         "Redis": ("killed", "ended", "stopped"),
     }.items()
     for how in hows
-    for state in STATES
+    for state in (STATES if who.endswith("engine") else BEFORE_PODS | STATES)
     if not (who == "source engine" and state in ("resumable", "decoding"))
 ]
 
@@ -65,7 +66,7 @@ class Rig:
             return
         if who == "Redis":
             assert self.redis.process is not None
-            self.redis.process.wait()
+            await asyncio.to_thread(self.redis.process.wait)
             await asyncio.sleep(DOWN_S)
             await asyncio.to_thread(self.redis.start)
         elif who == "router":
@@ -112,7 +113,7 @@ async def strike(rig: Rig, question: Question, who: str, how: str, state: str) -
     is_taker_lost = (who, how) == ("taker engine", "killed")
     await complete_the_set(live, 1, 3 if is_taker_lost and state in HANDOVERS else 2)
     async with streaming(live, tokens, MAX_TOKENS, salt) as begin:
-        scene = await hold(live, STATES[state], begin)
+        scene = await hold(live, (BEFORE_PODS | STATES)[state], begin)
         try:
             process = rig.process(scene, state, who)
             pod = victim(scene, state, who.split()[0]) if who.endswith("engine") else None
@@ -121,9 +122,11 @@ async def strike(rig: Rig, question: Question, who: str, how: str, state: str) -
             scene.resume()
         recovery = asyncio.create_task(rig.recover(who, how))
         stream = scene.stream
-        if state != "fencing":
-            await stream.end()
-        await recovery
+        try:
+            if state != "fencing":
+                await stream.end()
+        finally:
+            await recovery
     if state == "fencing" or (who, how) == ("router", "killed"):  # whoever asked is gone, or who had the answer
         assert stream.tokens == right[: len(stream.tokens)]
         assert state == "fencing" or stream.error == {"code": "broken"}
