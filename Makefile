@@ -28,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gpu setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: gpu setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -131,6 +131,9 @@ load-test: setup  ## hours of load and too much of it, squeezed into half an hou
 
 ui-test: setup  ## the live page in a headless Chromium (make setup-system), before a cluster of a tiny model
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/ui
+
+ui-pictures: setup  ## pictures of the live page before a cluster under load, in OUT=folder, to be looked at (not in CI)
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests/support $(BIN)/python tests/support/page_pictures.py "$$($(BIN)/pagewire model path smollm2)" $(or $(OUT),build/ui-pictures)
 
 fuzz-test: setup  ## 5,000 cases on every parser of foreign bytes, guided by coverage, and bytes of all kinds on real servers
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/fuzz
