@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine_runs import greedy
 
-from pagewire.engine.step import Computed, Draw, Grant, Step
+from pagewire.engine.step import AHEAD, Computed, Draw, Grant, Step
 
 
 def drawing(index: int) -> Draw:
@@ -30,3 +30,7 @@ def test_a_chunk_that_is_not_the_last_draws_nothing() -> None:
 def test_of_a_draw_no_candidates_and_of_a_grant_nothing_is_asked_unless_said() -> None:
     assert drawing(0).num_candidates == 0
     assert Computed() == Computed(token=None, logprobs=None, prompt_logprobs=(), candidates=None)
+
+
+def test_what_stands_for_a_token_to_come_is_none() -> None:
+    assert AHEAD < 0

@@ -566,3 +566,14 @@ def test_who_took_half_of_the_limit_or_was_to_take_it_is_near_it(predicted: floa
     for _ in range(LEAST_NEAR):
         judge.learn(predicted * LIMIT_S, actual * LIMIT_S, 0.0)
     assert (judge.refuses_from_s != LIMIT_S) == counts
+
+
+def test_without_a_place_both_who_asks_and_who_enters_are_refused_and_noted() -> None:
+    found, _ = gate()
+    found.check(0.0)
+    found.limit.most = 0
+    for ask in (found.check, found.enter):
+        with pytest.raises(Refused) as raised:
+            ask(0.0)
+        assert raised.value.reason is Reason.SLO_CONCURRENCY
+    assert list(found.recent) == [True, True]
