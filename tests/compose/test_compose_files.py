@@ -154,6 +154,12 @@ def test_pods_and_redis_are_in_a_network_of_their_own_and_publish_nothing() -> N
         assert "container_name" not in main["services"][name]
 
 
+def test_where_cores_are_short_the_router_goes_before_the_rest() -> None:
+    main = yaml.safe_load(text(COMPOSE / "compose.yaml"))
+    shares = {name: service.get("cpu_shares", 1024) for name, service in main["services"].items()}
+    assert shares.pop("router") > max(shares.values())
+
+
 def test_ports_are_published_on_loopback_unless_told_otherwise() -> None:
     ports = [default(port) for _, service in services() for port in service.get("ports", [])]
     assert len(ports) == 4
