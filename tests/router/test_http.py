@@ -368,6 +368,27 @@ async def test_nothing_of_a_request_is_read_that_nobody_could_have_a_place_for(s
         assert await status("/v1/completions", b"no JSON") == 400
 
 
+async def test_who_is_refused_while_it_still_sends_may_go_on_by_the_same_connection(start: StartRouter) -> None:
+    pod = FakePod("c0")
+    pod.hold_at = 0
+    async with start(pod, max_concurrent=1) as router:
+        first = asyncio.create_task(router.complete())
+        await pod.until(lambda: pod.running == 1)
+        url = router.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n"
+        writer.write(head + b"x" * 1000)
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 429")
+            writer.write(b"x" * 2_999_000 + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+            await reader.readuntil(b"HTTP/1.1 ")
+            assert (await reader.readline()).startswith(b"200")
+        writer.close()
+        await writer.wait_closed()
+        pod.release()
+        assert (await first).status_code == 200
+
+
 async def test_a_full_router_that_goes_away_says_so(start: StartRouter) -> None:
     pod = FakePod("c0")
     pod.hold_at = 0
