@@ -115,9 +115,12 @@ def test_what_took_long_once_is_tried_again_after_a_rest() -> None:
         calibration.observe(calibration.factor, BOUND * 10)
     calibration.rested(REST_S)
     assert calibration.factor == pytest.approx(BOUND, rel=1e-3)
+    assert calibration.belief == 1.0
     calibration.rested(HALF_LIFE_S)
+    assert calibration.belief == pytest.approx(0.5)
     assert calibration.factor == pytest.approx(1 + (BOUND - 1) / 2, rel=1e-3)
     calibration.observe(1.0, 1.0)
+    assert calibration.belief == 1.0
     known = calibration.factor
     calibration.rested(REST_S)  # a rest of its own
     assert calibration.factor == known

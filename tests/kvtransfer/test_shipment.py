@@ -474,11 +474,11 @@ def test_exposed_is_what_came_after_the_first_token() -> None:
 # ----------------------------------------------------------------------------------------------------- layer groups
 
 
-def grouped() -> IncomingShipment:
-    """Blocks of three parts: two whole ones announced, then two group by group."""
+def grouped(num_groups: int = 3) -> IncomingShipment:
+    """Blocks of three parts, or as many: two whole ones announced, then two group by group."""
     shipment = IncomingShipment(
         request_id="r", generation=1, shipment_id=9, first_block=FIRST, max_blocks=ROOM, deadline_s=DEADLINE_S,
-        num_groups=3,
+        num_groups=num_groups,
     )  # fmt: skip
     assert shipment.chunk_ready(2, 2, 1.0) == (AskBind(num_blocks=4),)
     assert shipment.chunk_ready(4, 2, 2.0, 0) == (AskBind(num_blocks=6),)
@@ -558,17 +558,29 @@ def test_a_group_is_on_its_way_from_its_own_announcement_on() -> None:
 # -------------------------------------------------------------------------------------------------- many at once
 
 
-@pytest.mark.parametrize("indices", [range(2, 6), range(3, 6, 2), range(4, 5), range(9), range(3, 12), range(6, 12)])
-@pytest.mark.parametrize("state", ["shipping", "some are here", "one is claimed", "reserved", "cancelled", "grouped"])
+MANY = (
+    range(2, 6), range(2, 7), range(2, 8), range(3, 6, 2), range(4, 5), range(4, 12), range(9), range(3, 12),
+    range(6, 12), range(6, 18), range(6, 19),
+)  # fmt: skip
+BEGINNINGS: dict[str, Callable[[], IncomingShipment]] = {
+    "some are here": lambda: shipping(2, 4), "reserved": reserved, "grouped": grouped, "in halves": lambda: grouped(2)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("indices", MANY)
+@pytest.mark.parametrize(
+    "state", [*BEGINNINGS, "shipping", "one is claimed", "cancelled", "more is bound than is of the manifest"]
+)
 def test_many_claims_are_those_of_one_after_another(state: str, indices: range) -> None:
     def shipment() -> IncomingShipment:
-        made = {"some are here": lambda: shipping(2, 4), "reserved": reserved, "grouped": grouped}.get(
-            state, shipping
-        )()
+        made = BEGINNINGS.get(state, shipping)()
         if state == "one is claimed":
             made.claim(3)
         if state == "cancelled":
             made.cancel(2.0)
+        if state == "more is bound than is of the manifest":
+            made.first_token(4, 2.0)
+            made.bound(TABLE)
         return made
 
     one_by_one, at_once = shipment(), shipment()
