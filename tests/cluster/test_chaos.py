@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 import tiny_model
 from chaos_cluster import ChaosCluster, chaos_cluster
-from open_load import Question, questions
+from load_questions import Question, questions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 import tiny_model
 from load_cluster import LoadCluster, load_cluster
-from open_load import Question, made_up, questions, questions_of
+from load_questions import Question, made_up, questions, questions_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 

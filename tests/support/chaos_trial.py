@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chaos_cluster import WHOLE_S, ChaosCluster
-from open_load import WAIT_S, Call, OpenLoad, Question
+from load_call import WAIT_S, Call
+from load_questions import Question
+from open_load import OpenLoad
 
 TTFT_S, GAP_S = 0.5, 0.25  # the SLOs: the first token, and the longest silence after it
 BEFORE_S, AFTER_S = 2.0, 1.0

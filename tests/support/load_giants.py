@@ -13,9 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from load_call import Call, ask
 from load_cluster import LoadCluster
+from load_questions import Question
 from load_row import Row, p50_p99
-from open_load import Call, OpenLoad, Question, ask
+from open_load import OpenLoad
 from patience import comes_true_later
 
 TOKENS = 8

@@ -11,9 +11,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from load_call import Call, ask
 from load_cluster import LoadCluster
+from load_questions import Question, made_up, questions_of
 from load_row import Row, p50_p99
-from open_load import Call, Question, ask, made_up, questions_of
 
 OWN = 24
 SIDE_BY_SIDE = 4  # max_num_batched_tokens / chunk_size of a pod that is told nothing else

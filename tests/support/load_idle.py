@@ -14,9 +14,10 @@ import resource
 import time
 from collections.abc import Sequence
 
+from load_call import Call, ask
 from load_cluster import LoadCluster
+from load_questions import Question
 from load_row import Row, milliseconds
-from open_load import Call, Question, ask
 from process_watch import descriptors_of, memory_of
 
 SEATS = 4

@@ -20,9 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
+from load_call import Call, ask
 from load_cluster import LoadCluster
+from load_questions import Question
 from load_row import Row, milliseconds, p50_p99
-from open_load import Call, OpenLoad, Question, ask
+from open_load import OpenLoad
 from process_watch import processor_s_of
 
 TTFT_S, TPOT_S = 1.0, 0.1

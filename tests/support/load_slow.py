@@ -14,9 +14,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
 
+from load_call import Call, ask, request_of
 from load_cluster import LoadCluster
+from load_questions import Question
 from load_row import Row, p50_p99
-from open_load import Call, OpenLoad, Question, ask, request_of
+from open_load import OpenLoad
 from process_watch import memory_of
 
 STALL_S = 6.0

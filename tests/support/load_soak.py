@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from load_call import Call, ask
 from load_cluster import LoadCluster
+from load_questions import Question
 from load_row import Row, p50_p99
-from open_load import Call, Question, ask
 from process_watch import ProcessWatch
 
 KINDS = {"streamed": 6, "repeated": 4, "three answers": 1, "left": 1, "read slowly": 1}
