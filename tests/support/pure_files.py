@@ -49,6 +49,7 @@ PURE_FILES = (
     "engine/frames.py",
     "engine/eviction_order.py",
     "engine/exchange/prefix_plan.py",
+    "engine/follow.py",
     "engine/group.py",
     "engine/hold.py",
     "engine/host_tier.py",
