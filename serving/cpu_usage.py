@@ -56,9 +56,9 @@ class CpuUsage:
         """Return how long the cores have computed, and been there, in ticks."""
         busy = total = 0
         for line in self._text("stat").splitlines():
-            name, *columns = line.split()
+            name, _, columns = line.partition(" ")
             if name in self._names:
-                ticks = [int(each) for each in columns[:_COLUMNS]]
+                ticks = [int(each) for each in columns.split()[:_COLUMNS]]
                 total += sum(ticks)
                 busy += sum(ticks) - sum(ticks[at] for at in _IDLE)
         return busy, total
