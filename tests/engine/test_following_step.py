@@ -220,3 +220,10 @@ def test_of_one_for_whom_nothing_is_begun_blocks_are_given_back_at_once() -> Non
     assert scheduler.pool.num_free + scheduler.pool.num_cached == num_free + 2
     assert scheduler.land() == set()
     assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
+
+
+def test_within_a_block_it_takes_none() -> None:
+    for length in (4, 5, 6):  # the step behind is at 5, 6 and 7, of blocks that end at 7
+        scheduler, step = decoding(length)
+        occupy(scheduler, scheduler.pool.num_free)
+        assert follow(scheduler, step) is not None
