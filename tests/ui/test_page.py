@@ -66,12 +66,13 @@ async def test_a_prompt_is_answered_with_its_timeline(cluster: LiveCluster, open
     page = await open_page(cluster.http)
     await page.wait_for_function("document.querySelector('#model').options.length === 1")
     assert await page.input_value("#model") == cluster.model_name
-    await asked(page, "A question that takes more than one chunk of the prompt to compute.", 24)
+    most = 240  # a router that gets no time meanwhile, and so hears of all tokens at once, keeps any promise of pace
+    await asked(page, "A question that takes more than one chunk of the prompt to compute.", most)
     pattern = r"Finished \((\w+)\): (\d+) prompt tokens, \d+ of them cached, (\d+) answered; TTFT ([\d.]+ m?s)"
     told = await said(page, "#ask-state", pattern)
     reason, prompt_tokens, output_tokens, ttft = told.groups()
     assert int(prompt_tokens) > 32
-    assert int(output_tokens) <= 24
+    assert 1 < int(output_tokens) <= most
     figure = page.locator("#answer-timeline .lanes svg")
     names = await page.inner_text("#answer-timeline .names")
     assert names.split() == ["R", "P", "D"]
