@@ -1,23 +1,23 @@
-"""The embedded Valkey server: a real one, on a free loopback port, with a password, gone with its owner."""
+"""The embedded Valkey server: a real one, behind a Unix socket that its owner alone can open, gone with its owner."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 from pathlib import Path
+from urllib.parse import quote
 
 from pagewire.cli.child import Child
 from pagewire.core.errors import Unavailable
 
 ROLE = "valkey"
 READY = "Ready to accept connections"
-MAX_TRIES = 5
+SOCKET = "valkey.sock"
+MAX_PATH_BYTES = 107  # of a Unix socket, which the kernel keeps in 108 with the zero behind it
 
 CONFIG = """\
-bind 127.0.0.1
-port {port}
-requirepass {password}
+port 0
+unixsocket {socket}
+unixsocketperm 600
 dir {folder}
 save ""
 appendonly no
@@ -40,34 +40,26 @@ def binary() -> Path:
 
 
 async def start(folder: Path) -> tuple[Child, str]:
-    """Start a server that keeps its files in `folder` and return it with its URL. Raises Unavailable on failure."""
-    program = binary()
-    for attempt in range(MAX_TRIES):
-        port, password = _free_port(), secrets.token_hex(16)
-        config = folder / "valkey.conf"
-        # In a file that only we can read: a command line shows to everybody.
-        config.touch(mode=0o600)
-        config.write_text(CONFIG.format(port=port, password=password, folder=folder))
-        child = await Child.start("valkey", ROLE, [str(program), str(config)], os.environ, folder / "valkey.log")
-        try:
-            while READY not in await child.line(timeout_s=20.0):
-                pass
-        except Unavailable:
-            child.kill()
-            # Between choosing a port and binding it, somebody else may have taken it.
-            if attempt == MAX_TRIES - 1:
-                raise
-            continue
-        except BaseException:
-            child.kill()
-            raise
-        child.drain()
-        return child, f"redis://:{password}@127.0.0.1:{port}/0"
-    raise AssertionError("the last try returns or raises")
+    """Start a server that keeps its files in `folder`, an absolute path, and return it with its URL.
+
+    No other user gets to it, so it asks for no password and nothing has to be encrypted. Raises Unavailable on failure.
+    """
+    program, path = binary(), folder / SOCKET
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise Unavailable(f"no embedded Valkey: {path} is too long for a socket; set TMPDIR to a shorter folder")
+    config = folder / "valkey.conf"
+    config.write_text(CONFIG.format(socket=_quoted(path), folder=_quoted(folder)))
+    child = await Child.start("valkey", ROLE, [str(program), str(config)], os.environ, folder / "valkey.log")
+    try:
+        while READY not in await child.line(timeout_s=20.0):
+            pass
+    except BaseException:
+        child.kill()
+        raise
+    child.drain()
+    return child, f"unix://{quote(str(path))}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _quoted(path: Path) -> str:
+    """Return a path as a word of Valkey's settings."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from pagewire.core.listeners import accepted_last
 from pagewire.router.http_protocol import BoundedProtocol
-from pagewire.serving.renewed_context import RenewedContext
+from pagewire.serving.renewed_context import server_context
 from pagewire.serving.tls import Tls
 
 BACKLOG = 2048
@@ -80,5 +80,5 @@ def _ssl(edge: Tls | None) -> dict[str, Any]:
     """Return what uvicorn is told of the certificate that callers are met with."""
     if edge is None:
         return {}
-    renewed = RenewedContext(edge)
-    return {"ssl_context_factory": lambda _config, _default: renewed.context}
+    context = server_context(edge)
+    return {"ssl_context_factory": lambda _config, _default: context}

@@ -11,7 +11,7 @@ from pagewire.core.config import setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
-from pagewire.serving.renewed_context import RenewedContext
+from pagewire.serving.renewed_context import server_context
 from pagewire.serving.tls import Tls, Wire
 
 UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
@@ -172,4 +172,4 @@ class PodConfig:
         if self.metrics_tls == "off":
             return None
         ca = Path(self.tls_ca) if self.metrics_tls == "mutual" else None
-        return RenewedContext(Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca)).context
+        return server_context(Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca))

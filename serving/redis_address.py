@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio.connection import parse_url
 
+from pagewire.serving.renewed_context import RenewedContext
 from pagewire.serving.tls import show
 
 CLUSTER = "+cluster"
@@ -32,10 +34,7 @@ class RedisAddress:
     username: str
     password: str = field(repr=False)
     is_cluster: bool
-    ca: str
-    cert: str
-    key: str
-    _tls: ssl.SSLContext | None = field(repr=False, compare=False)
+    _tls: RenewedContext | None = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str, ca: str = "", *, cert: str = "", key: str = "") -> RedisAddress:
@@ -64,29 +63,31 @@ class RedisAddress:
             raise ValueError("a certificate for Redis and its key go together")
         if is_cluster and (parsed.get("path") or parsed.get("db")):
             raise ValueError("a Redis Cluster has neither a socket's path nor a database number")
-        address = cls(
+        return cls(
             nodes=tuple((each.get("host", "localhost"), each.get("port", 6379)) for each in nodes),
             path=parsed.get("path", ""),
             db=parsed.get("db", 0),
             username=parsed.get("username", ""),
             password=parsed.get("password", ""),
             is_cluster=is_cluster,
-            ca=ca,
-            cert=cert,
-            key=key,
-            _tls=ssl.create_default_context(cafile=ca or None) if is_tls else None,
+            _tls=_renewed(ca, cert, key) if is_tls else None,
         )
-        address.tls()  # what is wrong with the files is said now
-        return address
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what the next connection is encrypted with, None in the clear; raises OSError as `parse` does.
+        """Return what the next connection is encrypted with, by the files as they are now; None in the clear."""
+        return None if self._tls is None else self._tls.now()
 
-        Our certificate is read each time, so that it can be renewed.
-        """
-        if self._tls is not None and self.cert:
-            show(self._tls, self.cert, self.key)
-        return self._tls
+
+def _renewed(ca: str, cert: str, key: str) -> RenewedContext:
+    """Return how a Redis is met that shows a certificate of `ca`, and is shown `cert`; see `RedisAddress.parse`."""
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=ca or None)
+        if cert:
+            show(context, cert, key)
+        return context
+
+    return RenewedContext(make, [Path(file) for file in (ca, cert, key) if file])
 
 
 def _of_each_node(url: str) -> list[str]:

@@ -1,14 +1,15 @@
-"""The TLS of a server that is not gRPC's: every handshake is by the files as they are then.
+"""TLS by files as they are at each handshake, for what is not gRPC's: the servers of a process, and what it asks Redis.
 
 Knows certificates, no HTTP. Files are looked at for each connection and read when they changed, so a certificate, and
-the authority whose certificates callers have to show, are renewed in place. Invariants: what cannot be used changes
-nothing, the one from before stays; no session outlives the handshake that proved its caller.
+the authority whose certificates are believed, are renewed in place. Invariants: what cannot be used changes nothing,
+the one from before stays; no session outlives the handshake that proved its caller.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pagewire.serving.tls import Tls
@@ -19,27 +20,43 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class RenewedContext:
-    """`context` is what the server listens with. Raises ValueError, naming the file, where one cannot be used."""
+    """What `make` makes of `files`, and makes anew when one of them has changed.
 
-    def __init__(self, tls: Tls) -> None:
-        self._tls = tls
-        self._files = [path for path in (tls.cert, tls.key, tls.ca) if path is not None]
+    Raises what `make` does where they cannot be used from the start.
+    """
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], files: Iterable[Path]) -> None:
+        self._make = make
+        self._files = tuple(files)
         self._seen = _stamp(self._files)
-        self.context = self._now = tls.context()
-        self.context.sni_callback = self._renew  # which is called for callers that name no server, too
+        self._context = make()
 
-    def _renew(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def now(self) -> ssl.SSLContext:
+        """Return what the next handshake goes by."""
         stamp = _stamp(self._files)
         if stamp != self._seen:
             try:
-                self._now = self._tls.context()
+                self._context = self._make()
             except (ValueError, OSError) as error:
                 log.error("the certificate from before stays: %s", error)
             self._seen = stamp
-        connection.context = self._now
+        return self._context
 
 
-def _stamp(files: list[Path]) -> Stamp:
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """Return what a server listens with. Raises ValueError, naming the file, where one cannot be used."""
+    renewed = RenewedContext(tls.context, [path for path in (tls.cert, tls.key, tls.ca) if path is not None])
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = renewed.now()
+
+    # The one that is listened with is looked at for its callback alone, whoever takes its place.
+    context = renewed.now()
+    context.sni_callback = renew  # which is called for callers that name no server, too
+    return context
+
+
+def _stamp(files: Iterable[Path]) -> Stamp:
     """Return what changes whenever a file does; a missing one is one that changed."""
     return tuple(_mark(path) for path in files)
 

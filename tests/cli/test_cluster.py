@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
@@ -118,18 +120,29 @@ def test_engines_share_the_cores_of_a_cpu_alone(
     assert running.end(signal.SIGTERM)[0] == 0
 
 
-def test_the_embedded_valkey_wants_its_password(started: list[Running]) -> None:
-    running = Running("colocated=1", pods=(0, 0, 1))
+def test_the_embedded_valkey_is_there_for_its_owner_alone(started: list[Running], tmp_path: Path) -> None:
+    folder = tmp_path.parent / 'an "odd" % one'  # and short: it holds a socket
+    folder.mkdir()
+    running = Running("colocated=1", pods=(0, 0, 1), TMPDIR=str(folder))
     started.append(running)
     said = running.ready()
     assert [pod["id"] for pod in said["colocated"]] == ["colocated-0"]
-    port = said["redis"].rsplit(":", 1)[1]
-    with (
-        redis.Redis.from_url(f"redis://127.0.0.1:{port}") as client,
-        pytest.raises(redis.exceptions.AuthenticationError),
-    ):
-        client.ping()
+    path = Path(unquote(urlsplit(said["redis"]).path))
+    assert stat.S_ISSOCK(path.stat().st_mode)
+    assert path.parent.stat().st_mode & 0o077 == 0
+    (server,) = (child for child in psutil.Process(running.process.pid).children() if "valkey" in child.name())
+    assert server.net_connections(kind="inet") == []
     assert running.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_folder_whose_name_no_socket_can_have_is_named(started: list[Running], tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    running = Running(TMPDIR=str(folder))
+    started.append(running)
+    stdout, stderr = running.process.communicate(timeout=30)
+    assert (stdout, running.process.returncode) == ("", 1)
+    assert "is too long for a socket; set TMPDIR to a shorter folder" in stderr
 
 
 def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running]) -> None:

@@ -61,6 +61,10 @@ USES: dict[str, dict[str, Any]] = {
             "tolerations": [{"key": "redis", "operator": "Exists"}],
         },
     },
+    "its own redis, by TLS": {
+        "tls": {"existingSecret": "cluster-tls", "name": "pagewire.internal"},
+        "redis": {"tls": {"existingSecret": "cluster-tls"}},
+    },
     "bare": {
         "networkPolicy": {"enabled": False},
         "fastLink": {"topologyKey": ""},
@@ -328,6 +332,8 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
         ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
         ({"redis": {"maxMemory": "much"}}, "/maxMemory"),
+        ({"redis": {"tls": {"existingSecret": "redis-tls"}}}, "go together"),
+        ({"tls": {"existingSecret": "cluster-tls", "name": "a"}}, "go together"),
         ({"redis": {"maxmemory": "1gb"}}, "'maxmemory' not allowed"),
         ({"rooter": {}}, "'rooter' not allowed"),
     ],

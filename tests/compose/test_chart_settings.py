@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,8 +19,9 @@ import pytest
 import redis
 from chart_rig import Manifest, Rendered, render
 from free_ports import free_port
+from index_rig import eventually
 from metric_names import listed, names_in
-from redis_rig import KINDS, program
+from redis_rig import KINDS, REDIS, Certificates, certificates, program
 
 from pagewire.cli.commands import OTHER_VARIABLES
 from pagewire.core.config import load
@@ -137,6 +142,15 @@ def test_every_value_reaches_its_process(tmp_path: Path) -> None:
     assert router.tls_name == pod.tls_name == "pagewire.internal"
 
 
+def test_with_tls_the_charts_own_redis_is_met_by_the_certificate_of_the_cluster(tmp_path: Path) -> None:
+    secret = {"existingSecret": "cluster-tls"}
+    rendered = render({"tls": {**secret, "name": "pagewire"}, "redis": {"tls": secret}})
+    for config in (router_config(rendered, tmp_path), pod_config(rendered, "rel-pagewire-decode", tmp_path)):
+        assert config.redis_url == "rediss://pagewire:pw0rd@rel-redis:6379/0"
+        shown = (config.tls_ca, config.tls_cert, config.tls_key)
+        assert (config.redis_ca, config.redis_cert, config.redis_key) == shown
+
+
 def test_prefixes_arrive_as_a_pod_reads_them(tmp_path: Path) -> None:
     rendered, model = render(FULL), byte_tokenizer.save(tmp_path / "model")
     file = Path(pod_config(rendered, "rel-pagewire-decode", tmp_path).pin_prefix)
@@ -222,24 +236,72 @@ def test_scaling_asks_for_metrics_that_there_are() -> None:
     assert {each["targetLabel"] for each in monitor["relabelings"]} == {"job", "release", "pool", "__scheme__"}
 
 
-@pytest.fixture(params=KINDS)
-def redis_port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """The Redis container's own script, run elsewhere with a real server."""
-    one = container(render(), "rel-redis")
+@contextlib.contextmanager
+def running_redis(kind: str, folder: Path, values: dict[str, Any]) -> Iterator[int]:
+    """Run the Redis container's own script elsewhere with a real server; files of its certificate lie in `folder`."""
+    one = container(render(values), "rel-redis")
     number = free_port()
     (script,) = one["args"]
-    script = script.replace("/run/redis", str(tmp_path)).replace("exec redis-server", f"exec {program(request.param)}")
-    script = script.replace("--port 6379", f"--port {number} --bind 127.0.0.1")
+    script = script.replace("/run/redis", str(folder)).replace("exec redis-server", f"exec {program(kind)}")
+    script = script.replace("port 6379", f"port {number} --bind 127.0.0.1").replace("/etc/redis/tls", str(folder))
     env = {"PATH": "/usr/bin:/bin", "REDIS_PASSWORD": "pw0rd"}
     env |= {each["name"]: each["value"] for each in one["env"] if "value" in each}
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([*one["command"], script], env=env, stdout=log, stderr=log)
+    if "RENEW_S" in env:
+        env["RENEW_S"] = "0.1"
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*one["command"], script], env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        _wait_for(number, tmp_path / "log")
+        _wait_for(folder / "log")
         yield number
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture(params=KINDS)
+def redis_port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """The Redis that comes with the chart as it comes."""
+    with running_redis(request.param, tmp_path, {}) as number:
+        yield number
+
+
+async def test_redis_with_tls_takes_the_cluster_alone_and_is_renewed_without_a_restart(tmp_path: Path) -> None:
+    first, second = (certificates(tmp_path / name) for name in ("first", "second"))
+    ours = tmp_path / "ours"
+    ours.mkdir()
+
+    def put(files: Certificates, folder: Path) -> tuple[str, str, str]:
+        for file, name in zip(files, ("ca.crt", "tls.crt", "tls.key"), strict=True):
+            shutil.copy(file, folder / name)
+        return str(folder / "ca.crt"), str(folder / "tls.crt"), str(folder / "tls.key")
+
+    put(first, tmp_path)
+    ca, cert, key = put(first, ours)
+    secret = {"existingSecret": "cluster-tls"}
+    with running_redis(REDIS, tmp_path, {"tls": {**secret, "name": "pagewire"}, "redis": {"tls": secret}}) as number:
+        url = f"rediss://pagewire:pw0rd@127.0.0.1:{number}/0"
+
+        async def is_let_in(address: RedisAddress) -> bool:
+            registry = Registry(address, "pagewire")
+            try:
+                return await registry.pods() == []
+            except OSError:
+                return False
+            finally:
+                await registry.aclose()
+
+        mine = RedisAddress.parse(url, ca, cert=cert, key=key)
+        assert await is_let_in(mine)
+        assert not await is_let_in(RedisAddress.parse(url, ca)), "it asks for a certificate"
+        assert not await is_let_in(RedisAddress.parse(url.replace("rediss", "redis"))), "nothing is in the clear"
+        put(second, ours)
+        assert not await is_let_in(mine)
+        put(second, tmp_path)
+        await eventually(lambda: is_let_in(mine))
+        assert not await is_let_in(RedisAddress.parse(url, str(first[0]), cert=str(first[1]), key=str(first[2])))
+        socket = str(tmp_path / "socket")
+        with redis.Redis(unix_socket_path=socket) as nobody, pytest.raises(redis.AuthenticationError):
+            nobody.ping()
 
 
 async def test_redis_lets_the_cluster_in_and_nobody_else(redis_port: int) -> None:
@@ -275,13 +337,8 @@ def _templates() -> str:
     return "".join(path.read_text() for path in sorted((chart_schema.PATH.parent / "templates").iterdir()))
 
 
-def _wait_for(number: int, log: Path) -> None:
+def _wait_for(log: Path) -> None:
     deadline_s = time.monotonic() + 20
-    while True:
-        try:
-            with redis.Redis(port=number, username="pagewire", password="pw0rd") as user:
-                user.ping()
-            return
-        except redis.ConnectionError:
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.02)
+    while "Ready to accept connections" not in log.read_text():
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.02)

@@ -103,20 +103,39 @@ async def test_over_mutual_tls(kind: str, tmp_path: Path) -> None:
             assert await index.lookup(names(1)) is None
             with pytest.raises(OSError):
                 await registry.pods()
-        # A certificate that is renewed in place is shown to whom it was refused before.
-        mine = [Path(shutil.copy(file, tmp_path)) for file in strangers[1:]]
-        async with both(RedisAddress.parse(url, ca, cert=str(mine[0]), key=str(mine[1]))) as (registry, index):
-            assert await index.lookup(names(1)) is None
-            with pytest.raises(OSError):
-                await registry.pods()
-            for file, renewed in zip(mine, ours[1:], strict=True):
-                shutil.copy(renewed, file)
+        # What is renewed in place is shown, or believed, without a restart: our certificate, and Redis' authority.
+        for begun in ((ours[0], *strangers[1:]), (strangers[0], *ours[1:])):
+            mine = [Path(shutil.copy(file, tmp_path / now.name)) for file, now in zip(begun, ours, strict=True)]
+            address = RedisAddress.parse(url, str(mine[0]), cert=str(mine[1]), key=str(mine[2]))
+            async with both(address) as (registry, index):
+                assert await index.lookup(names(1)) is None
+                with pytest.raises(OSError):
+                    await registry.pods()
+                for file, renewed in zip(mine, ours, strict=True):
+                    shutil.copy(renewed, file)
 
-            async def is_let_in() -> bool:
-                return await index.lookup(names(1)) == [[]]
+                async def is_let_in(index: BlockIndex = index) -> bool:
+                    return await index.lookup(names(1)) == [[]]
 
-            await eventually(is_let_in)
-            assert await registry.pods() == []
+                await eventually(is_let_in)
+                assert await registry.pods() == []
+
+
+def test_files_that_cannot_be_used_any_more_leave_what_redis_was_met_with(tmp_path: Path) -> None:
+    files = redis_rig.certificates(tmp_path)
+    ca, cert, key = map(str, files)
+    address = RedisAddress.parse("rediss://127.0.0.1:1", ca, cert=cert, key=key)
+    before = address.tls()
+    assert before is not None
+    for file in files:
+        kept = file.read_bytes()
+        file.write_text("none of its kind")
+        assert address.tls() is before
+        with pytest.raises((OSError, ValueError)):
+            RedisAddress.parse("rediss://127.0.0.1:1", ca, cert=cert, key=key)
+        file.write_bytes(kept)
+        before = address.tls()
+        assert before is not None
 
 
 def documented(what: str) -> list[str]:

@@ -74,6 +74,11 @@ true
 {{- $_ := set $settings "tls_ca" "/etc/pagewire/tls/ca.crt" -}}
 {{- $_ := set $settings "tls_name" (required "tls.name has to stand in the certificate" .Values.tls.name) -}}
 {{- end -}}
+{{- if and .Values.redis.enabled .Values.tls.existingSecret -}}
+{{- $_ := set $settings "redis_ca" "/etc/pagewire/tls/ca.crt" -}}
+{{- $_ := set $settings "redis_cert" "/etc/pagewire/tls/tls.crt" -}}
+{{- $_ := set $settings "redis_key" "/etc/pagewire/tls/tls.key" -}}
+{{- end -}}
 {{- if and (not .Values.redis.enabled) .Values.externalRedis.caSecret -}}
 {{- $_ := set $settings "redis_ca" "/etc/pagewire/redis-ca/ca.crt" -}}
 {{- end -}}
@@ -92,7 +97,11 @@ true
 - name: REDIS_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ include "redis.secret" .Subcharts.redis }}, key: redis-password}}
 - name: PAGEWIRE_REDIS_URL
-  value: redis://{{ .Subcharts.redis.Values.user }}:$(REDIS_PASSWORD)@{{ include "redis.fullname" .Subcharts.redis }}:6379/0
+  {{- $isTls := not (empty .Subcharts.redis.Values.tls.existingSecret) }}
+  {{- if ne $isTls (not (empty .Values.tls.existingSecret)) }}
+  {{- fail "tls.existingSecret and redis.tls.existingSecret go together: with TLS no wire of a cluster is in the clear, and Redis takes who shows a certificate" }}
+  {{- end }}
+  value: {{ ternary "rediss" "redis" $isTls }}://{{ .Subcharts.redis.Values.user }}:$(REDIS_PASSWORD)@{{ include "redis.fullname" .Subcharts.redis }}:6379/0
 {{- else }}
 - name: PAGEWIRE_REDIS_URL
   valueFrom:
