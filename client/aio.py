@@ -247,7 +247,8 @@ class AsyncClient:
     def kv_events(self, pod_ids: Sequence[str] = (), *, timeout_s: float | None = None) -> AsyncKvEvents:
         """Return what the caches of these pods (all, when there are none) hold and how that changes, as a stream.
 
-        It is without end unless `timeout_s` is given, which raises DeadlineExceeded. When its router goes away it
+        It ends with DeadlineExceeded after `timeout_s`, or when the router lets it last no longer (an hour, unless set
+        otherwise): whoever goes on subscribes anew. When its router goes away it
         raises RouterLost or Draining: what is known then is stale. A subscriber that is slow is told of gaps.
         """
         request = inference_pb2.SubscribeKvEventsRequest(pod_ids=pod_ids)

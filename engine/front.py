@@ -198,7 +198,7 @@ class Front:
             publishing = asyncio.create_task(publisher.run())
             ends.push_async_callback(_stop, publishing)
             self.lifecycle.ready()
-            await doors.serving(self.lifecycle.is_ready)
+            doors.serving(self.lifecycle.is_ready)
             scheme = "http" if config.metrics_tls == "off" else "https"
             on_ready({
                 "id": identity.peer_id, "grpc": doors.address, "metrics": f"{scheme}://{registration.metrics}/metrics",
@@ -215,7 +215,7 @@ class Front:
             await _first_of(died, asked)
             if not died.done():
                 # Readiness goes first, liveness stays; withdrawn from discovery, then the admitted are finished.
-                await doors.serving(False)
+                doors.serving(False)
                 await _stop(publishing)  # it would register the pod anew
                 await publisher.withdraw()
                 settled = asyncio.create_task(service.drained())
@@ -229,7 +229,7 @@ class Front:
                 settled.cancel()
             if died.done():
                 self.lifecycle.drain("the engine process died")
-                await doors.serving(False)
+                doors.serving(False)
                 error = EngineFailed("the engine process died")
                 await service.fail(error)
                 raise error

@@ -95,8 +95,8 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SubscribeKvEvents(self, request, context):
-        """SubscribeKvEvents streams what the pods' caches hold and how that changes, until the call is closed. As
-        GetLoads, it shows what others do.
+        """SubscribeKvEvents streams what the pods' caches hold and how that changes, until the call is closed or has lasted
+        as long as the router lets it, which ends it with DEADLINE_EXCEEDED. As GetLoads, it shows what others do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

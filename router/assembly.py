@@ -136,7 +136,7 @@ class Router:
         self.http = HttpServer(guarded, edge, upload_s=config.upload_s, stall_s=config.stall_s)
         guard = GrpcGuard(self.authenticator, refused)
         patience = Patience(upload_s=config.upload_s, stall_s=config.stall_s)
-        inference = Inference(self.dispatcher, self.models, self.cache_watch, patience)
+        inference = Inference(self.dispatcher, self.models, self.cache_watch, patience, watch_s=config.watch_s)
         self.grpc = GrpcServer(
             config.host,
             config.grpc_port,
@@ -152,7 +152,8 @@ class Router:
 
     def _feed(self, board: Board) -> Feed:
         about = {"router": self.config.name, "version": VERSION}
-        return Feed(Snapshots(self.models, board, targets_of(self.config), self.clock, about), self.clock)
+        snapshots = Snapshots(self.models, board, targets_of(self.config), self.clock, about)
+        return Feed(snapshots, self.clock, watch_s=self.config.watch_s)
 
     def _num_refusing(self, slo: str, clock: Clock) -> int:
         return sum(model.entrance.gate.is_active(slo, clock) for model in self.models)
@@ -171,9 +172,9 @@ class Router:
         """Read the key file again; certificates need no telling."""
         self.authenticator.reload()
 
-    async def tell_health(self) -> None:
+    def tell_health(self) -> None:
         """Say of the service if a request would be admitted and some pod could take it; the empty name is liveness."""
-        await self.grpc.serving(self.lifecycle.is_ready and self.models.can_serve, SERVICE)
+        self.grpc.serving(self.lifecycle.is_ready and self.models.can_serve, SERVICE)
 
     async def aclose(self) -> None:
         """End what it listens and speaks with, and the tokenizers' threads."""
@@ -186,7 +187,7 @@ class Router:
     async def _keep_health(self, pool: PodPool) -> None:
         while True:
             await pool.wait_change(HEALTH_S)
-            await self.tell_health()
+            self.tell_health()
 
     def _balancing(self, model: ServedModel) -> Balancing:
         name = model.source.name or model.source.folder.name

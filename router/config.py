@@ -38,7 +38,7 @@ _BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
     ),
     "max_waiting max_wait_s slo_ttft_s slo_gap_s slo_tpot_s balance_threshold eject_s retry_ratio retry_burst "
     "placement_wait_s drain_s": ("0 or more", lambda number: number >= 0),
-    "silence_s stall_s upload_s request_timeout_s index_timeout_s discovery_s role_change_wait_s": (
+    "silence_s stall_s upload_s watch_s request_timeout_s index_timeout_s discovery_s role_change_wait_s": (
         "more than 0", lambda number: number > 0,
     ),
     "request_timeout_s placement_wait_s drain_s discovery_s": ("finite", math.isfinite),
@@ -126,6 +126,12 @@ class RouterConfig:
     )
     silence_s: float = setting(
         40.0, help="how long a gRPC caller may leave pings unanswered before its requests end", unit="s"
+    )
+    watch_s: float = setting(
+        3600.0,
+        help="how long a live page or a subscription to cache events lasts before it has to be asked for anew, "
+        "with a key",
+        unit="s",
     )
     max_waiting: int = setting(256, help="requests that may wait for a decode pod with room; more are refused")
     max_wait_s: float = setting(10.0, help="how long a request may wait for a decode pod with room", unit="s")

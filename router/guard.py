@@ -19,7 +19,7 @@ from pagewire.core.errors import Forbidden, Unauthenticated
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.http_exchange import refusal, request_id_of
 from pagewire.router.tenants import ANONYMOUS, Tenant
-from pagewire.serving.grpc_server import abort
+from pagewire.serving.rich_status import abort
 
 OPEN_PATHS = frozenset(("/health", "/live", "/ready"))
 OPEN_METHODS = "/grpc.health.v1.Health/"

@@ -66,8 +66,8 @@ async def run(config: RouterConfig, *, on_ready: OnReady, lifecycle: Lifecycle |
 
 async def _ready(router: Router, on_ready: OnReady, listeners: Sequence[socket.socket]) -> None:
     router.lifecycle.ready()
-    await router.grpc.serving(True)
-    await router.tell_health()
+    router.grpc.serving(True)
+    router.tell_health()
     host = router.config.host
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if router.http.config.is_ssl else "http"
@@ -78,7 +78,7 @@ async def _ready(router: Router, on_ready: OnReady, listeners: Sequence[socket.s
 
 async def _drain(router: Router) -> None:
     """Finish what runs, within the drain time; new requests are refused meanwhile, by name."""
-    await router.grpc.serving(False, SERVICE)
+    router.grpc.serving(False, SERVICE)
     router.cache_watch.close(Draining("this router goes away", retry_after_s=1.0))
     try:
         async with asyncio.timeout(router.config.drain_s):

@@ -6,6 +6,8 @@ request. Errors are rich statuses, made of PagewireErrors by whoever serves this
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import AsyncGenerator
@@ -43,13 +45,17 @@ def reflect(server: grpc.aio.Server) -> None:
 
 
 class Inference:
-    """The public service. Callers who are slow are given up, as `patience` says."""
+    """The public service. Callers who are slow are given up, as `patience` says; who listens to cache events has to
+    come again, with a key, after `watch_s` seconds."""
 
-    def __init__(self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, patience: Patience) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, models: Models, cache_watch: CacheWatch, patience: Patience, *, watch_s: float
+    ) -> None:
         self._dispatcher = dispatcher
         self._models = models
         self._cache_watch = cache_watch
         self._patience = patience
+        self._watch_s = watch_s
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what the router's gRPC server answers."""
@@ -103,8 +109,13 @@ class Inference:
     async def SubscribeKvEvents(
         self, request: pb.SubscribeKvEventsRequest, _context: Context
     ) -> AsyncGenerator[pb.KvEvent, None]:
-        """Stream what pods' caches hold, gain and lose, until the call is closed or the router drains; as GetLoads."""
+        """Stream what pods' caches hold, gain and lose, for `watch_s` or until the router drains; as GetLoads."""
         check_sees_all()
-        with self._cache_watch.subscribe(request.pod_ids) as subscription:
-            while True:
-                yield cache_news_to_wire(await subscription.take())
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + self._watch_s
+        with self._cache_watch.subscribe(request.pod_ids) as subscription, contextlib.suppress(TimeoutError):
+            while (left_s := ends_s - now_s()) > 0:
+                async with asyncio.timeout(left_s):
+                    news = await subscription.take()
+                yield cache_news_to_wire(news)
+        raise DeadlineExceeded(f"cache events are told for {self._watch_s:g} s at a time: subscribe anew")

@@ -70,10 +70,10 @@ class Doors:
         """Take in no more calls; those that were taken in go on, and metrics show what they last showed."""
         self._hall.handlers = ()
 
-    async def serving(self, is_serving: bool) -> None:
+    def serving(self, is_serving: bool) -> None:
         """Set the answer of the standard health service, and of /health."""
         self._shown.is_serving = is_serving
-        await self._server.serving(is_serving)
+        self._server.serving(is_serving)
 
     async def close(self) -> None:
         """Let go of both ports."""

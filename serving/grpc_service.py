@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
-from pagewire.serving.grpc_server import abort
+from pagewire.serving.rich_status import abort
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ def _handler(method: MethodDescriptor, servicer: object, patience: Patience) -> 
 async def _call(kind: type[Message], answer: Unary, patience: Patience, _requests: object, context: Context) -> None:
     try:
         said = await answer(await _request(kind, patience, context), context)
+    except grpc.aio.AbortError:
+        raise  # by the method itself, with a status that no error of ours has
     except Exception as error:
         await _end(context, error)
         raise

@@ -2,7 +2,8 @@
 
 Knows watchers and bytes; nothing of what is in them, or of sockets. There is no queue: a watcher that is slow to take
 what it was given finds the newest one next. Invariants: no two snapshots are taken within an interval; no more than
-`max_watchers` watch; what a watcher gets was made for its own view.
+`max_watchers` watch, none for longer than `watch_s`, after which a key is shown anew; what a watcher gets was made for
+its own view.
 """
 
 from __future__ import annotations
@@ -38,10 +39,17 @@ class Feed:
     """One router's. A view is the name of a tenant, or None for all."""
 
     def __init__(
-        self, source: Source, clock: Clock, *, interval_s: float = INTERVAL_S, max_watchers: int = MAX_WATCHERS
+        self,
+        source: Source,
+        clock: Clock,
+        *,
+        watch_s: float,
+        interval_s: float = INTERVAL_S,
+        max_watchers: int = MAX_WATCHERS,
     ) -> None:
         self._source = source
         self._clock = clock
+        self._watch_s = watch_s
         self._interval_s = interval_s
         self._max_watchers = max_watchers
         self._num_watchers = 0
@@ -55,14 +63,15 @@ class Feed:
         return self._num_watchers
 
     async def watch(self, view: str | None) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events, one for an interval, until closed; raises Draining, Overloaded."""
+        """Yield server-sent events, one for an interval, for `watch_s` or until closed; raises Draining, Overloaded."""
         if self._closed.is_set():
             raise Draining("this router goes away", retry_after_s=RETRY_AFTER_S)
         if self._num_watchers >= self._max_watchers:
             raise Overloaded(f"{self._max_watchers} watch already", retry_after_s=RETRY_AFTER_S)
         self._num_watchers += 1
         try:
-            while not self._closed.is_set():
+            ends_s = self._clock.now() + self._watch_s
+            while not self._closed.is_set() and self._clock.now() < ends_s:
                 yield self._frame(view)
                 await self._pause()
         finally:

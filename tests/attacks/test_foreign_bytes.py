@@ -103,7 +103,7 @@ async def pod_doors() -> AsyncIterator[Doors]:
     )  # fmt: skip
     doors = await Doors.open("127.0.0.1", 0, 0)
     doors.lead_to((links.handler(), sender.handler()), None)  # type: ignore[arg-type]
-    await doors.serving(True)
+    doors.serving(True)
     try:
         yield doors
     finally:

@@ -9,7 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
+import raw_http2
 from fake_pod import FakePod
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from router_rig import PATIENT_S, RunningRouter, StartRouter
 
 from pagewire.router import http_protocol
@@ -113,6 +116,27 @@ async def test_a_request_without_end_takes_no_memory(
         with contextlib.suppress(ConnectionResetError):
             assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
         assert (await router.http.get("/live")).status_code == 200
+
+
+async def test_who_watches_health_and_takes_nothing_holds_up_nobody(start: StartRouter) -> None:
+    """By a window of 0 bytes, which no client of gRPC's has: what is written to it never leaves."""
+    service = "pagewire.v1.Inference"
+    asked = HealthCheckRequest(service=service).SerializeToString()
+    pod = FakePod("c0")
+    async with start(pod) as router, grpc.aio.insecure_channel(router.addresses["grpc"]) as channel:
+        host, port = router.addresses["grpc"].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(raw_http2.call("/grpc.health.v1.Health/Watch", asked, window=0))
+        watch = HealthStub(channel).Watch(HealthCheckRequest(service=service))  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(PATIENT_S):
+            assert (await watch.read()).status == HealthCheckResponse.SERVING
+            await pod.die()
+            assert (await watch.read()).status == HealthCheckResponse.NOT_SERVING
+            await pod.start()
+            assert (await watch.read()).status == HealthCheckResponse.SERVING
+            router.lifecycle.drain("the test wants it")
+            assert (await watch.read()).status == HealthCheckResponse.NOT_SERVING
+        writer.close()
 
 
 async def test_a_call_whose_request_does_not_come_over_grpc_is_ended(start: StartRouter) -> None:

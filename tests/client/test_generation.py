@@ -29,7 +29,7 @@ from pagewire.core.errors import (
 )
 from pagewire.core.sampling import FinishReason
 from pagewire.protos import inference_pb2
-from pagewire.serving.grpc_server import rich_status
+from pagewire.serving.rich_status import rich_status
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

@@ -72,7 +72,7 @@ def told(frame: bytes) -> dict[str, Any]:
 
 async def test_nothing_is_made_while_nobody_watches() -> None:
     source, clock = Counting(), HandClock()
-    feed = Feed(source, clock, interval_s=0.001)
+    feed = Feed(source, clock, watch_s=1e9, interval_s=0.001)
     for _ in range(20):
         clock.now_s += 1.0
         await asyncio.sleep(0.002)
@@ -88,7 +88,7 @@ async def test_nothing_is_made_while_nobody_watches() -> None:
 
 async def test_all_who_watch_share_what_is_made_once_for_an_interval() -> None:
     source, clock = Counting(), HandClock()
-    feed = Feed(source, clock, interval_s=0.001)
+    feed = Feed(source, clock, watch_s=1e9, interval_s=0.001)
     watchers = [feed.watch(view) for view in [None] * 9 + ["acme"] * 9]
     for interval in range(1, 6):
         frames = [await anext(each) for each in watchers]
@@ -103,7 +103,7 @@ async def test_all_who_watch_share_what_is_made_once_for_an_interval() -> None:
 
 async def test_a_slow_watcher_gets_the_newest_and_nothing_waits_for_it() -> None:
     source, clock = Counting(), HandClock()
-    feed = Feed(source, clock, interval_s=0.001)
+    feed = Feed(source, clock, watch_s=1e9, interval_s=0.001)
     slow, quick = feed.watch(None), feed.watch(None)
     assert told(await anext(slow))["number"] == 1
     for number in range(1, 50):
@@ -116,7 +116,7 @@ async def test_a_slow_watcher_gets_the_newest_and_nothing_waits_for_it() -> None
 
 
 async def test_only_so_many_watch_and_who_leaves_makes_room() -> None:
-    feed = Feed(Counting(), HandClock(), max_watchers=2)
+    feed = Feed(Counting(), HandClock(), watch_s=1e9, max_watchers=2)
     first, second = feed.watch(None), feed.watch("acme")
     await anext(first)
     await anext(second)
@@ -130,8 +130,19 @@ async def test_only_so_many_watch_and_who_leaves_makes_room() -> None:
     await third.aclose()
 
 
+async def test_nobody_watches_for_longer_than_is_said() -> None:
+    clock = HandClock()
+    feed = Feed(Counting(), clock, watch_s=10.0, interval_s=0.001)
+    watcher = feed.watch(None)
+    for _ in range(10):
+        await anext(watcher)
+        clock.now_s += 1.0
+    assert await anext(watcher, None) is None
+    assert feed.num_watchers == 0
+
+
 async def test_who_watches_is_let_go_when_the_router_goes() -> None:
-    feed = Feed(Counting(), HandClock(), interval_s=3600.0)
+    feed = Feed(Counting(), HandClock(), watch_s=1e9, interval_s=3600.0)
     watcher = feed.watch(None)
     await anext(watcher)
     rest = asyncio.create_task(anext(watcher, None))

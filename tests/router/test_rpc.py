@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import byte_tokenizer
 import grpc
 import pytest
@@ -10,12 +13,12 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
-from router_rig import RunningRouter, StartRouter, eventually, leap
+from router_rig import PATIENT_S, RunningRouter, StartRouter, eventually, leap
 
 from pagewire.client import AsyncClient
 from pagewire.core.block_hash import BlockHash
 from pagewire.core.engine_messages import CachedBlock
-from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
+from pagewire.core.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded
 from pagewire.core.load import BrownoutLevel, Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
@@ -272,6 +275,16 @@ async def test_both_doors_take_requests_of_the_same_size(start: StartRouter) -> 
         async with AsyncClient(router.addresses["grpc"]) as client:
             with pytest.raises(InvalidRequest, match="larger than max"):  # and is not tried again
                 await client.generate("a" * 200_000)
+
+
+async def test_nobody_listens_to_caches_for_longer_than_is_said(start: StartRouter) -> None:
+    async with start(FakePod("c0"), watch_s=0.2) as router, AsyncClient(router.addresses["grpc"]) as client:
+        for _ in range(2):  # and may come again
+            async with asyncio.timeout(PATIENT_S), client.kv_events() as events:
+                heard = aiter(events)
+                assert await anext(heard)
+                with pytest.raises(DeadlineExceeded, match=re.escape("for 0.2 s at a time: subscribe anew")):
+                    await anext(heard)
 
 
 async def test_who_listens_to_caches_hears_of_the_drain(start: StartRouter) -> None:

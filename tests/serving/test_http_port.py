@@ -51,9 +51,9 @@ async def test_health_follows_what_grpc_says_and_live_does_not() -> None:
     try:
         assert await asyncio.to_thread(get, f"{base}/health") == (503, '{"status": "not_serving"}')
         assert await asyncio.to_thread(get, f"{base}/live") == (200, '{"status": "live"}')
-        await doors.serving(True)
+        doors.serving(True)
         assert await asyncio.to_thread(get, f"{base}/health") == (200, '{"status": "serving"}')
-        await doors.serving(False)
+        doors.serving(False)
         assert (await asyncio.to_thread(get, f"{base}/health"))[0] == 503
         assert (await asyncio.to_thread(get, f"{base}/live"))[0] == 200
         assert (await asyncio.to_thread(get, f"{base}/"))[0] == 404

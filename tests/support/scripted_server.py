@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 
 from pagewire.core.errors import InvalidRequest, Overloaded, Unavailable
 from pagewire.protos import inference_pb2, inference_pb2_grpc
-from pagewire.serving.grpc_server import rich_status
+from pagewire.serving.rich_status import rich_status
 
 Responses = Iterator[inference_pb2.GenerateResponse]
 Context = grpc.ServicerContext

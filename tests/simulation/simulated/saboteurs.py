@@ -220,9 +220,10 @@ def pods_are_found_before_they_are_ready() -> Any:
     """A pod registers and takes requests, and is ready a while later."""
     serving = doors_file.Doors.serving
 
-    async def late(self: Any, is_serving: bool) -> None:
+    def late(self: Any, is_serving: bool) -> None:
         if is_serving:
-            await asyncio.sleep(0.5)
-        await serving(self, is_serving)
+            asyncio.get_running_loop().call_later(0.5, serving, self, True)
+        else:
+            serving(self, False)
 
     return mock.patch.object(doors_file.Doors, "serving", late)

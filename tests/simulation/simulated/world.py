@@ -224,12 +224,12 @@ class World:
         """Note when pods say that they are ready, in one role after another: their health says so, before they do."""
         serving = GrpcServer.serving
 
-        async def heard(server: GrpcServer, is_serving: bool, service: str = "") -> None:
+        def heard(server: GrpcServer, is_serving: bool, service: str = "") -> None:
             process = PROCESS.get()
             for pod in self.pods:
                 if is_serving and pod.front is process:
                     self.note("ready", pod.name, incarnation=pod.incarnation)
-            await serving(server, is_serving, service)
+            serving(server, is_serving, service)
 
         return mock.patch.object(GrpcServer, "serving", heard)
 
