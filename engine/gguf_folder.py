@@ -1,7 +1,7 @@
 """Turns one GGUF file into an ordinary Hugging Face folder, so that everything else knows one format only.
 
-Knows the transformers reader; knows nothing of where the file came from or where models are kept. Invariant: `out_dir`
-appears whole or not at all.
+Knows the transformers reader; knows nothing of where the file came from or where models are kept. Invariants: `out_dir`
+appears whole or not at all; no size that the file declares is believed before its tensors bear it out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 # A dequantised Q4_1 value is scale x q + minimum, with fp16 scale and minimum: up to 15 significant bits, and more
 # after the sum. bfloat16 holds 8 and float16 11, so only float32 on disk keeps what the file says.
@@ -27,8 +28,9 @@ Progress = Callable[[str, float], None]
 def convert(gguf_path: Path, out_dir: Path, progress: Progress) -> None:
     """Write `out_dir` with safetensors, config, generation config, tokenizer and chat template from `gguf_path`.
 
-    `progress(what, done)` is called with `done` rising from 0 to 1. An existing `out_dir` is replaced at the end;
-    errors of the reader (not a GGUF file, an unknown architecture) pass through and leave `out_dir` as it was.
+    `progress(what, done)` is called with `done` rising from 0 to 1. An existing `out_dir` is replaced at the end.
+    Raises ValueError where the file is no GGUF file, or none of a model that the reader knows, and OSError; `out_dir`
+    is then as it was.
     """
     partial = out_dir.with_name(out_dir.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -37,6 +39,10 @@ def convert(gguf_path: Path, out_dir: Path, progress: Progress) -> None:
         _write(gguf_path, partial, progress)
         shutil.rmtree(out_dir, ignore_errors=True)
         partial.rename(out_dir)
+    except (OSError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # the reader has no error of its own for what it cannot read
+        raise ValueError(f"{gguf_path.name} cannot be read: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     progress("done", 1.0)
@@ -44,7 +50,9 @@ def convert(gguf_path: Path, out_dir: Path, progress: Progress) -> None:
 
 def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
     source, name = str(gguf_path.parent), gguf_path.name
-    progress("reading the tokenizer", 0.0)
+    progress("reading the header", 0.0)
+    _check_sizes(gguf_path)
+    progress("reading the tokenizer", 0.1)
     # One file holds everything about the tokenizer, the chat template included.
     AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(folder, save_jinja_files=False)
     progress("dequantising the weights", 0.3)
@@ -62,6 +70,21 @@ def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
     # The weights on disk are plain now; left in, the entry would make readers look for the GGUF file again.
     _strip(folder / "config.json", "quantization_config", "_name_or_path", "_model_name_or_path")
     _strip(folder / "tokenizer_config.json", "is_local", "local_files_only")
+
+
+def _check_sizes(gguf_path: Path) -> None:
+    """Raise ValueError where the model that the header speaks of has more in it than the file's tensors have."""
+    tensors = gguf.GGUFReader(gguf_path).tensors
+    config = AutoConfig.from_pretrained(gguf_path.parent, gguf_file=gguf_path.name)
+    num_layers = getattr(config, "num_hidden_layers", 0)
+    if num_layers > len(tensors):
+        raise ValueError(f"{gguf_path.name} speaks of {num_layers} layers and has {len(tensors)} tensors")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    declared = sum(parameter.numel() for parameter in model.parameters())
+    there = sum(int(tensor.n_elements) for tensor in tensors)
+    if declared > there:
+        raise ValueError(f"{gguf_path.name} speaks of {declared} weights and has {there}")
 
 
 def _strip(path: Path, *names: str) -> None:

@@ -118,6 +118,26 @@ def test_values_survive_exactly_and_the_folder_is_ordinary(source: Path, tmp_pat
     assert not (tmp_path / "out.partial").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        ("llama.block_count", 10**9, r"speaks of 1000000000 layers and has \d+ tensors"),
+        ("llama.feed_forward_length", 10**9, r"speaks of \d+ weights and has \d+"),
+        ("llama.attention.head_count", 0, "cannot be read: ZeroDivisionError"),
+    ],
+)
+def test_no_size_is_believed_that_the_tensors_do_not_bear_out(
+    source: Path, tmp_path: Path, name: str, number: int, said: str
+) -> None:
+    write_gguf(source, tmp_path / "tiny.gguf")
+    reader = gguf.GGUFReader(tmp_path / "tiny.gguf", "r+")
+    reader.fields[name].parts[-1][0] = number
+    reader.data.flush()
+    with pytest.raises(ValueError, match=said):
+        convert(tmp_path / "tiny.gguf", tmp_path / "out", lambda what, done: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
 def test_a_broken_file_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"not a GGUF file at all")
     (tmp_path / "out").mkdir()

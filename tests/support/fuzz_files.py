@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import gguf
+import numpy as np
 import torch
 from fuzz_callers import CHAT, TEMPLATE, model
 from fuzz_mutators import as_json, fields, first_of, json_lines, text
@@ -26,7 +28,7 @@ from pagewire.cli import kv_size, models, slo_plan
 from pagewire.core.config import ConfigError, load
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.units import parse_bytes
-from pagewire.engine import prefix_file, weights
+from pagewire.engine import gguf_folder, prefix_file, weights
 from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.router import keys
@@ -117,6 +119,53 @@ def header(data: bytes, random: Random, words: Sequence[str]) -> bytes:
     length = int.from_bytes(data[:8], "little")
     said = as_json(data[8 : 8 + length], random, words)
     return struct.pack("<Q", len(said)) + said + data[8 + length :]
+
+
+def _gguf() -> list[bytes]:
+    """Return a GGUF file of a Llama of one layer, whose embedding is quantised."""
+    path = scratch() / "seed.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(1e4)
+    writer.add_vocab_size(32)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<s>", "</s>", "ab", "bc", *map(chr, range(97, 125))])
+    writer.add_token_types([3, 3, *[1] * 30])
+    writer.add_token_merges(["a b", "b c"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template("{{ messages[0].content }}")
+    packed = gguf.quantize(np.ones((32, 32), np.float32), gguf.GGMLQuantizationType.Q4_1)
+    writer.add_tensor("token_embd.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
+    writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
+    shapes = {"attn_k": (16, 32), "attn_v": (16, 32), "attn_norm": (32,), "ffn_norm": (32,)}
+    for part in (
+        "attn_norm",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_norm",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+    ):
+        writer.add_tensor(f"blk.0.{part}.weight", np.ones(shapes.get(part, (32, 32)), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return [path.read_bytes()]
+
+
+def _converted(path: Path) -> None:
+    gguf_folder.convert(path, path.parent / "converted", lambda _what, _done: None)
 
 
 def _tokenizer(changed: str) -> Callable[[bytes], None]:
@@ -358,6 +407,7 @@ PARSERS = (
           lambda: [_dump({"temperature": 0.6, "top_k": 5, "top_p": 0.9, "do_sample": True, "eos_token_id": 2})],
           ("router/sampling_defaults.py",), as_json),
     _file("weights", "model.safetensors", _weights, _stored, ("engine/weights.py",), header),
+    _file("GGUF", "m.gguf", _converted, _gguf, ("engine/gguf_folder.py",), fields, cost=16),
     _file("index of weights", weights.INDEX_NAME, lambda path: weights.weight_files(path.parent),
           lambda: [_dump({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})], ("engine/weights.py",),
           as_json),

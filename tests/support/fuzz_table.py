@@ -36,8 +36,6 @@ EXEMPT = {
     "engine/ranks/rank_line.py": "lengths and bytes between the ranks of one pod, over a socket pair",
     "engine/ranks/follower.py": "hands what rank 0 of its pod sends to `engine/ranks/model_pass.py`",
     "engine/config.py": "an argument of a child process, which our own front wrote",
-    "engine/gguf_folder.py": "transformers reads GGUF: of a file whose SHA-256 is checked before (cli/models.py), and "
-    "the folder that it wrote itself",
     "kvtransfer/transports/cuda_ipc.py": "a card of fixed layout and an address, behind a proof; opening it needs CUDA",
     "kvtransfer/transports/nixl.py": "a card of fixed layout behind a proof; opening it is NIXL's own",
     "router/tool_desk.py": "a number out of a digest of ours",
