@@ -11,14 +11,35 @@ import pytest
 from pagewire.core import errors
 from pagewire.core.errors import (
     STATUS_OF,
+    ContextTooLong,
     EngineFailed,
     ErrorInfo,
     InvalidRequest,
+    Overloaded,
     PagewireError,
+    PeerMismatch,
+    RoleRefused,
     TransferFailed,
+    Unavailable,
     from_cause,
+    named,
     status_of,
 )
+
+# As google.rpc.Code maps gRPC's statuses to HTTP's.
+HTTP_OF = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+# Of FAILED_PRECONDITION it says 400. These two are no fault of the words that were sent.
+FAILED_PRECONDITION = {RoleRefused: 409, PeerMismatch: 500}
 
 
 def subclasses(root: type[PagewireError]) -> set[type[PagewireError]]:
@@ -59,8 +80,50 @@ def test_an_error_crosses_a_border_as_itself(error: type[PagewireError]) -> None
 
 
 def test_an_unknown_cause_is_a_failure() -> None:
-    assert isinstance(from_cause("of_a_newer_peer", "why"), EngineFailed)
+    unknown = from_cause("of_a_newer_peer", "why")
+    assert type(unknown) is EngineFailed
+    assert unknown.message == "of_a_newer_peer: why"
     assert status_of(PagewireError("why")) == STATUS_OF[EngineFailed]
+
+
+@pytest.mark.parametrize("error", STATUS_OF)
+def test_a_status_is_the_same_over_grpc_and_http(error: type[PagewireError]) -> None:
+    status = STATUS_OF[error]
+    if status.grpc == "FAILED_PRECONDITION":
+        assert status.http == FAILED_PRECONDITION[error]
+    else:
+        assert status.http == HTTP_OF[status.grpc]
+
+
+@pytest.mark.parametrize("error", STATUS_OF)
+def test_another_try_helps_where_there_was_no_room_no_pod_or_no_way(error: type[PagewireError]) -> None:
+    assert STATUS_OF[error].retryable is issubclass(error, Overloaded | Unavailable | TransferFailed)
+
+
+@pytest.mark.parametrize("error", STATUS_OF)
+def test_an_error_that_says_no_more_than_why_promises_nothing(error: type[PagewireError]) -> None:
+    plain = error("why")
+    assert (str(plain), plain.message, plain.retry_after_s, plain.request_id) == ("why", "why", 0.0, "")
+    assert not isinstance(plain, InvalidRequest) or plain.field == ""
+    assert ErrorInfo.of(plain) == ErrorInfo(cause=error.cause, message="why")
+    assert from_cause(error.cause, "why").retry_after_s == ErrorInfo.of(plain).error().retry_after_s == 0.0
+
+
+def test_a_context_that_is_too_long_is_told_in_openais_words() -> None:
+    error = ContextTooLong("you asked for 600", field="max_tokens", max_tokens=512, retry_after_s=1.5)
+    assert error.message == str(error) == "This model's maximum context length is 512 tokens: you asked for 600"
+    assert (error.field, error.retry_after_s) == ("max_tokens", 1.5)
+
+
+def test_what_nobody_foresaw_is_told_of_in_few_words() -> None:
+    known = Overloaded("full", retry_after_s=3.0)
+    assert named(known) is known
+    no_memory = named(MemoryError("12 GiB at 0x7f"))
+    assert isinstance(no_memory, Unavailable)
+    assert (no_memory.message, no_memory.retry_after_s) == ("this process has no memory left", 1.0)
+    unforeseen = named(KeyError("a secret"))
+    assert type(unforeseen) is EngineFailed
+    assert unforeseen.message == "internal error"
 
 
 def test_statuses_exist_in_grpc() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import pytest
 
 from pagewire.core.clock import ManualClock, MonotonicClock
-from pagewire.core.fingerprint import Fingerprint
-from pagewire.core.timeline import Phase, Stopwatch, Timeline
+from pagewire.core.fingerprint import Fingerprint, tokenizer_digest
+from pagewire.core.timeline import Phase, Stamp, Stopwatch, Timeline
 
 FINGERPRINT = Fingerprint(
     model_name="m",
@@ -47,6 +48,13 @@ def test_pools_of_another_order_are_paired_and_another_layout_is_told_in_words()
     assert layout != FINGERPRINT
 
 
+def test_a_tokenizer_is_named_by_16_digits_over_its_file() -> None:
+    named = tokenizer_digest(b"{}")
+    assert named == hashlib.blake2b(b"{}", digest_size=8).hexdigest()
+    assert len(named) == 16
+    assert tokenizer_digest(b"{ }") != named
+
+
 def test_the_first_stamp_of_a_phase_stands() -> None:
     watch = Stopwatch("router")
     watch.stamp(Phase.RECEIVED, 1.0)
@@ -54,6 +62,8 @@ def test_the_first_stamp_of_a_phase_stands() -> None:
     watch.stamp(Phase.FIRST_TOKEN, 9.0)
     timeline = watch.timeline()
     assert timeline.process == "router"
+    assert timeline.stamps == (Stamp(Phase.RECEIVED, 1.0), Stamp(Phase.FIRST_TOKEN, 3.0))
     assert timeline.between_s(Phase.RECEIVED, Phase.FIRST_TOKEN) == 2.0
     assert timeline.between_s(Phase.RECEIVED, Phase.JOINED) is None
+    assert timeline.between_s(Phase.JOINED, Phase.RECEIVED) is None
     assert Timeline(process="p").between_s(Phase.RECEIVED, Phase.JOINED) is None
