@@ -36,6 +36,21 @@ def test_quantised_kv_has_its_scales_in_the_slots(dtype: str, head_dim: int, gai
     assert len(prints) == len(DTYPE_BYTES), "no two are interchangeable"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "slot_bytes"), [("float32", 256), ("bfloat16", 128), ("float16", 128), ("fp8", 66), ("int8", 66)]
+)
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
+def test_a_block_has_as_many_slots_as_it_is_long(dtype: str, slot_bytes: int, block_size: int) -> None:
+    layout = dataclasses.replace(LAYOUT, dtype=dtype, block_size=block_size)
+    assert layout.slot_bytes == slot_bytes
+    assert layout.block_bytes == 2 * 30 * 3 * slot_bytes * block_size
+    assert layout.num_blocks(3 * block_size + 1) == 4
+
+
+def test_pods_of_any_release_have_the_same_name_for_a_layout() -> None:
+    assert LAYOUT.fingerprint() == "d65afefb43c94063"
+
+
 def test_blocks_for_tokens() -> None:
     assert [LAYOUT.num_blocks(num_tokens) for num_tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
 

@@ -59,8 +59,15 @@ def test_ranks_share_heads_or_copy_them() -> None:
     llama, qwen = (layout_of(hf, block_size=16, dtype="bfloat16") for hf in (LLAMA_3_8B, QWEN2_5_1_5B))
     assert shard(llama, 4).token_bytes == 131_072 // 4
     assert shard(qwen, 8).token_bytes == 28_672 // 2, "8 ranks of 2 KV heads keep one each"
-    with pytest.raises(ValueError, match="8 KV heads cannot be shared by 3 tensor-parallel ranks"):
-        shard(llama, 3)
+    assert shard(llama, 1) == llama
+    assert shard(llama, 8).num_kv_heads == shard(llama, 16).num_kv_heads == 1
+
+
+@pytest.mark.parametrize("ranks", [3, 12, 0, -1, -2])
+def test_heads_that_ranks_cannot_share_are_refused(ranks: int) -> None:
+    llama = layout_of(LLAMA_3_8B, block_size=16, dtype="bfloat16")
+    with pytest.raises(ValueError, match=f"^8 KV heads cannot be shared by {ranks} tensor-parallel ranks$"):
+        shard(llama, ranks)
 
 
 def test_a_config_without_a_decoder_is_refused() -> None:
@@ -70,6 +77,22 @@ def test_a_config_without_a_decoder_is_refused() -> None:
         layout_of({}, block_size=16, dtype="bfloat16")
 
 
+@pytest.mark.parametrize("absent", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
+def test_a_decoder_says_its_layers_heads_and_width(absent: str) -> None:
+    config = {name: value for name, value in LLAMA_3_8B.items() if name != absent}
+    for silent in (config, {**config, absent: 0}, {**config, absent: None}):
+        with pytest.raises(ValueError, match=f"^the config describes no decoder: it has no {absent}$"):
+            layout_of(silent, block_size=16, dtype="bfloat16")
+
+
+def test_a_model_of_several_modalities_has_its_decoder_inside() -> None:
+    llama, qwen = (layout_of(hf, block_size=16, dtype="bfloat16") for hf in (LLAMA_3_8B, QWEN2_5_1_5B))
+    assert layout_of({**LLAMA_3_8B, "text_config": QWEN2_5_1_5B}, block_size=16, dtype="bfloat16") == qwen
+    nothing: list[Any] = [None, {}, [], "qwen2", ["qwen2"]]
+    for inside in nothing:
+        assert layout_of({**LLAMA_3_8B, "text_config": inside}, block_size=16, dtype="bfloat16") == llama
+
+
 def test_older_names_and_latents_are_read() -> None:
     gpt2 = {"n_layer": 12, "n_head": 12, "n_embd": 768}
     assert layout_of(gpt2, block_size=16, dtype="bfloat16").token_bytes == 2 * 12 * 12 * 64 * 2
@@ -77,16 +100,32 @@ def test_older_names_and_latents_are_read() -> None:
     heads = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
     expanded = layout_of({**LLAMA_3_8B, **heads}, block_size=16, dtype="bfloat16")
     assert (expanded.num_kv_heads, expanded.head_dim) == (32, 192)
+    wide = layout_of({**LLAMA_3_8B, **heads, "v_head_dim": 256}, block_size=16, dtype="bfloat16")
+    assert wide.head_dim == 256, "the wider of keys and values"
+    assert layout_of({**gpt2, "num_hidden_layers": 3}, block_size=16, dtype="bfloat16").num_layers == 3
 
 
 def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
     layout = layout_of(SMOLLM2_135M, block_size=16, dtype="bfloat16")
     with pytest.raises(ValueError, match="a KV budget of 368639 bytes is less than one block of 368640"):
         KVSizing(layout=layout, memory_bytes=368_639)
-    sizing = KVSizing(layout=layout, memory_bytes=10 * 368_640)
+    one = KVSizing(layout=layout, memory_bytes=2 * 368_640 - 1)
+    assert (one.num_blocks, one.num_tokens, one.pool_bytes) == (1, 16, 368_640)
+    sizing = KVSizing(layout=layout, memory_bytes=10 * 368_640 + 5)
+    assert (sizing.num_blocks, sizing.num_tokens, sizing.pool_bytes) == (10, 160, 3_686_400)
     sizing.require(144)
-    with pytest.raises(ValueError, match=r"max_model_len 145 needs 4055040 bytes .* holds 160 tokens"):
+    with pytest.raises(ValueError, match=r"max_model_len 145 needs 4055040 bytes .* holds 160 tokens$"):
         sizing.require(145)
+
+
+def test_host_memory_has_room_for_what_spills() -> None:
+    layout = layout_of(SMOLLM2_135M, block_size=16, dtype="bfloat16")
+    sizing = KVSizing(layout=layout, memory_bytes=10 * 368_640)
+    sizing.require(176, host_blocks=2)
+    with pytest.raises(ValueError, match=r"holds 160 tokens, beside 2 blocks of host memory$"):
+        sizing.require(177, host_blocks=2)
+    with pytest.raises(ValueError, match=r"holds 160 tokens; a window would do, and there is none$"):
+        sizing.require(145, why_not="a window would do, and there is none")
 
 
 @settings(deadline=None, max_examples=50)
