@@ -128,6 +128,45 @@ def test_nothing_is_tried_again_after_a_chunk() -> None:
     assert caught.value.request_id == "r1"
 
 
+def test_what_is_sent_stays_as_it_was_asked_for() -> None:
+    request = request_to_wire("hello", {"request_id": "mine"})
+    attempts = Attempts(timeout_s=60.0, policy=RetryPolicy(), budget=RetryBudget(), routers=Routers(1), now_s=100.0)
+    life = Generation(request, attempts, metadata=(("traceparent", "00"),))
+    assert (life.method, life.request, life.metadata) == ("Generate", request, (("traceparent", "00"),))
+    assert generation().metadata == ()
+
+
+def test_a_request_keeps_its_id_until_a_router_names_it() -> None:
+    life = generation()
+    life.begin(100.0)
+    life.on_response(inference_pb2.GenerateResponse(chunk=inference_pb2.Chunk(text="Pa", token_ids=[1])))
+    assert life.request_id == "mine"
+    life.on_response(chunk("ris", 2))
+    assert life.request_id == "r1"
+
+
+def test_an_answer_is_finished_with_its_last_message_and_is_not_asked_for_again() -> None:
+    life = generation()
+    life.begin(100.0)
+    assert life.is_finished is False
+    assert life.on_response(complete()) is None
+    assert life.is_finished is True
+    with pytest.raises(Overloaded):
+        life.on_error("RESOURCE_EXHAUSTED", "full", (), now_s=100.0, draw=0.5)
+
+
+def test_a_router_that_breaks_off_what_cannot_be_resumed_is_left_by_the_next_call() -> None:
+    routers = Routers(2)
+    attempts = Attempts(timeout_s=60.0, policy=RetryPolicy(), budget=RetryBudget(), routers=routers, now_s=100.0)
+    life = Generation(request_to_wire("hello", {}), attempts, resumes=False)
+    life.begin(100.0)
+    life.on_response(chunk("Pa", 1))
+    with pytest.raises(RouterLost):
+        life.on_error("UNAVAILABLE", "gone", (), now_s=102.0, draw=0.5)
+    assert routers.choose(102.0) == 1
+    assert (routers.has_other(106.0, avoid=[1]), routers.has_other(107.0, avoid=[1])) == (False, True)
+
+
 def test_a_lost_router_ends_a_begun_answer_where_it_must_not_resume() -> None:
     life = generation(resumes=False, num_routers=2)
     life.begin(100.0)
