@@ -41,3 +41,75 @@ def test_no_batch_is_said_to_cost_less_than_a_smaller_one(steps: list[tuple[int,
     for batch, seconds in steps:
         meter.observe(0, batch, seconds)
         assert meter.step_s_per_sequence >= 0.0
+
+
+def test_nothing_is_known_before_anything_was_measured() -> None:
+    meter = StepMeter()
+    assert (meter.prefill_s_per_token, meter.step_s, meter.step_sequences, meter.step_s_per_sequence) == (0, 0, 0, 0)
+    assert (meter.copy_out_s_per_block, meter.copy_in_s_per_block) == (0, 0)
+    meter.observe(0, 0, 1.0)
+    assert (meter.prefill_s_per_token, meter.step_s, meter.step_sequences) == (0, 0, 0)
+
+
+def test_the_first_measurement_stands_and_of_each_further_one_a_fifth_counts() -> None:
+    meter = StepMeter()
+    meter.observe(100, 0, 2.0)
+    assert meter.prefill_s_per_token == 0.02
+    meter.observe(10, 0, 0.7)
+    assert meter.prefill_s_per_token == pytest.approx(0.8 * 0.02 + 0.2 * 0.07)
+    meter.observe(0, 4, 0.01)
+    assert (meter.step_s, meter.step_sequences) == (0.01, 4.0)
+    meter.observe(0, 9, 0.02)
+    assert (meter.step_s, meter.step_sequences) == pytest.approx((0.012, 5.0))
+
+
+def test_copies_out_of_the_pool_and_into_it_are_told_apart() -> None:
+    meter = StepMeter()
+    meter.observe_copies(4, 2.0, is_out=True)
+    assert (meter.copy_out_s_per_block, meter.copy_in_s_per_block) == (0.5, 0.0)
+    meter.observe_copies(2, 3.0, is_out=False)
+    assert (meter.copy_out_s_per_block, meter.copy_in_s_per_block) == (0.5, 1.5)
+    meter.observe_copies(1, 1.0, is_out=True)
+    meter.observe_copies(1, 2.5, is_out=False)
+    assert (meter.copy_out_s_per_block, meter.copy_in_s_per_block) == pytest.approx((0.6, 1.7))
+
+
+def test_of_a_mixed_step_the_prompts_have_what_a_decode_step_would_not_have_taken() -> None:
+    meter = StepMeter()
+    meter.observe(0, 4, 0.5)
+    meter.observe(10, 4, 2.5)
+    assert meter.prefill_s_per_token == 0.2
+    meter.observe(10, 0, 2.0)
+    assert meter.prefill_s_per_token == pytest.approx(0.2), "one without decodes is the prompts' alone"
+    meter.observe(10, 4, 0.25)
+    assert meter.prefill_s_per_token == pytest.approx(0.16), "which took no less than nothing"
+
+
+def test_a_slope_is_the_averaged_product_of_what_is_off_over_the_averaged_square() -> None:
+    """Both from 0 on, so that two sequences and three seconds more count as that."""
+    meter = StepMeter()
+    meter.observe(0, 4, 5.0)
+    meter.observe(0, 6, 8.0)
+    assert meter.step_s_per_sequence == 0.0, "a twentieth of 2 * 2 tells nothing yet"
+    meter.observe(0, 14, 10.6)
+    # Now the averages are 4.4 and 5.6: the newest is 9.6 and 5 off.
+    spread, spread_s = 0.95 * 0.05 * 4 + 0.05 * 9.6**2, 0.95 * 0.05 * 6 + 0.05 * 9.6 * 5.0
+    assert meter.step_s_per_sequence == pytest.approx(spread_s / spread)
+
+
+def test_steps_that_become_shorter_with_more_sequences_say_that_one_more_costs_nothing() -> None:
+    meter = StepMeter()
+    meter.observe(0, 1, 9.0)
+    meter.observe(0, 31, 1.0)
+    assert meter.step_s_per_sequence == 0.0
+
+
+def test_a_quarter_of_a_sequence_squared_is_spread_enough() -> None:
+    meter = StepMeter()
+    meter.observe(0, 1, 1.0)
+    meter.observe(0, 4, 4.0)
+    assert meter.step_s_per_sequence == pytest.approx(1.0), "a twentieth of 3 * 3"
+    below = StepMeter()
+    below.observe(0, 1, 1.0)
+    below.observe(0, 3, 3.0)
+    assert below.step_s_per_sequence == 0.0, "a twentieth of 2 * 2"

@@ -40,3 +40,26 @@ def test_what_rose_is_told_and_nothing_else() -> None:
     before, after = (counters(text(Load(output_tokens=n, prompt_tokens=5))) for n in (3, 10))
     assert risen(before, after) == {"pagewire_generation_tokens_total": 7}
     assert risen({}, {"new": 2.0}) == {"new": 2.0}
+
+
+def test_only_what_a_pod_counts_under_its_own_name_is_read() -> None:
+    page = """
+# TYPE pagewire_tokens_total counter
+pagewire_tokens_total{pod="d0",role="decode"} 3
+pagewire_tokens_created{pod="d0",role="decode"} 1700000000
+# TYPE pagewire_ends_total counter
+pagewire_ends_total{pod="d0",role="decode",reason="stop",by="us"} 4
+# TYPE pagewire_blocks_total gauge
+pagewire_blocks_total{pod="d0",role="decode"} 9
+# TYPE python_gc_total counter
+python_gc_total 7
+"""
+    assert counters(page) == {"pagewire_tokens_total": 3.0, "pagewire_ends_total/stop/us": 4.0}
+
+
+def test_what_was_not_there_before_rose_from_0_and_what_fell_is_told_too() -> None:
+    assert risen({"a": 1.0, "b": 2.0, "c": 5.0}, {"a": 1.0, "b": 4.0, "c": 2.0, "d": 1.0, "e": 0.0}) == {
+        "b": 2.0,
+        "c": -3.0,
+        "d": 1.0,
+    }
