@@ -53,6 +53,12 @@ def test_what_the_source_does_not_have_breaks_the_contract(moves: list[Move]) ->
         of((5, NUM_BLOCKS), moves)
 
 
+@pytest.mark.parametrize("moves", [[(0, 1), (2, 2)], [(2, 1), (0, 2)], [(-1, 1)], [(0, 1), (-1, 2)], [(2, 1)]])
+def test_a_position_that_the_message_does_not_have_breaks_it_too(moves: list[Move]) -> None:
+    with pytest.raises(ContractBroken, match="announced another"):
+        of((5, NUM_BLOCKS - 1), moves)
+
+
 @pytest.mark.parametrize("block_id", [-1, NUM_BLOCKS])
 def test_what_we_do_not_have_is_not_written(block_id: int) -> None:
     with pytest.raises(IndexError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pagewire.kvtransfer.memory import PoolMemory
-from pagewire.kvtransfer.transport import Flow
 
 
 def test_a_pool_reads_and_writes_whole_blocks_inside_itself() -> None:
@@ -24,9 +23,3 @@ def test_a_pool_reads_and_writes_whole_blocks_inside_itself() -> None:
         memory.write(0, memoryview(b"wxyz"))
     with pytest.raises(ValueError, match="4 blocks of 3 bytes in 10"):
         PoolMemory(memoryview(data), block_bytes=3, num_blocks=4)
-
-
-@pytest.mark.parametrize(("window", "message"), [(0, 0), (10, 6), (10, 0), (-4, -8)])
-def test_a_flow_holds_two_messages(window: int, message: int) -> None:
-    with pytest.raises(ValueError, match="a window of"):
-        Flow(window_bytes=window, message_bytes=message)
