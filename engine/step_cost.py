@@ -102,7 +102,7 @@ class StepCost:
         size = range(len(terms))
         along = [math.fsum(spread[row][column] * terms[column] for column in size) for row in size]
         told = math.fsum(x * y for x, y in zip(terms, along, strict=True))
-        if told <= 0.0:
+        if told <= 0.0 or weight <= 0.0:  # as where no step took any time so far
             return
         self._law = [c + y * error_s / (1.0 / weight + told) for c, y in zip(self._law, along, strict=True)]
         # Kulhavy's directional forgetting: what a step says nothing of is not forgotten, or it would drift without end.
