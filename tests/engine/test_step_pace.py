@@ -17,7 +17,7 @@ from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.step import Computed, Grant, Step
+from pagewire.engine.step import Computed
 from pagewire.engine.step_cost import StepCost, StepShape
 from pagewire.engine.step_pace import StepPace
 
@@ -137,15 +137,6 @@ def test_the_fit_survives_a_thousand_equal_steps() -> None:
         shape = StepShape(decodes=8, attended=1000)
         cost.observe(shape, law.step_s(shape, chance))
     assert cost.predict_s(asked) == pytest.approx(before_s, rel=0.02)
-
-
-def test_the_shape_of_a_step_counts_what_each_token_looks_at() -> None:
-    grants = tuple(
-        Grant(request_id=str(start), tokens=(1,) * count, start=start, block_ids=(), draw=None)
-        for start, count in ((0, 3), (10, 1), (4, 2))
-    )
-    pairs = sum(start + 1 + at for start, count in ((0, 3), (10, 1), (4, 2)) for at in range(count))
-    assert StepShape.of(Step(grants=grants)) == StepShape(prefill_tokens=5, decodes=1, attended=pairs)
 
 
 def test_a_pace_that_cannot_be_is_refused() -> None:
