@@ -309,6 +309,10 @@ def test_so_many_changes_wait_as_the_documentation_says() -> None:
     assert f"more than {ledger_file.MAX_NEWS:,} changes waiting" in (ROOT / "docs" / "prefix-index.md").read_text()
 
 
+def test_all_that_is_held_is_told_once_more_as_often_as_the_documentation_says() -> None:
+    assert f"every {RENEW_S / 60:g} minutes" in (ROOT / "docs" / "prefix-index.md").read_text()
+
+
 def test_a_breaker_opens_and_tries_as_the_documentation_says() -> None:
     told = "five failures in a row, then only tried again after 0.5 s, doubling up to 8 s"
     assert told in (ROOT / "docs" / "operations.md").read_text()
@@ -344,3 +348,71 @@ def test_a_breaker_is_open_from_so_many_failures_in_a_row_until_an_answer(failur
 def test_what_is_no_breaker_is_refused(failures: int, first_s: float, longest_s: float) -> None:
     with pytest.raises(ValueError, match="no breaker"):
         Breaker(failures=failures, first_s=first_s, longest_s=longest_s)
+
+
+def missed(ledger: Ledger, now_s: float, *, limit: int = LIMIT) -> Batch:
+    """Take the next batch, of which nothing is taken."""
+    batch = ledger.next_batch(limit, now_s)
+    assert batch is not None
+    ledger.missed(batch, list(batch.tiers), now_s)
+    return batch
+
+
+def test_what_is_late_is_a_renewal_and_no_newer_word_of_the_same() -> None:
+    ledger = Ledger(lambda: 1, 0.0)
+    ledger.stored(name(0), 0)
+    first = missed(ledger, 0.0)
+    late = ledger.next_batch(LIMIT, LATE_S)
+    assert late == dataclasses.replace(first, is_renewal=True)
+    ledger.evicted(name(0))
+    ledger.stored(name(0), 0)
+    ledger.written(late)
+    assert ledger.next_batch(LIMIT, LATE_S) == first, "what was on its way before is not it"
+
+
+def test_what_was_tried_last_waits_behind_what_has_not_been_tried_for_longer() -> None:
+    ledger = Ledger(lambda: 1, 0.0)
+    for number in range(3):
+        ledger.stored(name(number), 0)
+    missed(ledger, 0.0)
+    order = [each for turn in range(1, 6) for each in missed(ledger, turn * LATE_S, limit=1).tiers]
+    assert order == [name(number) for number in (0, 1, 2, 0, 1)]
+
+
+def test_what_is_missed_under_an_old_name_is_not_late_under_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "MAX_NEWS", 1)
+    ids = itertools.count(1)
+    ledger = Ledger(lambda: next(ids), 0.0)
+    ledger.stored(name(0), 0)
+    old = ledger.next_batch(LIMIT, 0.0)
+    assert old is not None
+    ledger.stored(name(1), 0)
+    assert ledger.index_id == 2
+    ledger.stored(name(0), 0)
+    assert ledger.index_id == 3
+    ledger.missed(old, [name(0)], 0.0)
+    news = ledger.next_batch(LIMIT, 0.0)
+    assert news == Batch(index_id=3, tiers={name(0): 0}, used=frozenset({0}), is_renewal=False)
+
+
+@pytest.mark.parametrize("num_held", [0, 2])
+def test_more_that_is_late_than_is_held_and_may_be_news_takes_another_name(
+    num_held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_file, "MAX_NEWS", 3)
+    ids = itertools.count(1)
+    ledger = Ledger(lambda: next(ids), 0.0)
+    for number in range(num_held):
+        ledger.stored(name(number), 0)
+        drain(ledger, Index(), 0.0)
+    for number in range(10, 13 + num_held):
+        assert ledger.index_id == 1
+        ledger.evicted(name(number))
+        missed(ledger, 0.0)
+    ledger.evicted(name(20))
+    assert ledger.index_id == 2
+    told: dict[BlockHash, int | None] = {}
+    while (batch := ledger.next_batch(LIMIT, LATE_S)) is not None:
+        told |= batch.tiers
+        ledger.written(batch)
+    assert told == {name(20): None, **{name(number): 0 for number in range(num_held)}}, "nothing late is left"
