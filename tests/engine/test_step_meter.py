@@ -86,7 +86,7 @@ def test_of_a_mixed_step_the_prompts_have_what_a_decode_step_would_not_have_take
 
 
 def test_a_slope_is_the_averaged_product_of_what_is_off_over_the_averaged_square() -> None:
-    """Both from 0 on, so that two sequences and three seconds more count as that."""
+    """Both averages begin at 0, and what is off is what differs from the averages before."""
     meter = StepMeter()
     meter.observe(0, 4, 5.0)
     meter.observe(0, 6, 8.0)

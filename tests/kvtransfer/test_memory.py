@@ -1,4 +1,4 @@
-"""A pool in memory keeps to itself, and a flow holds two messages."""
+"""A pool in memory keeps to itself."""
 
 from __future__ import annotations
 
