@@ -70,3 +70,14 @@ def test_messages_that_are_one_event_arrive_when_they_would_by_themselves(seed: 
     assert ends[0].arrived == ends[1].arrived == sorted(ends[0].arrived, key=lambda each: each[0])
     for shipment, count in enumerate(sent):
         assert [index for _, which, index in ends[0].arrived if which == shipment] == list(range(count))
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_what_had_arrived_of_a_purged_shipment_before_anybody_looked_is_there_all_the_same(is_fast: bool) -> None:
+    far = Far(LinkLaw(latency_s=10.0, bytes_per_s=BLOCK, window_bytes=4 * BLOCK, message_bytes=BLOCK), is_fast=is_fast)
+    far.send(0.0, 1, 0, 3)  # two blocks fit half the window, and are there at 11 and 12; the first is credited at 21
+    far.agenda.at(15.0, far.wire.purge, ShipmentKey(1, 1))
+    while far.agenda.step():
+        pass
+    assert far.arrived == [(11.0, 1, 0), (12.0, 1, 1)]
+    assert far.wire.is_idle
