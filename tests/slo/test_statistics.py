@@ -45,3 +45,21 @@ def test_a_distribution_is_in_milliseconds() -> None:
     assert (told.p50, told.p90, told.p95, told.p99) == pytest.approx((250, 370, 385, 397))
     assert told.mean == pytest.approx(250)
     assert distribution_ms([]) is None
+
+
+def test_each_figure_is_that_percentile_of_many_values() -> None:
+    told = distribution_ms([value / 1e3 for value in range(1000, -1, -1)])
+    assert told is not None
+    assert (told.p50, told.p90, told.p95, told.p99, told.max) == pytest.approx((500, 900, 950, 990, 1000))
+    assert (told.count, told.mean) == (1001, pytest.approx(500))
+
+
+@pytest.mark.parametrize(("values", "percent"), [([], 50.0), ([1.0], -0.5), ([1.0], 100.5), ([1.0], -1.0), ([1.0], 101)])
+def test_what_is_no_percentile_is_an_error(values: list[float], percent: float) -> None:
+    with pytest.raises(ValueError, match="no percentile"):
+        percentile(values, percent)
+
+
+def test_an_interval_is_sure_to_95_percent_unless_told() -> None:
+    assert wilson(17, 40) == wilson(17, 40, 0.95)
+    assert (wilson(0, 20).low, wilson(20, 20).high) == (0.0, 1.0)

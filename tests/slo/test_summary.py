@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from typing import Any
+
 import pytest
 
 from pagewire.slo.objectives import parse_objectives, parse_seconds
 from pagewire.slo.record import Record
+from pagewire.slo.statistics import wilson
 from pagewire.slo.summary import Window
-from pagewire.slo.tally import summarize
+from pagewire.slo.tally import Tally, summarize
 
 
 def answered(
@@ -110,6 +115,103 @@ def test_objectives_read_and_write_themselves() -> None:
 def test_what_is_no_objective_is_an_error(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_objectives(text)
+
+
+def test_a_bound_that_is_just_met_is_met_and_a_wider_one_by_its_factor() -> None:
+    record = answered(0.0, ttft_s=0.25, gap_s=0.5, tokens=3)
+    assert parse_objectives("ttft=250ms,tpot=500ms,e2e=1250ms").is_good(record)
+    assert not parse_objectives("ttft=249ms").is_good(record)
+    assert not parse_objectives("ttft=1s,e2e=1249ms").is_good(record)
+    assert parse_objectives("ttft=0.1s,e2e=1s").scaled(2.5).bounds_s == {"ttft": 0.25, "e2e": 2.5}
+    assert str(parse_objectives("ttft=0.1s,e2e=1s")) == "ttft=100ms,e2e=1000ms"
+
+
+@pytest.mark.parametrize(
+    ("changed", "figures"),
+    [
+        ({}, (0.5, 2.5, 0.5, 1.0)),
+        ({"output_tokens": 2}, (0.5, 2.5, 2.0, 1.0)),
+        ({"output_tokens": 1}, (0.5, 2.5, None, 1.0)),
+        ({"error": "timeout"}, (0.5, None, None, 1.0)),  # what came of it came, and is no whole answer
+        ({"first_s": None, "last_s": None}, (None, None, None, 1.0)),
+        ({"last_s": None}, (0.5, None, None, 1.0)),
+    ],
+)
+def test_each_measure_is_told_where_there_is_one(changed: dict[str, Any], figures: tuple[float | None, ...]) -> None:
+    record = Record(
+        arrival=0, turn=0, intended_s=4.0, sent_s=5.0, first_s=4.5, last_s=6.5, gaps_s=(), input_tokens=1,
+        output_tokens=5, wanted_tokens=5,
+    )  # fmt: skip
+    told = dataclasses.replace(record, **changed)
+    assert tuple(told.value_s(name) for name in ("ttft", "e2e", "tpot", "late")) == figures
+    assert told.is_answered == ("error" not in changed and "first_s" not in changed)
+    assert parse_objectives("e2e=1m,tpot=1m").is_good(told) == told.is_answered
+
+
+def test_a_window_holds_its_beginning_and_not_its_end() -> None:
+    window = Window(from_s=0.5, until_s=2.5)
+    assert [window.holds(at_s) for at_s in (0.4, 0.5, 2.4, 2.5)] == [False, True, True, False]
+    assert window.length_s == 2.0
+    for from_s, until_s in ((-0.5, 1.0), (1.0, 1.0), (2.0, 1.0)):
+        with pytest.raises(ValueError, match="is empty"):
+            Window(from_s=from_s, until_s=until_s)
+
+
+def test_a_summary_counts_tokens_gaps_and_what_was_cached_where_a_server_says() -> None:
+    records = [answered(2.0, tokens=3, gap_s=0.25), answered(3.0), failed(9.5)]
+    window, slo = Window(from_s=0, until_s=20), parse_objectives("ttft=1s")
+    told = summarize(records, window, slo)
+    assert (told.input_tokens, told.output_tokens, told.cached_tokens, told.short) == (192, 14, None, 1)
+    gaps = told.measures["gap"]
+    assert gaps is not None
+    assert (gaps.count, gaps.max) == (12, 250)
+    assert (told.offered_per_s, told.goodput_per_s, told.output_tokens_per_s) == (0.15, 0.1, 0.7)
+    cached = [dataclasses.replace(each, cached_tokens=tokens) for each, tokens in zip(records, (16, 0, None), strict=True)]
+    assert summarize(cached, window, slo).cached_tokens == 16
+    assert summarize(cached[1:], window, slo).cached_tokens == 0
+    assert summarize(cached[::-1], window, slo) == summarize(cached, window, slo)
+    mute = dataclasses.replace(records[0], first_s=None, last_s=None, gaps_s=(), output_tokens=0)
+    assert summarize([mute], window, slo).failures == {"no_tokens": 1}
+    assert summarize([mute], window, slo).short == 0
+
+
+def test_a_window_without_an_end_ends_behind_the_last_that_came() -> None:
+    tally = Tally(0.0, math.inf, parse_objectives(""))
+    for due_s in (3.0, 8.0, 5.0):
+        tally.add(answered(due_s))
+    window = tally.summary().window
+    assert window.from_s == 0.0
+    assert window.holds(8.0)
+    assert window.until_s == pytest.approx(8.0)
+    ended = Tally(1.0, 10.0, parse_objectives(""))
+    for due_s in (0.5, 1.0, 10.0):
+        ended.add(answered(due_s))
+    assert (ended.summary().window, ended.summary().requests) == (Window(from_s=1.0, until_s=10.0), 1)
+    first = Tally(0.0, math.inf, parse_objectives(""))
+    first.add(answered(0.0))
+    assert first.summary().window.holds(0.0)
+
+
+def test_as_json_a_summary_has_every_figure() -> None:
+    told = summarize(
+        [answered(1.0, ttft_s=0.5), answered(2.0, ttft_s=2.0), failed(3.0)], Window(from_s=0, until_s=10),
+        parse_objectives("ttft=1500ms"),
+    ).as_json()  # fmt: skip
+    assert told["window"] == {"from_s": 0, "until_s": 10}
+    assert told["slo_ms"] == {"ttft": 1500.0}
+    counts = {name: told[name] for name in ("requests", "failed", "failures", "short_answers", "input_tokens")}
+    assert counts == {
+        "requests": 3, "failed": 1, "failures": {"http_500": 1}, "short_answers": 0, "input_tokens": 192,
+    }  # fmt: skip
+    assert (told["offered_per_s"], told["goodput_per_s"], told["output_tokens_per_s"]) == (0.3, 0.1, 2.2)
+    sure = wilson(1, 3)
+    share = {"good": 1, "total": 3, "share": 1 / 3, "low": sure.low, "high": sure.high, "confidence": 0.95}
+    assert told["attainment"] == share
+    assert told["attainment_by_objective"] == {"ttft": share}
+    assert told["ttft_ms"]["max"] == pytest.approx(2000)
+    assert told["gap_ms"]["count"] == 20
+    alone = summarize([failed(3.0)], Window(from_s=0, until_s=10), parse_objectives("")).as_json()
+    assert (alone["ttft_ms"], alone["cached_tokens"], alone["output_tokens"]) == (None, None, 0)
 
 
 def test_spans() -> None:
