@@ -33,12 +33,11 @@ class Deliver(Protocol):
 
 @dataclass(slots=True)
 class _Lone:
-    """A chunk that was sent by arithmetic at `at_s`, when the stream was free from `free_s` on."""
+    """A chunk that was sent by arithmetic at `at_s`."""
 
     key: ShipmentKey
     blocks: list[tuple[int, int]]
     at_s: float
-    free_s: float
     messages: list[tuple[float, int]]
     last_s: float  # when the last of them arrives
     has_arrived: bool = False
@@ -55,7 +54,7 @@ class Wire:
         self._message_s = max(block_bytes, law.message_bytes) / law.bytes_per_s  # of the largest
         self._deliver = deliver
         self._is_fast = is_fast
-        self._free_s = 0.0  # when what was sent so far is off the stream
+        self._free_s = 0.0  # when what was sent through the queue so far is off the stream
         self._on_way: deque[tuple[float, Batch]] = deque()  # by the moments of their arrival, like the next two
         self._last_s: dict[ShipmentKey, float] = {}  # of each shipment that has something on its way
         self._credits: deque[tuple[float, Credit]] = deque()
@@ -76,8 +75,7 @@ class Wire:
         if self._is_fast and is_run and not (self._credits or self._on_way):
             found = messages(len(blocks), self._block_bytes, self._law, now_s, self._free_s)
             last_s = found[-1][0] + self._law.latency_s
-            self._lone = _Lone(key, blocks, now_s, self._free_s, found, last_s)
-            self._free_s = found[-1][0]
+            self._lone = _Lone(key, blocks, now_s, found, last_s)
         else:
             self._outbox.add(key, blocks)
             self._pump(now_s)
@@ -95,7 +93,6 @@ class Wire:
         lone, self._lone = self._lone, None
         if lone is None or (lone.has_arrived and lone.last_s + self._law.latency_s <= self._agenda.now()):
             return
-        self._free_s = lone.free_s
         self._outbox.add(lone.key, lone.blocks)
         self._pump(lone.at_s)
         self._take_credits()

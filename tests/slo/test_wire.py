@@ -180,26 +180,51 @@ def test_credits_of_a_chunk_that_had_the_stream_to_itself_bind_who_comes_before_
         hold(ends)
 
 
-def test_a_chunk_alone_is_one_event_however_many_messages_it_has() -> None:
-    for first in (0, 5):
-        ends = both(LinkLaw(latency_s=1.0, bytes_per_s=BLOCK, window_bytes=40 * BLOCK, message_bytes=BLOCK))
-        for far in ends:
-            far.send(0.0, 1, first, 8)
-            far.send(100.0, 1, first + 8, 8)
-            far.run()
-        hold(ends)
-        assert [far.num_events for far in ends] == [2 + 2, 2 + 16]
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_chunk_alone_is_one_event_however_many_messages_it_has(first: int) -> None:
+    ends = both(LinkLaw(latency_s=1.0, bytes_per_s=BLOCK, window_bytes=4 * BLOCK, message_bytes=BLOCK))
+    for far in ends:
+        far.send(0.0, 1, first, 8)
+        far.send(100.0, 1, first + 8, 8)
+        far.run()
+    hold(ends)
+    fast, plain = ends
+    assert fast.num_events == 2 + 2 < 2 + 16 <= plain.num_events
 
 
-def test_chunks_that_share_the_stream_are_looked_at_seldom_and_none_too_late() -> None:
-    ends = both(LinkLaw(latency_s=0.5, bytes_per_s=BLOCK, window_bytes=6 * BLOCK, message_bytes=BLOCK))
+def test_who_comes_before_the_credits_of_a_chunk_that_was_alone_is_waited_for_and_nothing_else() -> None:
+    ends = both(LinkLaw(latency_s=10.0, bytes_per_s=BLOCK, window_bytes=4 * BLOCK, message_bytes=BLOCK))
+    for far in ends:
+        far.send(0.0, 1, 0, 2)  # there at 11 and 12
+        far.send(15.0, 2, 0, 2)
+        far.run()
+    hold(ends)
+    assert ends[0].num_events == 2 + 2
+
+
+def test_what_a_purge_leaves_is_looked_at_when_the_last_of_it_is_there() -> None:
+    far = Far(LinkLaw(latency_s=2.0, bytes_per_s=BLOCK, window_bytes=4 * BLOCK, message_bytes=BLOCK), is_fast=True)
+    far.send(0.0, 1, 0, 8)
+    far.purge(0.7, 1)
+    far.run()
+    assert far.arrived == [(3.0, 1, 0), (4.0, 1, 1)]
+    assert far.seen_s[1, 1] == 4.0
+
+
+@pytest.mark.parametrize("blocks_per_message", [1, 2, 3])
+@pytest.mark.parametrize("latency_s", [0.0, 0.5])
+def test_chunks_that_share_the_stream_are_looked_at_seldom_and_none_too_late(
+    blocks_per_message: int, latency_s: float
+) -> None:
+    message = blocks_per_message * BLOCK
+    ends = both(LinkLaw(latency_s=latency_s, bytes_per_s=BLOCK, window_bytes=6 * message, message_bytes=message))
     for far in ends:
         far.send(0.0, 1, 0, 40)
         far.send(0.0, 2, 0, 60)
         far.send(0.0, 3, 0, 20)
         far.run()
     hold(ends)
-    assert ends[0].num_events < 20 < 100 < ends[1].num_events
+    assert ends[0].num_events < 20 < 40 <= ends[1].num_events
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
