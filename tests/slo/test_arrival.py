@@ -40,6 +40,18 @@ def test_the_least_that_can_be_asked_is_a_turn() -> None:
         Arrival(at_s=-0.5, turns=(ONE,))
 
 
+def test_what_never_arrives_or_says_two_things_at_once_is_no_arrival() -> None:
+    text, pieces = Turn(input_tokens=1, output_tokens=1, text="a"), Turn(input_tokens=1, output_tokens=1, pieces=(7,))
+    assert Arrival(at_s=0.0, turns=(text, text)).turns == (text, text)
+    for at_s in (-1e-9, float("nan")):
+        with pytest.raises(ValueError, match="not 0 or more"):
+            Arrival(at_s=at_s, turns=(text,))
+    with pytest.raises(ValueError, match="no turns"):
+        Arrival(at_s=0.0, turns=())
+    with pytest.raises(ValueError, match="all texts or all pieces"):
+        Arrival(at_s=0.0, turns=(text, pieces))
+
+
 def test_a_prompt_is_all_that_was_said_before_and_what_its_turn_adds() -> None:
     turns = [Turn(input_tokens=tokens, output_tokens=tokens // 10, text="a") for tokens in (10, 200, 3000)]
     arrival = Arrival(at_s=0.0, turns=tuple(turns))

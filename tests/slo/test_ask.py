@@ -7,7 +7,11 @@ from pagewire.slo.ask import Ask, AskFailed, Part
 
 def test_a_failure_has_a_name_to_be_counted_by_and_tells_people_more() -> None:
     error = AskFailed("timeout", "nothing came for 5 s")
-    assert (error.name, error.detail, str(error)) == ("timeout", "nothing came for 5 s", "timeout: nothing came for 5 s")
+    assert (error.name, error.detail, str(error)) == (
+        "timeout",
+        "nothing came for 5 s",
+        "timeout: nothing came for 5 s",
+    )
 
 
 def test_a_request_is_of_the_served_model_and_no_priority_unless_told() -> None:

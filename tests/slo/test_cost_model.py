@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Callable
 
 import pytest
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kvtransfer.transport import Flow
 from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepKind, StepLaw, StepLine, StepShape
-from pagewire.slo.roofline import Device, ModelShape, roofline
 
 LINE = StepLine(step_s=1.0, prefill_token_s=0.1, decode_s=0.01, prefill_pair_s=1e-3, decode_pair_s=1e-4)
 
@@ -66,38 +68,98 @@ def test_company_adds_what_each_adds_and_makes_nothing_quicker() -> None:
         SharingLaw(decode_beside_decode=0.9)
 
 
-def test_a_roofline_is_memory_for_one_token_and_arithmetic_for_many() -> None:
-    model = ModelShape(name="m", parameters=1e9, num_layers=10, num_heads=8, num_kv_heads=2, head_dim=64)
-    costs = roofline(model, Device(flops=1e14, bandwidth=1e12, efficiency=0.5), link_bytes_per_s=1e9)
-    assert costs.token_bytes == 2 * 10 * 2 * 64 * 2
-    one = costs.decode.seconds(StepShape(decodes=1, decode_pairs=1000)) - costs.decode.overhead_s
-    assert one == pytest.approx((2e9 + 1000 * costs.token_bytes) / 0.5e12)
-    many = costs.prefill.seconds(StepShape(prefill_tokens=4096, prefill_pairs=0)) - costs.prefill.overhead_s
-    assert many == pytest.approx(2 * 1e9 * 4096 / 0.5e14)
+def test_an_idle_step_costs_what_every_step_costs() -> None:
+    assert StepShape() == StepShape(prefill_tokens=0, decodes=0, prefill_pairs=0, decode_pairs=0)
+    assert StepLaw(lines=(StepLine(),)).seconds(StepShape(prefill_tokens=5, decodes=5, decode_pairs=9)) == 0.0
+    assert StepLaw(lines=(LINE,)).seconds(StepShape()) == LINE.step_s
 
 
+@pytest.mark.parametrize(("decodes", "pairs"), [(0, 0), (1, 700), (64, 700), (64, 10**6)])
+def test_a_step_that_only_decodes_takes_what_its_shape_takes(decodes: int, pairs: int) -> None:
+    memory, arithmetic = StepLine(step_s=2.0, decode_pair_s=1e-4), StepLine(decode_s=0.5, decode_pair_s=1e-6)
+    law = StepLaw(lines=(memory, arithmetic), overhead_s=0.25)
+    shape = StepShape(decodes=decodes, decode_pairs=pairs)
+    assert law.decode_seconds(decodes, pairs) == pytest.approx(law.seconds(shape))
+    assert law.seconds(shape) == pytest.approx(0.25 + max(2.0 + 1e-4 * pairs, 0.5 * decodes + 1e-6 * pairs))
+
+
+def test_a_prompt_in_it_makes_a_step_one_of_prompts() -> None:
+    assert StepShape.of(Step(grants=(grant(9, 1), grant(4, 2)))).kind is StepKind.PREFILL
+    assert StepShape.of(Step(grants=(grant(9, 1),))).kind is StepKind.DECODE
+    assert StepShape.of(Step(grants=(grant(4, 2),))) == StepShape(prefill_tokens=2, prefill_pairs=5 + 6)
+
+
+@pytest.mark.parametrize("figure", [-1.0, -1e-9, math.inf, math.nan])
 @pytest.mark.parametrize(
-    "told",
+    "made",
     [
-        {"flops": 0.0, "bandwidth": 1.0},
-        {"flops": 1.0, "bandwidth": 0.0},
-        {"flops": 1.0, "bandwidth": 1.0, "efficiency": 0.0},
-        {"flops": 1.0, "bandwidth": 1.0, "efficiency": 1.01},
+        lambda figure: StepLine(decode_pair_s=figure),
+        lambda figure: StepLaw(lines=(LINE,), overhead_s=figure),
+        lambda figure: LinkLaw(latency_s=figure),
+        lambda figure: LinkLaw(bytes_per_s=figure),
+        lambda figure: CostModel(
+            prefill=StepLaw(lines=(LINE,)), decode=StepLaw(lines=(LINE,)), token_bytes=4, noise=figure
+        ),
+        lambda figure: SharingLaw(prefill_beside_decode=figure),
     ],
 )
-def test_what_does_nothing_or_more_than_all_is_no_device(told: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="no device"):
-        Device(**told)
-    assert Device(flops=1.0, bandwidth=1.0, efficiency=1.0).efficiency == 1.0
+def test_a_cost_that_is_negative_or_without_end_is_refused(made: Callable[[float], object], figure: float) -> None:
+    with pytest.raises(ValueError, match=r"_s|noise|prefill_beside_decode"):
+        made(figure)
 
 
-def test_a_config_says_a_models_shape() -> None:
-    config = {
-        "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
-        "intermediate_size": 1536, "vocab_size": 49_152, "tie_word_embeddings": True,
-    }  # fmt: skip
-    shape = ModelShape.of("smollm2", config)
-    assert shape.parameters == pytest.approx(134.5e6, rel=1e-3)  # norms left out
-    assert shape.token_bytes == 2 * 30 * 3 * 64 * 2
-    with pytest.raises(ValueError, match="vocab_size"):
-        ModelShape.of("m", {name: value for name, value in config.items() if name != "vocab_size"})
+@pytest.mark.parametrize("token_bytes", [-4, 0, 1, 2, 3, 6, 15])
+def test_tokens_that_are_no_whole_words_of_memory_are_refused(token_bytes: int) -> None:
+    law = StepLaw(lines=(LINE,))
+    with pytest.raises(ValueError, match="token_bytes"):
+        CostModel(prefill=law, decode=law, token_bytes=token_bytes)
+    assert CostModel(prefill=law, decode=law, token_bytes=4).token_bytes == 4
+
+
+def test_what_is_not_told_costs_nothing_and_a_link_has_the_products_window() -> None:
+    law = StepLaw(lines=(LINE,))
+    costs = CostModel(prefill=law, decode=law, token_bytes=20)
+    assert (costs.frame_s, costs.intake_s, costs.intake_token_s, costs.noise, law.overhead_s) == (0, 0, 0, 0, 0)
+    assert (costs.about, costs.residuals, costs.link.latency_s) == ({}, {}, 0)
+    assert (costs.link.window_bytes, costs.link.message_bytes) == (Flow().window_bytes, Flow().message_bytes)
+    assert (
+        costs.sharing.slowdown(StepKind.PREFILL, [*StepKind])
+        == costs.sharing.slowdown(StepKind.DECODE, [*StepKind])
+        == 1
+    )
+
+
+@pytest.mark.parametrize("bytes_per_s", [0.0, -0.5])
+def test_a_link_that_carries_nothing_is_refused_and_a_slow_one_is_not(bytes_per_s: float) -> None:
+    with pytest.raises(ValueError, match="bytes_per_s"):
+        LinkLaw(bytes_per_s=bytes_per_s)
+    assert LinkLaw(bytes_per_s=0.5).bytes_per_s == 0.5
+
+
+def test_each_pair_of_steps_has_a_factor_of_its_own() -> None:
+    law = SharingLaw(
+        prefill_beside_prefill=1.5, prefill_beside_decode=1.25, decode_beside_prefill=1.125, decode_beside_decode=1.0625
+    )
+    prefill, decode = StepKind.PREFILL, StepKind.DECODE
+    assert [law.slowdown(mine, [other]) for mine in (prefill, decode) for other in (prefill, decode)] == [
+        1.5, 1.25, 1.125, 1.0625,
+    ]  # fmt: skip
+    assert law.slowdown(prefill, [prefill, prefill, decode]) == 2.25
+
+
+def test_a_file_is_an_object_of_version_1() -> None:
+    law = StepLaw(lines=(LINE,))
+    costs = CostModel(prefill=law, decode=law, token_bytes=64, noise=0.5)
+    text = costs.to_json()
+    assert text.endswith("}\n")
+    assert json.loads(text) == json.loads(json.dumps(costs.as_json()))
+    assert costs.as_json()["version"] == 1
+    raw = json.loads(text)
+    for wrong in ("[]", "{", json.dumps({name: value for name, value in raw.items() if name != "version"})):
+        with pytest.raises(ValueError, match="cost model"):
+            CostModel.from_json(wrong)
+    for name in ("prefill", "link", "token_bytes"):
+        with pytest.raises(ValueError, match="not a cost model"):
+            CostModel.from_json(json.dumps({each: value for each, value in raw.items() if each != name}))
+    with pytest.raises(ValueError, match="not a cost model"):
+        CostModel.from_json(json.dumps({**raw, "decode": []}))

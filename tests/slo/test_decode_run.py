@@ -203,7 +203,7 @@ def num_plain(scheduler: Scheduler, batch: list[Sequence]) -> int:
     ],
 )
 def test_a_run_lasts_until_somebody_ends_or_fills_a_block(
-    length: int, max_tokens: int, bounds: dict[str, int], most: int
+    length: int, max_tokens: int, bounds: dict[str, Any], most: int
 ) -> None:
     scheduler, other = small_scheduler(**bounds), small_scheduler(**bounds)
     for each in (scheduler, other):

@@ -59,6 +59,8 @@ def by_definition(num_blocks: int, link: LinkLaw, at_s: float, free_s: float) ->
 @given(
     st.integers(1, 30), st.integers(1, 60), st.integers(2, 160), st.integers(0, 5), st.integers(0, 9), st.integers(0, 9)
 )
-def test_messages_by_definition(num_blocks: int, message: int, window: int, latency_s: int, at_s: int, free_s: int) -> None:
+def test_messages_by_definition(
+    num_blocks: int, message: int, window: int, latency_s: int, at_s: int, free_s: int
+) -> None:
     link = law(message=message, window=window, latency_s=latency_s)
     assert messages(num_blocks, BLOCK, link, at_s, free_s) == by_definition(num_blocks, link, at_s, free_s)

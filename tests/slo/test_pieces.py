@@ -11,7 +11,9 @@ FEW = Vocabulary(low=3, high=6)
 
 
 def test_a_piece_is_drawn_from_all_of_its_vocabulary_by_its_id_and_its_seed() -> None:
-    drawn = {(piece, seed): tokens_of_piece(piece, 40, seed=seed, vocabulary=FEW) for piece in (1, 2) for seed in (1, 2)}
+    drawn = {
+        (piece, seed): tokens_of_piece(piece, 40, seed=seed, vocabulary=FEW) for piece in (1, 2) for seed in (1, 2)
+    }
     assert len({*drawn.values()}) == 4
     assert {len(tokens) for tokens in drawn.values()} == {40}
     assert {token for tokens in drawn.values() for token in tokens} == {3, 4, 5}
@@ -40,6 +42,13 @@ def test_a_range_begins_with_0_at_the_lowest() -> None:
 
 def test_unless_told_ids_are_those_that_a_run_draws_from_unless_told() -> None:
     assert Vocabulary() == parse_vocabulary("100-29999")
+
+
+def test_a_range_of_token_ids_holds_both_of_its_ends() -> None:
+    assert parse_vocabulary("5-9") == Vocabulary(low=5, high=10)
+    assert parse_vocabulary("7") == Vocabulary(low=7, high=8)
+    with pytest.raises(ValueError, match="no range of token ids"):
+        parse_vocabulary("many")
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-5", "9-1", "1-2-3"])

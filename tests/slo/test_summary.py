@@ -53,6 +53,7 @@ def test_a_request_is_good_when_it_meets_all() -> None:
     assert not slo.is_good(answered(0.0, ttft_s=0.2))
     assert not slo.is_good(answered(0.0, gap_s=0.03))
     assert not slo.is_good(failed(0.0))
+    assert slo.meets(failed(0.0), "ttft") is False
     assert slo.scaled(2.0).is_good(answered(0.0, ttft_s=0.2, gap_s=0.03))
 
 
@@ -166,7 +167,9 @@ def test_a_summary_counts_tokens_gaps_and_what_was_cached_where_a_server_says() 
     assert gaps is not None
     assert (gaps.count, gaps.max) == (12, 250)
     assert (told.offered_per_s, told.goodput_per_s, told.output_tokens_per_s) == (0.15, 0.1, 0.7)
-    cached = [dataclasses.replace(each, cached_tokens=tokens) for each, tokens in zip(records, (16, 0, None), strict=True)]
+    cached = [
+        dataclasses.replace(each, cached_tokens=tokens) for each, tokens in zip(records, (16, 0, None), strict=True)
+    ]
     assert summarize(cached, window, slo).cached_tokens == 16
     assert summarize(cached[1:], window, slo).cached_tokens == 0
     assert summarize(cached[::-1], window, slo) == summarize(cached, window, slo)
@@ -190,6 +193,7 @@ def test_a_window_without_an_end_ends_behind_the_last_that_came() -> None:
     first = Tally(0.0, math.inf, parse_objectives(""))
     first.add(answered(0.0))
     assert first.summary().window.holds(0.0)
+    assert not first.summary().window.holds(1e-9)
 
 
 def test_as_json_a_summary_has_every_figure() -> None:

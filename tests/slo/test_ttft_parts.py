@@ -60,6 +60,51 @@ def test_too_little_is_nothing(timelines: list[Timeline]) -> None:
     assert ttft_parts_s(timelines) is None
 
 
+def without(one: Timeline, *phases: str) -> Timeline:
+    """Return a timeline in which some moments were never stamped."""
+    return dataclasses.replace(one, stamps=tuple(each for each in one.stamps if each.phase not in phases))
+
+
+def later(one: Timeline, phase: str, by_s: float) -> Timeline:
+    """Return a timeline in which one moment is later."""
+    moved = [Stamp(each.phase, each.at_s + by_s * (each.phase == phase)) for each in one.stamps]
+    return dataclasses.replace(one, stamps=tuple(moved))
+
+
+@pytest.mark.parametrize(
+    ("router", "decode", "prefill", "changed"),
+    [
+        (without(ROUTER, "submitted"), DECODE, PREFILL, {"router": 0.0}),
+        (ROUTER, without(DECODE, "reserved"), PREFILL, {"admission": 0.0}),
+        (ROUTER, without(DECODE, "first_step"), PREFILL, {"first_step": 0.0}),
+        (ROUTER, without(DECODE, "first_tokens_received"), PREFILL, {"exposed_transfer": 0.0}),
+        (ROUTER, later(DECODE, "first_tokens_received", 0.1), PREFILL, {"exposed_transfer": 0.0}),
+        (ROUTER, DECODE, without(PREFILL, "prefix_fetched"), {"prefill_queue": 0.1, "compute": 0.25}),
+        (ROUTER, DECODE, without(PREFILL, "last_chunk_computed"), {"compute": 0.03}),
+        (ROUTER, DECODE, later(PREFILL, "prefix_fetched", 0.2), {"prefill_queue": 0.0, "compute": 0.48}),
+        (
+            ROUTER,
+            DECODE,
+            without(PREFILL, "prefill_begun"),
+            {
+                "prefill_queue": 0.0,
+                "compute": 0.0,
+                "exposed_transfer": 0.0,
+                "first_step": 0.0,
+                "queue_and_compute": 0.03,
+            },
+        ),
+    ],
+)
+def test_what_was_not_stamped_or_came_in_another_order_took_no_time(
+    router: Timeline, decode: Timeline, prefill: Timeline, changed: dict[str, float]
+) -> None:
+    whole, found = ttft_parts_s([ROUTER, DECODE, PREFILL]), ttft_parts_s([router, decode, prefill])
+    assert whole is not None
+    assert found == pytest.approx({**whole, **changed})
+    assert ttft_parts_s([prefill, decode, router]) == found
+
+
 def told(*timelines: Timeline) -> dict[str, Any]:
     return {
         "timelines": [

@@ -14,7 +14,7 @@ from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.formats.mooncake import read_mooncake
 from pagewire.slo.formats.sharegpt import read_sharegpt
 from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up, parse_lengths
-from pagewire.slo.pieces import Vocabulary, parse_vocabulary, tokens_of, tokens_of_piece
+from pagewire.slo.pieces import Vocabulary, tokens_of, tokens_of_piece
 from pagewire.slo.processes import Process, at_once
 from pagewire.slo.transforms import at_rate, faster, first, resized, retimed, until
 from pagewire.slo.workload import Workload
@@ -199,22 +199,3 @@ def test_an_unknown_sample_is_an_error() -> None:
 
 def test_a_closed_loop_needs_no_times() -> None:
     assert [*islice(at_once(), 3)] == [0.0, 0.0, 0.0]
-
-
-def test_what_never_arrives_or_says_two_things_at_once_is_no_arrival() -> None:
-    text, pieces = Turn(input_tokens=1, output_tokens=1, text="a"), Turn(input_tokens=1, output_tokens=1, pieces=(7,))
-    assert Arrival(at_s=0.0, turns=(text, text)).turns == (text, text)
-    for at_s in (-1e-9, float("nan")):
-        with pytest.raises(ValueError, match="not 0 or more"):
-            Arrival(at_s=at_s, turns=(text,))
-    with pytest.raises(ValueError, match="no turns"):
-        Arrival(at_s=0.0, turns=())
-    with pytest.raises(ValueError, match="all texts or all pieces"):
-        Arrival(at_s=0.0, turns=(text, pieces))
-
-
-def test_a_range_of_token_ids_holds_both_of_its_ends() -> None:
-    assert parse_vocabulary("5-9") == Vocabulary(low=5, high=10)
-    assert parse_vocabulary("7") == Vocabulary(low=7, high=8)
-    with pytest.raises(ValueError, match="no range of token ids"):
-        parse_vocabulary("many")
