@@ -217,6 +217,92 @@ def test_a_surely_met_rate_outweighs_chance_below_it() -> None:
     assert str(crossing(evidence, 0.95)) == "2/s"
 
 
+def test_an_interval_that_just_reaches_a_target_meets_it_and_one_just_below_it_does_not() -> None:
+    evidence = Evidence()
+    evidence.tell(1.0, Attainment(good=90, total=100))
+    low, high = evidence.attained(1.0).interval.low, evidence.attained(1.0).interval.high
+    said = [evidence.verdict(1.0, each) for each in (low, math.nextafter(low, 1), high, math.nextafter(high, 1))]
+    assert said == [Verdict.MET, Verdict.UNRESOLVED, Verdict.UNRESOLVED, Verdict.MISSED]
+
+
+def test_a_share_that_is_just_the_target_met_it() -> None:
+    evidence = Evidence()
+    evidence.tell(1.0, Attainment(good=90, total=100))
+    at = crossing(evidence, 0.9)
+    assert (at.met, at.missed, at.sure_met, at.sure_missed, at.is_resolved) == (1.0, None, None, None, False)
+    assert str(crossing(Evidence(), 0.9)) == "nothing was probed"
+    assert not crossing(Evidence(), 0.9).is_resolved
+
+
+def told(*probes: tuple[float, int]) -> Evidence:
+    """Return evidence of probes of a thousand requests."""
+    evidence = Evidence()
+    for rate, good in probes:
+        evidence.tell(rate, Attainment(good=good, total=1000))
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("probes", "ends", "said"),
+    [
+        ([(1.0, 1000)], (1.0, None, 1.0, None), "at least 1/s"),
+        ([(1.0, 0)], (None, 1.0, None, 1.0), "below 1/s"),
+        ([(1.0, 1000), (2.0, 0)], (1.0, 2.0, 1.0, 2.0), "1/s"),
+        ([(1.0, 1000), (2.0, 905), (4.0, 0)], (2.0, 4.0, 1.0, 4.0), "unresolved: 1 to 4/s"),
+        ([(1.0, 1000), (2.0, 895), (4.0, 0)], (1.0, 2.0, 1.0, 4.0), "unresolved: 1 to 4/s"),
+        ([(1.0, 895), (2.0, 0)], (None, 1.0, None, 2.0), "unresolved: 0 to 2/s"),
+        ([(1.0, 1000), (2.0, 905)], (2.0, None, 1.0, None), "unresolved: 1/s or more"),
+        ([(1.0, 905), (2.0, 895)], (1.0, 2.0, None, None), "unresolved: any rate"),
+        ([(1.0, 1000), (2.0, 0), (4.0, 1000)], (1.0, 2.0, 1.0, 2.0), "unresolved: 1 to 2/s"),
+    ],
+)
+def test_what_evidence_says_of_a_target(
+    probes: list[tuple[float, int]], ends: tuple[float | None, ...], said: str
+) -> None:
+    at = crossing(told(*probes), 0.9)
+    assert (at.target, at.met, at.missed, at.sure_met, at.sure_missed) == (0.9, *ends)
+    assert (str(at), at.is_resolved) == (said, not said.startswith("unresolved"))
+
+
+@pytest.mark.parametrize(
+    ("probes", "rate"),
+    [
+        ([], 3.0),  # the first
+        ([(3.0, 1000)], 6.0),
+        ([(3.0, 0)], 1.5),
+        ([(7.0, 1000)], 10.0),  # no more than the highest
+        ([(1.6, 0)], 1.0),  # no less than the lowest
+        ([(10.0, 1000)], None),
+        ([(1.0, 0)], None),
+        ([(2.0, 1000), (8.0, 0)], 4.0),  # so many times the one as times less than the other
+        ([(2.0, 1000), (3.0, 0)], 2.449),  # in four digits
+        ([(2.0, 1000), (2.5, 0)], None),  # within a quarter
+        ([(2.0, 1000), (2.50001, 0)], 2.236),
+        ([(2.0, 905), (2.5, 0)], 2.0),  # of the two that bracket it the first that is not sure
+        ([(2.0, 1000), (2.5, 895)], 2.5),
+        ([(10.0, 905)], 10.0),
+        ([(2.0, 905), (2.0, 905), (2.5, 0)], None),  # twice is enough
+    ],
+)
+def test_the_next_rate_of_a_search(probes: list[tuple[float, int]], rate: float | None) -> None:
+    asked = Bracketing(targets=(0.9,), first=3.0, lowest=1.0, highest=10.0, precision=0.25, repeats=2)
+    assert asked.next_rate(told(*probes)) == rate
+
+
+def test_a_search_goes_on_with_the_next_target_once_one_is_closed_in_on() -> None:
+    asked = Bracketing(targets=(0.9, 0.5), first=3.0, lowest=1.0, highest=10.0, precision=0.25, repeats=2)
+    assert asked.next_rate(told((2.0, 1000), (2.5, 700))) == 5.0
+    assert asked.next_rate(told((2.0, 1000), (2.5, 700), (2.75, 0))) is None
+
+
+def test_a_search_of_the_narrowest_bounds_is_one() -> None:
+    asked = Bracketing(targets=(0.001, 0.999), first=0.5, lowest=0.5, highest=0.5, precision=0.01, repeats=1)
+    assert asked.next_rate(Evidence()) == 0.5
+    assert asked.next_rate(told((0.5, 1000))) is None
+    listed = Listed(targets=(0.9,), rates=(0.5,), repeats=1)
+    assert (listed.next_rate(Evidence()), listed.next_rate(told((0.5, 900)))) == (0.5, None)
+
+
 @pytest.mark.parametrize("targets", [(0.95,), (0.5, 0.95)])
 def test_listed_rates_are_probed_in_their_order_and_again_while_one_target_is_unresolved(
     targets: tuple[float, ...],
@@ -231,6 +317,13 @@ def test_listed_rates_are_probed_in_their_order_and_again_while_one_target_is_un
     [
         ({"targets": ()}, "there are none"),
         ({"targets": (0.9, 1.0)}, "between 0 and 1"),
+        ({"targets": (0.0,)}, "between 0 and 1"),
+        ({"targets": (-0.5,)}, "between 0 and 1"),
+        ({"targets": (1.5,)}, "between 0 and 1"),
+        ({"lowest": 0.0}, "not between"),
+        ({"lowest": -0.5}, "not between"),
+        ({"first": 501.0}, "not between"),
+        ({"precision": 0.0099}, "precision"),
         ({"first": 0.05}, "not between"),
         ({"precision": 0.0}, "precision"),
         ({"precision": math.nan}, "precision"),
@@ -242,7 +335,9 @@ def test_what_would_not_end_is_refused(settings: dict[str, object], message: str
         bracketing(**settings)
 
 
-@pytest.mark.parametrize("rates", [(), (1.0, 0.0)])
+@pytest.mark.parametrize("rates", [(), (1.0, 0.0), (-0.5,)])
 def test_rates_that_are_none_are_refused(rates: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Listed(targets=(0.9,), rates=rates, repeats=1)
+    with pytest.raises(ValueError, match="probes at a rate are none"):
+        Listed(targets=(0.9,), rates=(1.0,), repeats=0)

@@ -35,6 +35,29 @@ def test_labels_are_numbers_where_values_are() -> None:
     assert found.labels == {"prefill": 1, "decode": 1, "policy": "slo", "step_target_ms": 2.5}
 
 
+def test_a_thousand_clusters_are_the_most_that_a_sweep_tries() -> None:
+    tens = [",".join(map(str, range(10))) for _ in range(3)]
+    grid = [f"{name}={values}" for name, values in zip("abc", tens, strict=True)]
+    assert len(configurations([], grid)) == 1000
+    with pytest.raises(ValueError, match="1001 configurations are more than a sweep tries, which is 1000"):
+        configurations([], [f"a={','.join(map(str, range(1001)))}"])
+
+
+def test_names_are_what_is_varied_and_slugs_are_fit_for_files() -> None:
+    (found,) = configurations(["dtype = float32"], ["pods=2P:3D", "policy=slo: now"])
+    assert (found.name, found.slug) == ("2P:3D policy=slo: now", "2P-3D-policy=slo-now")
+    assert (found.pods, found.varied) == ({"prefill": 2, "decode": 3}, ("pods", "policy"))
+    assert found.settings == {"pods": "2P:3D", "dtype": "float32", "policy": "slo: now"}
+    assert parse_pods("12P:34D") == {"prefill": 12, "decode": 34}
+    assert parse_pods("5colocated") == parse_pods("5 colocated") == {"colocated": 5}
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "colocated"])
+def test_pods_are_said_with_pods(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is said with pods"):
+        configurations([], [f"{name}=1,2"])
+
+
 @pytest.mark.parametrize(
     ("common", "grid", "message"),
     [

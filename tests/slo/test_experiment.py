@@ -11,9 +11,10 @@ import made_up_runs
 import pytest
 from made_up_runs import made_up_trial, write_run
 
-from pagewire.slo.experiment import Experiment, Trial
+from pagewire.slo.experiment import Experiment, Series, Trial, pods_name, trial
 from pagewire.slo.experiment_files import MANIFEST, kind_of, read_experiment
 from pagewire.slo.objectives import parse_objectives
+from pagewire.slo.summary import Window
 
 
 def test_series_are_what_differs_but_for_the_rate() -> None:
@@ -58,10 +59,10 @@ def test_runs_may_be_judged_anew(tmp_path: Path) -> None:
 def test_a_folder_is_what_its_manifest_says(tmp_path: Path) -> None:
     trials = [made_up_trial(rate, 5.0, seed=rate) for rate in (2, 4)]
     runs: list[dict[str, Any]] = []
-    for place, trial in enumerate(trials):
+    for place, made in enumerate(trials):
         (tmp_path / str(place)).mkdir()
-        write_run(tmp_path / str(place) / "run.json", trial)
-        labels = {"rate": trial.rate_per_s, "prefill": 1, "decode": 2, "cache": True}
+        write_run(tmp_path / str(place) / "run.json", made)
+        labels = {"rate": made.rate_per_s, "prefill": 1, "decode": 2, "cache": True}
         runs.append({"labels": labels, "summary": f"{place}/run.json"})
     runs[1] |= {"records": "1/run.jsonl", "name": "the second"}
     told = {"title": "A sweep", "command": "pagewire slo sweep", "seed": 3, "runs": runs}
@@ -155,3 +156,81 @@ def test_what_was_asked_is_read_from_the_summaries(tmp_path: Path) -> None:
 def test_a_run_without_its_workload_is_no_run_of_one_that_is_told() -> None:
     experiment = Experiment(title="t", trials=(of_workload({"rate": 2}, 2), of_workload({}, 2)))
     assert [series.name for series in experiment.series()] == ["all runs", "workload not told"]
+
+
+def test_a_trial_counts_what_was_due_in_its_window_and_has_nothing_else_unless_told() -> None:
+    due = [made_up_runs.record(number, float(number), 0.1, (0.01,)) for number in range(6)]
+    made = trial(due, Window(from_s=2.0, until_s=5.0), parse_objectives(""), labels={})
+    assert made.counted == due[2:5]
+    assert made.records == tuple(due)
+    assert (made.about, made.workload, made.name, made.variant) == ({}, {}, "", ())
+    assert made.rate_per_s == 1.0  # as it came, where nobody says which was asked
+    assert made.asked == (("slo", "none"),)
+    told = trial(
+        due, Window(from_s=0, until_s=9), parse_objectives("ttft=1s"), labels={"rate": 5, "b": 1, "a": 2},
+        about={"seed": 1}, name="mine", workload={"input": "64"},
+    )  # fmt: skip
+    assert (told.about, told.name, told.rate_per_s) == ({"seed": 1}, "mine", 5.0)
+    assert told.variant == (("a", 2), ("b", 1))
+    assert told.asked == (("input", "64"), ("slo", "ttft=1000ms"))
+
+
+def test_pods_are_told_where_labels_say_all_of_them() -> None:
+    assert pods_name({"prefill": 1, "decode": 2}) == "1P:2D"
+    assert pods_name({"colocated": 3, "chunk_size": 64}) == "3 colocated"
+    assert [pods_name(labels) for labels in ({"prefill": 1}, {"decode": 2}, {})] == ["", "", ""]
+
+
+def series_of(*trials: Trial) -> list[Series]:
+    return Experiment(title="t", trials=trials).series()
+
+
+def test_a_series_of_one_has_labels_and_pods_where_they_are_told() -> None:
+    (alone,) = series_of(made_up_trial(2, 9.0, count=20, prefill=2, decode=1, policy="slo"))
+    assert (alone.num_pods, alone.labels) == (3, {"prefill": 2, "decode": 1, "policy": "slo"})
+    (bare,) = series_of(made_up_trial(2, 9.0, count=20))
+    assert (bare.num_pods, bare.labels, bare.name) == (None, {}, "all runs")
+
+
+def test_runs_that_no_label_tells_apart_go_by_the_name_of_the_first() -> None:
+    trials = [made_up_trial(2, 9.0, count=20, name=name) for name in ("one", "other")]
+    assert [series.name for series in series_of(*trials)] == ["one"]
+    experiment = Experiment(title="t", trials=tuple(trials))
+    assert [experiment.name_of(each) for each in trials] == ["one", "other"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_runs_that_are_called_the_same_are_numbered(count: int) -> None:
+    trials = [made_up_trial(2, 9.0, count=20, seed=seed) for seed in range(count)]
+    experiment = Experiment(title="t", trials=tuple(trials))
+    numbered = [f"2/s, run {number}" for number in range(1, count + 1)]
+    assert [experiment.name_of(each) for each in trials] == (["2/s"] if count == 1 else numbered)
+
+
+def test_two_variants_are_told_apart_by_the_label_in_which_they_differ() -> None:
+    trials = [made_up_trial(2, 9.0, count=20, policy=policy, block_size=16) for policy in ("slo", "two_choices")]
+    experiment = Experiment(title="t", trials=tuple(trials))
+    assert [series.name for series in experiment.series()] == ["policy slo", "policy two_choices"]
+    assert [experiment.name_of(each) for each in trials] == ["policy slo, 2/s", "policy two_choices, 2/s"]
+
+
+def test_an_experiment_is_one_question_or_one_for_each_that_was_asked() -> None:
+    trials = [of_workload({"input": text}, 2, colocated=2) for text in ("64", "64", "128")]
+    same, apart = (Experiment(title="t", trials=tuple(each), about={"seed": 1}) for each in (trials[:2], trials))
+    assert same.questions()[0] is same
+    assert [each.trials for each in apart.questions()] == [tuple(trials[:2]), (trials[2],)]
+    assert {(each.title, each.about["seed"]) for each in apart.questions()} == {("t", 1)}
+
+
+def test_a_workload_of_which_one_setting_is_told_is_told_apart_from_one_of_which_none_is() -> None:
+    bare, told = made_up_trial(2, 9.0, count=20), made_up_trial(2, 9.0, count=20)
+    other = made_up_trial(2, 9.0, count=20)
+    told, other = (dataclasses.replace(each, workload={"input": text}) for each, text in ((told, "64"), (other, "")))
+    experiment = Experiment(title="t", trials=(bare, told, other))
+    assert [experiment.question_of(each) for each in experiment.trials] == [
+        "workload not told",
+        "input 64",
+        "input none",
+    ]
+    assert Experiment(title="t", trials=(bare, bare)).question_of(bare) == ""
+    assert Experiment(title="t", trials=(bare, told)).question_of(told) == ""

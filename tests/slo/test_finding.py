@@ -26,6 +26,12 @@ def test_a_table_has_a_row_for_each_and_says_below_it_what_failed() -> None:
     ]
 
 
+def test_a_target_that_is_a_whole_percentage_is_told_as_one() -> None:
+    (heads, row) = table([CARRIES], [0.95, 0.5, 0.995])
+    assert heads.split() == ["95%", "50%", "0.995"]
+    assert row.startswith("1P:2D  10.5/s")
+
+
 def test_as_json_it_holds_its_settings_its_rates_and_each_probe() -> None:
     told = CARRIES.as_json([0.9])
     assert (told["name"], told["settings"], told["error"]) == ("1P:2D", {PODS: "1P:2D"}, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import made_up_runs
 import pytest
 
-from pagewire.slo.goodput import RatePoint, goodput, rate_points
+from pagewire.slo.goodput import TARGETS, RatePoint, goodput, rate_points
 from pagewire.slo.statistics import wilson
 from pagewire.slo.summary import Attainment
 
@@ -53,6 +53,22 @@ def test_a_bound_that_is_not_sure_says_so() -> None:
 
 def test_a_share_that_is_just_the_target_meets_it() -> None:
     assert goodput(points((1, 900)), 0.9).rate_per_s is None
+
+
+def test_the_lowest_and_the_highest_that_was_tried_are_told() -> None:
+    told = goodput(points((1, 1000), (2, 960), (4, 860), (8, 100)), 0.9)
+    assert (told.target, told.lowest_per_s, told.highest_per_s) == (0.9, 1, 8)
+    assert not goodput(points((1, 1000)), 0.9).is_crossing
+    assert not goodput(points((1, 0)), 0.9).is_crossing
+
+
+def test_a_crossing_is_told_with_its_interval_and_a_sure_one_without() -> None:
+    assert str(goodput(points((2, 960), (4, 860)), 0.9)) == "3.2/s (2.84 to 3.56)"
+    assert str(goodput(points((2, 1_000_000), (4, 0), total=1_000_000), 0.5)) == "3/s"
+
+
+def test_shares_of_nine_nineteen_twentieths_and_ninety_nine_hundredths_are_looked_for() -> None:
+    assert TARGETS == (0.9, 0.95, 0.99)
 
 
 def test_trials_of_one_rate_are_pooled() -> None:
