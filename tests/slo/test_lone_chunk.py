@@ -30,7 +30,7 @@ def law(*, message: int, window: int, latency_s: float = 0.0) -> LinkLaw:
         (3, law(message=5, window=15, latency_s=1.0), 0.0, 0.0, [(1.0, 1), (4.0, 1), (7.0, 1)]),
         # Two messages are on their way at a time, and each credit lets one go.
         (4, law(message=10, window=40, latency_s=2.0), 0.0, 0.0, [(1.0, 1), (2.0, 1), (6.0, 1), (7.0, 1)]),
-        # What two credits let go waits for the later one; the last message has one block more than one was for.
+        # The stream is busy until 2; the last message has the block that is left, and waits for the credit.
         (4, law(message=30, window=60, latency_s=1.0), 0.0, 2.0, [(5.0, 3), (8.0, 1)]),
     ],
 )
