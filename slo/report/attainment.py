@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment, Series
-from pagewire.slo.goodput import TARGETS, Goodput, RatePoint, goodput, rate_points
+from pagewire.slo.goodput import TARGETS, RatePoint, goodput, rate_points
 from pagewire.slo.report.figure import Cell, Figure, percent
-from pagewire.slo.report.style import INK, SOFT, line
+from pagewire.slo.report.style import BOUND, INK, LEGEND, SOFT, TOP, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -55,12 +55,14 @@ def attainment(experiment: Experiment) -> Figure | None:
     )
 
 
-def _goodputs(points: Sequence[RatePoint]) -> list[Goodput]:
-    return [goodput(points, target) for target in TARGETS]
-
-
 def _draw(canvas: Canvas, found: Sequence[Curve]) -> None:
     axes = canvas.subplots()
+    for target in TARGETS:
+        axes.axhline(100 * target, color=SOFT, **BOUND)
+        axes.text(
+            1, 100 * target, f" {percent(target, 0)}", transform=axes.get_yaxis_transform(), va="center",
+            fontsize="small", color=SOFT,
+        )  # fmt: skip
     for place, (series, points) in enumerate(found):
         look, rates = line(place), [point.rate_per_s for point in points]
         shares = [100 * point.attained.share for point in points]
@@ -69,16 +71,10 @@ def _draw(canvas: Canvas, found: Sequence[Curve]) -> None:
         axes.fill_between(rates, lows, highs, color=look["color"], alpha=0.12, linewidth=0)
         axes.vlines(rates, lows, highs, color=look["color"], linewidth=0.8)
         axes.plot(rates, shares, label=series.name, **look)
-        for each in _goodputs(points):
-            if each.is_crossing and each.rate_per_s is not None:
-                axes.plot(each.rate_per_s, 100 * each.target, "x", color=INK, markersize=6, zorder=3)
-    for target in TARGETS:
-        axes.axhline(100 * target, color=SOFT, linestyle=(0, (4, 3)), linewidth=0.8)
-        axes.annotate(
-            percent(target, 0), (1, 100 * target), xycoords=("axes fraction", "data"), xytext=(4, 0),
-            textcoords="offset points", va="center", fontsize=7.5, color=SOFT,
-        )  # fmt: skip
-    axes.set(xlabel="request rate, 1/s", ylabel="requests that met every objective, %", ylim=(None, 102))
+    for told in [goodput(points, target) for _, points in found for target in TARGETS]:
+        if told.is_crossing:
+            axes.plot([told.least_per_s], [100 * told.target], "x", color=INK, markersize=6)
+    axes.set(xlabel="request rate, 1/s", ylabel="requests that met every objective, %", ylim=(None, TOP))
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-    canvas.legend(loc="outside lower center", ncols=3)
+    canvas.legend(**LEGEND)

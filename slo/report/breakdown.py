@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pagewire.slo.experiment import Experiment, Trial
 from pagewire.slo.record import Record
 from pagewire.slo.report.figure import FEW, Figure, percent
-from pagewire.slo.report.style import HATCHES, INK, SERIES
+from pagewire.slo.report.style import HATCHES, INK, LEGEND, SERIES
 from pagewire.slo.ttft_parts import BEFORE, BEHIND
 
 if TYPE_CHECKING:
@@ -111,4 +111,4 @@ def _draw(canvas: Canvas, found: Sequence[Stack], used: Sequence[str]) -> None:
     axes.set_xlabel("ms")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    canvas.legend(loc="outside lower center", ncols=3)
+    canvas.legend(**LEGEND)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment, Trial
 from pagewire.slo.report.figure import Cell, Figure, extremes, percent
-from pagewire.slo.report.style import SOFT, line
+from pagewire.slo.report.style import BOUND, LEGEND, SOFT, TOP, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -59,7 +59,7 @@ def distributions(experiment: Experiment, shown: Sequence[Trial]) -> Figure | No
         "table are of the requests that have the measure.",
         columns=("run", "measure", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "SLO ms", "met", "from", "to"),
         rows=rows,
-        draw=lambda canvas: _draw(canvas, [(name, curves, trial) for name, curves, trial in found]),
+        draw=lambda canvas: _draw(canvas, found),
         notes=_notes(experiment, shown),
     )
 
@@ -95,14 +95,14 @@ def _draw(canvas: Canvas, found: Sequence[tuple[str, dict[str, list[tuple[float,
             {1e3 * trial.summary.objectives.bounds_s[measure] for *_, trial in found
              if measure in trial.summary.objectives.bounds_s}
         ):  # fmt: skip
-            axes.axvline(bound_ms, color=SOFT, linestyle=(0, (4, 3)), linewidth=1)
-            axes.annotate(
-                f"SLO {bound_ms:g} ms", (bound_ms, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-                textcoords="offset points", ha="center", fontsize=7.5, color=SOFT,
+            axes.axvline(bound_ms, color=SOFT, **BOUND)
+            axes.text(
+                bound_ms, 1, f"SLO {bound_ms:g} ms", transform=axes.get_xaxis_transform(), ha="center", va="bottom",
+                fontsize="small", color=SOFT,
             )  # fmt: skip
-        axes.set(xlabel=f"{MEASURES[measure]}, ms", ylim=(0, 102))
+        axes.set(xlabel=f"{MEASURES[measure]}, ms", ylim=(0, TOP))
     panels[0].set_ylabel("share of all requests, %")
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    canvas.legend(handles.values(), handles.keys(), **LEGEND)

@@ -75,9 +75,9 @@ def _draw(canvas: Canvas, cells: Cells) -> None:
             x, 1, width=1, bottom=y - 0.5, color=SERIES[0], alpha=0.04 + (DEEPEST - 0.04) * told.least_per_s / most,
             linewidth=0,
         )  # fmt: skip
-        axes.text(x, y + 0.14, _short(told), ha="center", va="center", fontsize=10)
+        axes.text(x, y + 0.14, _short(told), ha="center", va="center", fontsize="large")
         axes.text(
-            x, y - 0.2, f"{told.least_per_s / (prefill + decode):.3g} a pod", ha="center", va="center", fontsize=8
+            x, y - 0.2, f"{told.least_per_s / (prefill + decode):.3g} a pod", ha="center", va="center", fontsize="small"
         )
     axes.set_xticks(range(len(decodes)), [f"{each}D" for each in decodes])
     axes.set_yticks(range(len(prefills)), [f"{each}P" for each in prefills])

@@ -25,7 +25,8 @@ LOOK: Any = {  # rcParams: matplotlib types their names one by one
     "axes.labelcolor": INK, "axes.labelsize": 9,
     "axes.spines.right": False, "axes.spines.top": False, "axes.titlesize": 9, "font.family": "sans-serif",
     "font.size": 9, "grid.color": GRID, "grid.linewidth": 0.7, "hatch.linewidth": 0.6, "legend.fontsize": 8,
-    "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "pagewire", "text.color": INK,
+    "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 4.5,
+    "svg.fonttype": "none", "svg.hashsalt": "pagewire", "text.color": INK,
     "xtick.color": SOFT, "xtick.labelcolor": INK, "xtick.labelsize": 8, "ytick.color": SOFT, "ytick.labelcolor": INK,
     "ytick.labelsize": 8, "legend.handlelength": 3.2,
 }  # fmt: skip

@@ -17,13 +17,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1, 1, 1, 1, 1)), (0, (2, 1)), (0, (9, 2)))
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oooo")
 
+BOUND: Any = {"linestyle": (0, (4, 3)), "linewidth": 1}  # of what is to be met: the dash of no series
+LEGEND: Any = {"loc": "outside lower center", "ncols": 3}
+
 WIDTH_IN = 7.0
 MOST = 6  # lines in one picture
+TOP = 102  # of an axis of percents: what lies at 100 is seen whole
 
 
 def line(place: int) -> dict[str, Any]:
     """Return colour, dash and marker of the line in a place."""
     at = place % len(SERIES)
-    return {
-        "color": SERIES[at], "linestyle": DASHES[at], "marker": MARKERS[at], "markersize": 4.5, "linewidth": 1.6,
-    }  # fmt: skip
+    return {"color": SERIES[at], "linestyle": DASHES[at], "marker": MARKERS[at]}

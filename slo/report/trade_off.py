@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pagewire.slo.experiment import Experiment
 from pagewire.slo.report.figure import Figure
-from pagewire.slo.report.style import INK, line
+from pagewire.slo.report.style import INK, LEGEND, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -51,17 +51,10 @@ def spots_by_rate(experiment: Experiment) -> dict[float, list[Spot]]:
                 spot = Spot(series=series.name, rate_per_s=trial.rate_per_s, ttft_ms=ttft.p95, tpot_ms=tpot.p95)
                 found.setdefault(trial.rate_per_s, []).append(spot)
     return {
-        rate: [_marked(spot, front(spots)) for spot in spots]
+        rate: [replace(spot, is_front=spot in front(spots)) for spot in spots]
         for rate, spots in sorted(found.items())
         if len({spot.series for spot in spots}) > 1
     }
-
-
-def _marked(spot: Spot, best: Sequence[Spot]) -> Spot:
-    return Spot(
-        series=spot.series, rate_per_s=spot.rate_per_s, ttft_ms=spot.ttft_ms, tpot_ms=spot.tpot_ms,
-        is_front=spot in best,
-    )  # fmt: skip
 
 
 def trade_off(experiment: Experiment) -> Figure | None:
@@ -71,7 +64,11 @@ def trade_off(experiment: Experiment) -> Figure | None:
     if not found:
         return None
     rates = list(found)
-    drawn = rates if len(rates) <= MOST_RATES else [rates[k * (len(rates) - 1) // 3] for k in range(MOST_RATES)]
+    drawn = (
+        rates
+        if len(rates) <= MOST_RATES
+        else [rates[k * (len(rates) - 1) // (MOST_RATES - 1)] for k in range(MOST_RATES)]
+    )
     said = [f"at {rate:g}/s: {', '.join(spot.series for spot in found[rate] if spot.is_front)}" for rate in found]
     names = list(dict.fromkeys(spot.series for spots in found.values() for spot in spots))
     return Figure(
@@ -102,7 +99,7 @@ def _draw(canvas: Canvas, found: dict[float, list[Spot]], names: Sequence[str]) 
     flat = [axes for row in panels for axes in row]
     for axes, (rate, spots) in zip(flat, found.items(), strict=False):
         best = sorted((spot for spot in spots if spot.is_front), key=lambda spot: spot.ttft_ms)
-        axes.plot([spot.ttft_ms for spot in best], [spot.tpot_ms for spot in best], color=INK, linewidth=1, zorder=1)
+        axes.plot([spot.ttft_ms for spot in best], [spot.tpot_ms for spot in best], color=INK)
         for spot in spots:
             look = line(names.index(spot.series)) | {"linestyle": "none", "markersize": 7, "label": spot.series}
             axes.plot(spot.ttft_ms, spot.tpot_ms, **look, fillstyle="full" if spot.is_front else "none")
@@ -112,4 +109,4 @@ def _draw(canvas: Canvas, found: dict[float, list[Spot]], names: Sequence[str]) 
     for axes in flat[len(found) :]:
         axes.axis("off")
     handles = {label: handle for axes in flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    canvas.legend(handles.values(), handles.keys(), **LEGEND)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pagewire.slo.experiment import Trial
 from pagewire.slo.record import Record
 from pagewire.slo.report.figure import Figure, milliseconds
-from pagewire.slo.report.style import HATCHES, INK, MISSED, SERIES
+from pagewire.slo.report.style import BOUND, HATCHES, INK, LEGEND, MISSED, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -110,12 +110,9 @@ def _draw(canvas: Canvas, found: Sequence[Worst], bound_s: float | None) -> None
             [y - 0.3, y + 0.3, math.nan] * len(moments), color=SERIES[0], linewidth=0.7,
         )  # fmt: skip
     if bound_s is not None:
-        axes.axvline(
-            bound_s, color=MISSED, linestyle=(0, (4, 3)), linewidth=1, label=f"SLO of TTFT, {1e3 * bound_s:g} ms"
-        )
+        axes.axvline(bound_s, color=MISSED, label=f"SLO of TTFT, {1e3 * bound_s:g} ms", **BOUND)
     axes.set_yticks(range(len(found)), [f"{_name(each.record)}: {each.factor:.2g}" for each in found])
     axes.set(xlabel="since the request was due, s", ylabel="request: factor")
-    axes.set_xlim(left=0)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    canvas.legend(loc="outside lower center", ncols=4)
+    canvas.legend(**LEGEND | {"ncols": 4})

@@ -6,60 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from drawn_figures import bars, drawn, level, spans, upright, xs, ys
 from made_up_runs import made_up_trial, sweep
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from pagewire.slo.experiment import Experiment
 from pagewire.slo.goodput import TARGETS, goodput
 from pagewire.slo.report.attainment import attainment, curves
 from pagewire.slo.report.breakdown import STACK, breakdown, stacks
 from pagewire.slo.report.distributions import MEASURES, cdf, distributions
-from pagewire.slo.report.figure import Figure
 from pagewire.slo.report.ratios import ratios
 from pagewire.slo.report.worst import moments_s, worst, worst_requests
 
 MADE = made_up_trial(2, 5.0)  # with objectives of 500 ms and 50 ms
 ONE = Experiment(title="One", trials=(MADE,))
-
-
-def drawn(figure: Figure | None, *, has_legend: bool = True) -> list[Axes]:
-    assert figure is not None
-    canvas = Canvas(layout="constrained")
-    figure.draw(canvas)
-    assert bool(canvas.legends) is has_legend, "a legend says which is which"
-    return canvas.axes
-
-
-def xs(line: Line2D) -> list[float]:
-    return [float(x) for x in np.asarray(line.get_xdata())]
-
-
-def ys(line: Line2D) -> list[float]:
-    return [float(y) for y in np.asarray(line.get_ydata())]
-
-
-def upright(axes: Axes) -> list[float]:
-    """Return where dashed lines stand upright across the picture."""
-    found = [xs(line) for line in axes.lines if line.is_dashed()]
-    return [x for x, *others in found if others == [x]]
-
-
-def level(axes: Axes) -> list[float]:
-    """Return where lines lie across the whole picture."""
-    return [ys(line)[0] for line in axes.lines if xs(line) == [0, 1]]
-
-
-def bars(axes: Axes) -> list[Rectangle]:
-    return [each for each in axes.patches if isinstance(each, Rectangle)]
-
-
-def spans(axes: Axes, place: int) -> list[tuple[float, float]]:
-    """Return the left and the right ends of the bars that lie in a place."""
-    there = [bar for bar in bars(axes) if round(bar.get_y() + bar.get_height() / 2) == place]
-    return [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in there]
 
 
 def test_attainment_is_drawn_in_percent_with_its_targets_and_a_cross_at_each_goodput() -> None:

@@ -70,6 +70,23 @@ def made_up_trial(rate: float, capacity: float, *, name: str = "", slo: str = SL
     return trial(made, window, parse_objectives(slo), labels=labels, about=ABOUT, name=name)
 
 
+def trial_of(records: Sequence[Record], *, slo: str = SLO, **labels: Label) -> Trial:
+    """Return a run of these records, all of which count."""
+    until_s = max(each.intended_s for each in records) + 1.0
+    return trial(records, Window(from_s=0.0, until_s=until_s), parse_objectives(slo), labels=labels)
+
+
+def attaining(rate: float, good: int, of: int = 10, *, slo: str = SLO, **labels: Label) -> Trial:
+    """Return a run at `rate` of `of` answers, `good` of which met every objective of SLO."""
+    made = [record(number, number, 0.1 if number < good else 9.0, (0.01, 0.03)) for number in range(of)]
+    return trial_of(made, slo=slo, **{RATE: rate, **labels})
+
+
+def experiment_of(*trials: Trial) -> Experiment:
+    """Return an experiment of these runs."""
+    return Experiment(title="Made up", trials=trials)
+
+
 def sweep(rates: Sequence[float] = (1, 2, 4, 6, 8)) -> Experiment:
     """Return four P:D compositions and a colocated one, each at every rate."""
     systems: dict[str, tuple[dict[str, Any], float]] = {
