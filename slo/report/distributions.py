@@ -87,9 +87,11 @@ def _draw(canvas: Canvas, found: Sequence[tuple[str, dict[str, list[tuple[float,
         for place, (name, curves, _) in enumerate(found):
             if curve := curves[measure]:
                 drawn += [x for x, _ in curve[1:]]
-                look = line(place) | {"markevery": (len(curve) // 10 + place * 3, max(1, len(curve) // 4))}
+                look = line(place) | {
+                    "markevery": ((len(curve) // 10 + place * 3) % len(curve), max(1, len(curve) // 4))
+                }
                 axes.step([x for x, _ in curve], [100 * y for _, y in curve], where="post", label=name, **look)
-        if drawn and max(drawn) > WIDE * sorted(drawn)[len(drawn) // 2] and min(drawn) > 0:
+        if drawn and max(drawn) >= WIDE * sorted(drawn)[len(drawn) // 2] and min(drawn) > 0:
             axes.set_xscale("log")
         for bound_ms in sorted(
             {1e3 * trial.summary.objectives.bounds_s[measure] for *_, trial in found
