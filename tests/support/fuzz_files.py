@@ -145,17 +145,7 @@ def _gguf() -> list[bytes]:
     writer.add_tensor("token_embd.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
     writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
     shapes = {"attn_k": (16, 32), "attn_v": (16, 32), "attn_norm": (32,), "ffn_norm": (32,)}
-    for part in (
-        "attn_norm",
-        "attn_q",
-        "attn_k",
-        "attn_v",
-        "attn_output",
-        "ffn_norm",
-        "ffn_gate",
-        "ffn_up",
-        "ffn_down",
-    ):
+    for part in (*shapes, "attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
         writer.add_tensor(f"blk.0.{part}.weight", np.ones(shapes.get(part, (32, 32)), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
