@@ -39,7 +39,8 @@ from pagewire.text.text_stream import TextRules
 MAX_CHOICES = 1024
 _REFUSED_OF_CHATS = REFUSED | REFUSED_OF_CHATS
 _REFUSED_OF_COMPLETIONS = REFUSED | REFUSED_OF_COMPLETIONS
-_KNOWN = IGNORED | REFUSED.keys() | frozenset(guided.FIELDS)  # beside those of the schemas
+# Beside those of the schemas; what the other endpoint takes is refused, or asks for nothing.
+_KNOWN = IGNORED | _REFUSED_OF_CHATS.keys() | _REFUSED_OF_COMPLETIONS.keys() | frozenset(guided.FIELDS)
 S = TypeVar("S", bound=Schema)
 
 
