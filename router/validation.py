@@ -209,8 +209,8 @@ def truncated(ask: Ask, tokens: tuple[int, ...], limits: Limits) -> tuple[int, .
     if most is None:
         return tokens
     if most == -1:
-        most = limits.max_model_len - max(1, ask.max_tokens or 0)
-    return tokens if len(tokens) <= most else tokens[-most:] if ask.truncation_side == "left" else tokens[:most]
+        most = limits.max_model_len - (ask.max_tokens or 1)
+    return tokens[-most:] if ask.truncation_side == "left" else tokens[:most]
 
 
 def prompt_field(ask: Ask) -> str:

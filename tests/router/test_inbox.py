@@ -1,4 +1,4 @@
-"""One attempt's inbox, the text that follows from it, and the parts of validation that no door reaches."""
+"""One attempt's inbox, and the text that follows from it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.core.errors import EngineFailed, InvalidRequest, PodLost
+from pagewire.core.errors import EngineFailed, PodLost
 from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
-from pagewire.router.ask import Ask
 from pagewire.router.inbox import Inbox, News
-from pagewire.router.validation import Limits, check, finish
 from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.text_stream import TextStream
 
 TOKENIZER = byte_tokenizer.build()
 SCORE = TokenLogprobs(token=1, logprob=-1.0, rank=2)
-LIMITS = Limits(model="m", max_model_len=100, vocab_size=50, max_timeout_s=60.0)
 
 
 def record(position: int, *tokens: int, reason: FinishReason | None = None, index: int = 0) -> TokenRecord:
@@ -114,47 +111,6 @@ def test_records_of_any_size_give_the_same_text_and_tokens(
     else:
         assert full.startswith(text + stop)
         assert tokens == ids[: len(tokens)]
-
-
-def test_defaults_fill_what_fits() -> None:
-    prompt = tuple(range(40))
-    chat = finish(Ask(request_id="r", messages=({"role": "user"},)), prompt, LIMITS, seed=5)
-    assert (chat.sampling.max_tokens, chat.sampling.seed, chat.timeout_s) == (60, 5, 60.0)
-    text = finish(Ask(request_id="r", text="x", seed=7, timeout_s=1.0), prompt, LIMITS, seed=5)
-    assert (text.sampling.max_tokens, text.sampling.seed, text.timeout_s) == (16, 7, 1.0)
-    assert finish(Ask(request_id="r", text="x"), tuple(range(90)), LIMITS, seed=5).sampling.max_tokens == 10
-
-
-@pytest.mark.parametrize(
-    ("ask", "field"),
-    [
-        (Ask(request_id=""), "request_id"),
-        (Ask(request_id="a\nb", text="x"), "request_id"),
-        (Ask(request_id="r", text="x", timeout_s=0.0), "timeout"),
-        (Ask(request_id="r", text="x", timeout_s=float("nan")), "timeout"),
-        (Ask(request_id="r", text="x", temperature=float("nan")), "temperature"),
-        (Ask(request_id="r", text="x", token_ids=(1,)), "prompt"),
-    ],
-)
-def test_what_no_door_lets_through_is_refused_too(ask: Ask, field: str) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        check(ask, LIMITS)
-    assert raised.value.field == field
-
-
-def test_a_prompt_of_no_tokens_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="no tokens"):
-        finish(Ask(request_id="r", text="x"), (), LIMITS, seed=0)
-
-
-def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
-    limits = Limits(model="m", max_model_len=1 << 20, vocab_size=50, max_timeout_s=60.0)
-    prompt = (1,) * (1 << 16)
-    fits = Ask(request_id="r", token_ids=prompt, prompt_logprobs=15)
-    assert finish(fits, prompt, limits, seed=1).sampling.prompt_logprobs == 15
-    with pytest.raises(InvalidRequest) as refused:
-        finish(Ask(request_id="r", token_ids=prompt, prompt_logprobs=16), prompt, limits, seed=1)
-    assert refused.value.field == "prompt_logprobs"
 
 
 @pytest.mark.parametrize(
