@@ -41,9 +41,9 @@ class Tools:
 
     definitions: tuple[Mapping[str, Any], ...]
     callable: tuple[tuple[str, Schema], ...]
-    is_forced: bool = False
-    is_single: bool = False
-    words: ToolWords = _NOW
+    is_forced: bool
+    is_single: bool
+    words: ToolWords
 
     @property
     def schemas(self) -> Mapping[str, Schema]:

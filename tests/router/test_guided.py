@@ -14,6 +14,14 @@ SCHEMA, WRITTEN = {"type": "object", "title": "ä"}, '{"type":"object","title":"
 JSON, REGEX, LARK = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK
 
 
+def nested(depth: int) -> list[Any]:
+    """Return a list in a list, and so on."""
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("field", "value", "kind", "text"),
     [
@@ -23,7 +31,7 @@ JSON, REGEX, LARK = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK
         ("structured_outputs", {"json_object": True}, JSON, ANY_OBJECT),
         ("structured_outputs", {"regex": "a+"}, REGEX, "a+"),
         ("structured_outputs", {"grammar": "start: A"}, LARK, "start: A"),
-        ("structured_outputs", {"choice": ["a", 'b"']}, LARK, 'start: "a" | "b\\""'),
+        ("structured_outputs", {"choice": ["ä", 'b"']}, LARK, 'start: "ä" | "b\\""'),
         ("guided_json", "{}", JSON, "{}"),
         ("guided_json", True, JSON, "true"),
         ("guided_regex", "a+", REGEX, "a+"),
@@ -52,13 +60,17 @@ def test_without_such_a_field_anything_will_do() -> None:
         ({"response_format": {"type": 5}}, InvalidRequest, "response_format", "an object with a type"),
         ({"response_format": {"type": "xml"}}, UnsupportedField, "response_format", "'xml'"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, InvalidRequest, "response_format", "missing"),
+        ({"response_format": {"type": "json_schema", "json_schema": 5}}, InvalidRequest, "response_format", "missing"),
+        ({"structured_outputs": 5}, InvalidRequest, "structured_outputs", "structured_outputs is an object"),
         ({"structured_outputs": {"xml": 1}}, UnsupportedField, "structured_outputs", "xml is not supported"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, InvalidRequest, "structured_outputs", "got 2"),
         ({"guided_choice": []}, InvalidRequest, "guided_choice", "texts that are not empty"),
         ({"guided_choice": ["a", ""]}, InvalidRequest, "guided_choice", "texts that are not empty"),
+        ({"guided_choice": ["a", 5]}, InvalidRequest, "guided_choice", "texts that are not empty"),
         ({"guided_choice": "a"}, InvalidRequest, "guided_choice", "a list of texts"),
         ({"guided_choice": ["a"] * (MAX_CHOICES + 1)}, InvalidRequest, "guided_choice", "at most 1024"),
         ({"guided_json": 5}, InvalidRequest, "guided_json", "json is a text or an object"),
+        ({"guided_json": {"a": nested(100_000)}}, InvalidRequest, "guided_json", "guided_json is nested too deeply"),
         ({"guided_regex": {}}, InvalidRequest, "guided_regex", "regex is a text"),
     ],
 )

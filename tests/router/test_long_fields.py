@@ -11,6 +11,11 @@ from pagewire.core.sampling import MAX_LOGIT_BIAS, TokenBias
 from pagewire.router import long_fields as of
 
 USER = {"role": "user", "content": "a"}
+FIELDS = {"prompts": "prompt", "template_options": "chat_template_kwargs"}  # that are called otherwise than who reads
+
+
+def ids(value: object) -> tuple[int, ...]:
+    return of.token_ids("ids", value)
 
 
 def test_what_is_right_comes_out() -> None:
@@ -32,7 +37,7 @@ def test_what_is_right_comes_out() -> None:
     [
         (of.prompts, 5, "prompt is a number, must be a text, a list of token ids, or a list of one of these"),
         (of.prompts, ["a"] * (of.MAX_PROMPTS + 1), "prompt holds 129 prompts"),
-        (of.prompts, [None], "prompt.0 is null, must be a text, a token id or a list of token ids"),
+        (of.prompts, [None, "a"], "prompt.0 is null, must be a text, a token id or a list of token ids"),
         (of.prompts, ["a", 1], "prompt.1 is a number, must be a text, as the others are"),
         (of.prompts, [[1], "a"], "prompt.1 is a string, must be a list of token ids, as the others are"),
         (of.prompts, [[1], [True]], "prompt.1.0 is a boolean, must be an integer"),
@@ -41,11 +46,15 @@ def test_what_is_right_comes_out() -> None:
         (of.template_options, [], "chat_template_kwargs is a list, must be an object"),
         (of.stop, {}, "stop is an object, must be a string or a list of strings"),
         (of.stop, ["a", 1], "stop.1 is a number, must be a string"),
+        (ids, "a", "ids is a string, must be a list of token ids"),
+        (ids, [1, 1.5], "ids.1 is a number, must be an integer"),
         (of.logit_bias, [], "logit_bias is a list, must be an object from token ids to numbers"),
         (of.logit_bias, {str(token): 1 for token in range(MAX_LOGIT_BIAS + 1)}, f"at most {MAX_LOGIT_BIAS}, got"),
         (of.logit_bias, {"01234567890": 1}, "'01234567890' is not a token id"),
         (of.logit_bias, {"\u0663": 1}, "is not a token id"),
+        (of.logit_bias, {"1a": 1}, "'1a' is not a token id"),
         (of.logit_bias, {"1": "a"}, "logit_bias.1 is a string, must be a number"),
+        (of.logit_bias, {"1": True}, "logit_bias.1 is a boolean, must be a number"),
         (of.bad_words, "a", "bad_words is a string, must be a list of texts or of lists of token ids"),
         (of.bad_words, ["a", 1], "bad_words.1 is a number, must be a text or a list of token ids"),
         (of.messages, None, "messages is missing"),
@@ -55,6 +64,7 @@ def test_what_is_right_comes_out() -> None:
         (of.messages, [{"role": "user"}], "messages.0.content is missing"),
         (of.messages, [{**USER, "name": 5}], "messages.0.name is a number, must be a string"),
         (of.messages, [{**USER, "tool_calls": [{}]}], "only an assistant calls tools"),
+        (of.messages, [{**USER, "content": 5}], "messages.0.content is a number, must be a string or a list of parts"),
         (of.messages, [{**USER, "content": [5]}], "messages.0.content.0 is a number, must be an object"),
         (of.messages, [{**USER, "content": [{"text": "a"}]}], "messages.0.content.0.type is null, must be a string"),
         (of.messages, [{**USER, "content": [{"type": "text", "text": 5}]}], "messages.0.content.0.text is a number"),
@@ -64,9 +74,18 @@ def test_what_is_wrong_is_named_with_its_place(read: Callable[[object], object],
     with pytest.raises(InvalidRequest) as refused:
         read(value)
     assert message in str(refused.value)
+    assert refused.value.field == FIELDS.get(read.__name__, read.__name__)
 
 
-@pytest.mark.parametrize("extra", [{"audio": {}, "refusal": "no"}, {"content": [{"type": "image_url"}]}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"audio": {}, "refusal": "no"},
+        {"content": [{"type": "image_url"}]},
+        {"content": [{"type": "refusal", "text": "a"}]},
+        {"content": [{"type": "text"}]},
+    ],
+)
 def test_what_no_model_reads_is_refused(extra: dict[str, object]) -> None:
     with pytest.raises(UnsupportedField, match="not supported"):
         of.messages([{**USER, **extra}])
@@ -80,12 +99,14 @@ def test_messages_keep_what_templates_read_and_parts_become_one_text() -> None:
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "n"},
             {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "r"},
             {"role": "tool", "content": "1", "tool_call_id": "c", "name": None},
+            {"role": "assistant", "content": "a", "tool_calls": [call]},
         ]
     )
     assert read[0] == {"role": "user", "content": "a\nb", "name": "n"}
     assert (read[1]["content"], read[1]["reasoning_content"]) == ("", "r")
     assert read[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert read[2] == {"role": "tool", "content": "1", "tool_call_id": "c"}
+    assert (read[3]["content"], len(read[3]["tool_calls"])) == ("a", 1)
 
 
 def test_by_older_words_an_answer_belongs_to_the_call_before_it() -> None:
@@ -93,6 +114,7 @@ def test_by_older_words_an_answer_belongs_to_the_call_before_it() -> None:
     read = of.messages([call, {"role": "function", "name": "f", "content": "1"}] * 2)
     ids = [read[0]["tool_calls"][0]["id"], read[2]["tool_calls"][0]["id"]]
     assert ids[0] != ids[1]
+    assert all(len(each) == 9 and each.isalnum() for each in ids), "some templates take no others"
     assert [read[1]["tool_call_id"], read[3]["tool_call_id"]] == ids
 
 

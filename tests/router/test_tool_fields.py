@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pagewire.core.errors import InvalidRequest
-from pagewire.router.tool_fields import is_of_functions, tools
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router.tool_fields import is_of_functions, message_calls, tools
 from pagewire.text.tools.grammar import ANY_OBJECT
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -35,6 +35,7 @@ def test_a_choice_says_which_may_be_called_and_whether_one_has_to(
     assert told is not None
     assert [name for name, _ in told.callable] == called
     assert (told.is_forced, told.is_single) == (is_forced, is_single)
+    assert dict(told.callable).items() <= {"f": ANY_OBJECT, "g": SCHEMA}.items()
     assert told.schemas == {"f": ANY_OBJECT, "g": SCHEMA}
     older = tools({"functions": [F, G], "function_call": choice["function"] if isinstance(choice, dict) else None})
     assert older is not None
@@ -59,6 +60,7 @@ def test_none_are_called_where_there_are_none_or_none_is_chosen() -> None:
         ({"tools": TOOLS, "tool_choice": 5}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "web", "function": F}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": 5}}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": "f"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": named("h")}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [F], "function_call": "required"}, "function_call"),
@@ -73,7 +75,115 @@ def test_what_names_no_tool_is_refused(body: dict[str, Any], field: str) -> None
     assert refused.value.field == field
 
 
+def test_a_choice_that_names_nothing_is_told_what_it_may_be() -> None:
+    for function in ({"name": 5}, {}, "f", None):
+        with pytest.raises(InvalidRequest, match="none, auto, required, or an object that names a function"):
+            tools({"tools": TOOLS, "tool_choice": {"type": "function", "function": function}})
+        with pytest.raises(InvalidRequest, match="function_call is none, auto, or an object that names a function"):
+            tools({"functions": [F], "function_call": function or "f"})
+
+
 def test_either_of_the_older_words_is_enough_to_tell_them() -> None:
     assert is_of_functions({"functions": [F]})
     assert is_of_functions({"function_call": "none"})
     assert not is_of_functions({"functions": [], "tools": TOOLS, "tool_choice": "auto"})
+
+
+NOT_A_NAME = "has a name of 1 to 64 letters, digits and any of _ . -"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (None, NOT_A_NAME),
+        ("f", NOT_A_NAME),
+        ({}, NOT_A_NAME),
+        ({"name": 5}, NOT_A_NAME),
+        ({"name": ""}, NOT_A_NAME),
+        ({"name": "f" * 65}, NOT_A_NAME),
+        ({"name": "f g"}, NOT_A_NAME),
+        ({"name": "f", "description": 5}, ".description is a text"),
+        ({"name": "f", "parameters": []}, ".parameters is a JSON schema, an object"),
+        ({"name": "f", "parameters": {"properties": []}}, ".parameters.properties is an object"),
+        ({"name": "f", "parameters": {"required": {}}}, ".parameters.required is a list"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_by_its_place(function: object, message: str) -> None:
+    for field, place, wrong in (
+        ("tools", "tools.1.function", {"type": "function", "function": function}),
+        ("functions", "functions.1", function),
+    ):
+        right = TOOLS[0] if field == "tools" else F
+        with pytest.raises(InvalidRequest) as refused:
+            tools({field: [right, wrong]})
+        assert str(refused.value) == f"{place}{message if message[0] == '.' else f' {message}'}"
+        assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        {"name": "f" * 64},
+        {"name": "Get_it.now-2"},
+        {"name": "f", "description": None, "parameters": None},
+        {"name": "f", "description": "d", "parameters": {}},
+        {"name": "f", "parameters": {"properties": None, "required": None}},
+        {"name": "f", "parameters": {"properties": {}, "required": ["a"]}},
+    ],
+)
+def test_a_function_is_taken_as_it_is(function: dict[str, Any]) -> None:
+    told = tools({"tools": [{"type": "function", "function": function}]})
+    assert told is not None
+    assert told.callable == ((function["name"], function.get("parameters") or ANY_OBJECT),)
+    assert told.definitions == ({"type": "function", "function": function},)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ({}, InvalidRequest, "tools is a list"),
+        ([*TOOLS, "f"], InvalidRequest, "tools.2 is not an object"),
+        ([F], UnsupportedField, "tools.0.type is not 'function', the only one that is supported"),
+        ([{"type": "web", "function": F}], UnsupportedField, "tools.0.type is not 'function'"),
+        (TOOLS[:1] * 129, InvalidRequest, "tools takes at most 128, got 129"),
+    ],
+)
+def test_what_is_no_list_of_tools_is_refused(value: object, error: type[InvalidRequest], message: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        tools({"tools": value})
+    assert (type(refused.value), refused.value.field) == (error, "tools")
+    assert message in str(refused.value)
+    most = tools({"tools": TOOLS[:1] * 128})
+    assert most is not None
+    assert len(most.definitions) == 128
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [(None, {}), ("", {}), (" \n", {}), ('{"a": 1}', {"a": 1}), ({"a": [1]}, {"a": [1]}), ({}, {})],
+)
+def test_arguments_of_a_call_are_an_object_however_they_are_written(written: object, arguments: object) -> None:
+    function = {"name": "f", "arguments": written}
+    found = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert message_calls("it", [{"id": "c", "function": function}, {"id": 5, "function": function}]) == [
+        {"id": "c", **found},
+        found,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "it is a list"),
+        ([5], "it.0 is an object with a function that has a name"),
+        ([{"function": F}, {"function": "f"}], "it.1 is an object with a function that has a name"),
+        ([{"function": {"name": 5}}], "it.0 is an object with a function that has a name"),
+        ([{"function": {**F, "arguments": 5}}], "it.0.function.arguments is the text of a JSON object"),
+        ([{"function": {**F, "arguments": "[]"}}], "it.0.function.arguments is not a JSON object"),
+    ],
+)
+def test_calls_that_are_none_are_refused_by_their_place(value: object, message: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        message_calls("it", value)
+    assert str(refused.value) == message
+    assert refused.value.field == "messages"
