@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 from fake_pod import FakePod
-from hypothesis import given
-from hypothesis import strategies as st
 from router_rig import RunningRouter, StartRouter, eventually
 
 from pagewire.core.errors import Draining, Overloaded
@@ -26,8 +24,6 @@ from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.router.live import board, snapshot
 from pagewire.router.live.board import Board
 from pagewire.router.live.feed import Feed
-from pagewire.router.live.occupancy import Occupancy
-from pagewire.router.live.rates import MAX_GAP_S, Rates
 
 OPERATOR = "the operator's key"
 PATIENT_S = 60.0
@@ -155,55 +151,6 @@ async def test_who_watches_is_let_go_when_the_router_goes() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- what it says
-
-counts = st.integers(0, 5000)
-
-
-@given(counts, counts, counts, counts, counts, counts, counts)
-def test_parts_of_a_pool_are_the_pool_whatever_the_load_says(
-    total: int, free: int, cached: int, held: int, pinned: int, reserved: int, arriving: int
-) -> None:
-    load = Load(
-        blocks_total=total, blocks_free=free, blocks_cached=cached, blocks_held=held, blocks_pinned=pinned,
-        blocks_reserved=reserved, blocks_arriving=arriving,
-    )  # fmt: skip
-    found = Occupancy.of(load)
-    parts = (found.free, found.cached, found.running, found.reserved, found.arriving)
-    assert min(parts) >= 0
-    assert sum(parts) == total
-
-
-@given(counts, counts, counts, counts, st.data())
-def test_a_load_in_order_is_shown_as_it_is(free: int, cached: int, held: int, pinned: int, data: st.DataObject) -> None:
-    reserved = data.draw(st.integers(0, free + cached))
-    arriving = data.draw(st.integers(0, held))
-    load = Load(
-        blocks_total=free + cached + held + pinned, blocks_free=free, blocks_cached=cached, blocks_held=held,
-        blocks_pinned=pinned, blocks_reserved=reserved, blocks_arriving=arriving,
-    )  # fmt: skip
-    found = Occupancy.of(load)
-    assert (found.arriving, found.running, found.reserved) == (arriving, held - arriving, reserved)
-    assert found.free == max(0, free - reserved)
-
-
-def load_at(at_s: float, **taken: int) -> Load:
-    return Load(at_s=at_s, inflows=tuple(Inflow(source=name, num_bytes=count) for name, count in taken.items()))
-
-
-def test_rates_are_differences_by_the_pods_own_clock() -> None:
-    rates = Rates()
-    assert rates.take({"d": load_at(10.0, p=1000)}) == {"d": {}}
-    assert rates.take({"d": load_at(12.0, p=5000, q=600)}) == {"d": {"p": 2000.0, "q": 300.0}}
-    # The same heartbeat, looked at again, says the same.
-    assert rates.take({"d": load_at(12.0, p=5000, q=600)}) == {"d": {"p": 2000.0, "q": 300.0}}
-    assert rates.take({"d": load_at(13.0, p=5000, q=600)}) == {"d": {"p": 0.0, "q": 0.0}}
-    # Met anew: it counts from nothing, and no rate is negative.
-    assert rates.take({"d": load_at(14.0, p=70)}) == {"d": {"p": 0.0}}
-    # Nobody looked for a while: a mean over that time is no speed of now. Neither is one against the clock.
-    assert rates.take({"d": load_at(14.1 + MAX_GAP_S, p=900)}) == {"d": {}}
-    assert rates.take({"d": load_at(3.0, p=900)}) == {"d": {}}
-    assert rates.take({}) == {}
-    assert rates.take({"d": load_at(4.0, p=9000)}) == {"d": {}}
 
 
 def ask(request_id: str) -> Ask:

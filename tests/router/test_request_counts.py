@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import histogram_bounds
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from pagewire.router.request_counts import RequestCounts
 from pagewire.router.request_times import request_times
 
 BOUNDS = (0.5, 1.0, 2.5)
+WORDS_OF_SLO = ("met", "missed")
 WORDS = ("OF_TENANTS", "ENDINGS", "MET_OR_MISSED")
 
 
@@ -45,6 +47,24 @@ def test_the_bounds_of_every_distribution_ascend() -> None:
     assert {"TTFT_S", "GAP_S", "PART_S", "TRANSFER_S", "TOKENS", "ANSWERS", "OTEL_DURATION_S"} <= set(told)
     for name, bounds in told.items():
         assert all(low < high for low, high in pairwise((0, *bounds))), name
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("TTFT_S", "TTFT_S"),
+        ("GAP_S", "TOKEN_S"),
+        ("PART_S", "PART_S"),
+        ("TOKENS", "TOKENS"),
+        ("ANSWERS", "ANSWERS"),
+        ("OTEL_DURATION_S", "OTEL_DURATION_S"),
+        ("OTEL_TTFT_S", "OTEL_TTFT_S"),
+        ("OTEL_TPOT_S", "OTEL_TPOT_S"),
+        ("OTEL_TOKENS", "OTEL_TOKENS"),
+    ],
+)
+def test_what_others_named_has_their_bounds(ours: str, theirs: str) -> None:
+    assert getattr(request_counts, ours) == tuple(map(float, getattr(histogram_bounds, theirs).split()))
 
 
 def timeline(process: str, **at_s: float) -> Timeline:
@@ -73,16 +93,49 @@ def test_times_of_a_prompt_that_was_built_where_it_decodes() -> None:
 def test_what_was_not_stamped_is_not_made_up() -> None:
     times = request_times((timeline("r", received=1.0),))
     assert (times.ttft_s, times.queue_s, times.prefill_s, times.decode_s, times.e2e_s) == (None,) * 5
+    assert request_times((timeline("r", first_token=1.0, last_token=2.0),)).e2e_s is None
+    assert request_times((timeline("r", received=1.0, first_token=2.0),)).e2e_s is None
 
 
-def finished(*reasons: FinishReason, tokens: int = 4, report: Report | None = None) -> Finished:
+@pytest.mark.parametrize(
+    ("timelines", "queue_s", "prefill_s"),
+    [
+        ((ROUTER,), 0.5, None),
+        ((ROUTER, timeline("d")), 0.5, None),
+        ((ROUTER, timeline("d"), timeline("p")), 0.5, None),
+        ((ROUTER, DECODE, timeline("p")), 0.75, None),
+        ((timeline("r"), DECODE), None, 2.0),
+        ((timeline("r"), DECODE, PREFILL), None, 1.5),
+        # Nothing was fetched: all from the arrival was waiting.
+        ((ROUTER, timeline("d"), timeline("p", run_received=7.0, prefill_begun=9.0)), 2.5, None),
+        ((ROUTER, timeline("d"), timeline("p", prefill_begun=9.0, last_chunk_computed=10.0)), 0.5, 1.0),
+        # A fetch that ended after the turn came: nothing was waited for.
+        ((ROUTER, timeline("d"), timeline("p", run_received=7.0, prefix_fetched=9.0, prefill_begun=8.0)), 0.5, None),
+    ],
+)
+def test_what_one_process_did_not_stamp_leaves_what_the_others_did(
+    timelines: tuple[Timeline, ...], queue_s: float | None, prefill_s: float | None
+) -> None:
+    times = request_times(timelines)
+    assert (times.queue_s, times.prefill_s) == (queue_s, prefill_s)
+
+
+STAMPED = (ROUTER, DECODE, PREFILL)
+
+
+def finished(
+    *reasons: FinishReason,
+    tokens: int = 4,
+    report: Report | None = None,
+    timelines: tuple[Timeline, ...] = STAMPED,
+) -> Finished:
     return Finished(
         endings=tuple(Ending(finish_reason=reason) for reason in reasons),
         usage=Usage(prompt_tokens=7, completion_tokens=tokens * len(reasons), cached_tokens=0),
         prompt=(1,) * 7,
         attempts=1,
         predicted_cached_tokens=0,
-        timelines=(ROUTER, DECODE, PREFILL),
+        timelines=timelines,
         report=report,
         longest=tokens,
     )
@@ -94,14 +147,52 @@ SAMPLING = SamplingParams(max_tokens=16, n=2)
 def test_each_answer_has_its_ending() -> None:
     counts = RequestCounts(NO_TARGETS)
     counts.finished(finished(FinishReason.STOP, FinishReason.LENGTH), SAMPLING, "chat")
+    counts.finished(finished(FinishReason.CANCELLED, timelines=(timeline("r"),)), SAMPLING, "chat")
     counts.failed(Cancelled("gone"), "chat", 1.0)
     counts.failed(EngineFailed("broken"), "chat", 2.0)
-    assert counts.endings == {"stop": 1, "length": 1, "abort": 1, "error": 1}
+    counts.failed(EngineFailed("broken"), "chat", 2.0)
+    assert counts.endings == {"stop": 1, "length": 1, "abort": 2, "error": 2}
     assert counts.otel_duration_s["chat", ""].total == 10.0
-    assert counts.otel_duration_s["chat", EngineFailed.cause].total == 2.0
-    assert counts.otel_tokens["chat", "output"].total == 8
-    assert counts.max_tokens.total == 16
-    assert counts.tpot_s.total == 2.0
+    assert counts.otel_duration_s["chat", EngineFailed.cause].total == 4.0
+
+
+def test_a_finished_request_is_counted_by_its_sizes_and_its_times() -> None:
+    counts = RequestCounts(NO_TARGETS)
+    counts.finished(finished(FinishReason.STOP, FinishReason.LENGTH), SAMPLING, "chat")
+    sizes = counts.prompt, counts.output, counts.longest, counts.max_tokens, counts.answers
+    assert [(each.count, each.total) for each in sizes] == [(1, 7), (1, 8), (1, 4), (1, 16), (1, 2)]
+    assert (counts.otel_tokens["chat", "input"].total, counts.otel_tokens["chat", "output"].total) == (7, 8)
+    times = (
+        (counts.ttft_s, 4.0), (counts.otel_ttft_s["chat"], 4.0), (counts.e2e_s, 10.0),
+        (counts.otel_duration_s["chat", ""], 10.0), (counts.queue_s, 2.25), (counts.prefill_s, 1.5),
+        (counts.decode_s, 6.0), (counts.inference_s, 7.5), (counts.tpot_s, 2.0), (counts.otel_tpot_s["chat"], 2.0),
+    )  # fmt: skip
+    assert [(each.count, each.total) for each, _ in times] == [(1, seconds) for _, seconds in times]
+    assert counts.gap_s.count == 0, "gaps are told by whoever sees them"
+    assert list(counts.gap_s.buckets()) == list(RequestCounts(NO_TARGETS).tpot_s.buckets())
+
+
+@pytest.mark.parametrize(
+    ("timelines", "tokens", "inference", "tpot"),
+    [
+        (STAMPED, 1, [7.5], []),  # after a single token comes no other
+        (STAMPED, 2, [7.5], [6.0]),
+        (STAMPED, 3, [7.5], [3.0]),
+        ((ROUTER,), 2, [], [6.0]),
+        ((timeline("r"), DECODE), 2, [], []),
+        ((timeline("r"),), 2, [], []),
+    ],
+)
+def test_what_a_request_did_not_tell_is_not_counted(
+    timelines: tuple[Timeline, ...], tokens: int, inference: list[float], tpot: list[float]
+) -> None:
+    counts = RequestCounts(Targets(ttft_s=100.0, tpot_s=100.0))
+    counts.finished(finished(FinishReason.STOP, tokens=tokens, timelines=timelines), SAMPLING, "chat")
+    assert (counts.inference_s.count, counts.inference_s.total) == (len(inference), sum(inference))
+    assert (counts.tpot_s.count, counts.tpot_s.total) == (len(tpot), sum(tpot))
+    assert counts.slo["tpot", "met"] == len(tpot)
+    assert counts.slo["ttft", "met"] == (1 if ROUTER in timelines else 0)
+    assert (counts.slo["tpot", "missed"], counts.slo["ttft", "missed"]) == (0, 0)
 
 
 def test_only_what_travelled_has_a_transfer() -> None:
@@ -136,6 +227,16 @@ def test_a_promise_is_kept_or_not() -> None:
     assert counts.slo["ttft", "met"] == 1
     assert counts.slo["tpot", "missed"] == 1
     assert counts.slo["availability", "met"] == 1
+
+
+def test_only_what_was_promised_is_kept_or_not() -> None:
+    counts = RequestCounts(NO_TARGETS)
+    counts.finished(finished(FinishReason.STOP), SAMPLING, "chat")
+    assert counts.slo == {("availability", "met"): 1, ("availability", "missed"): 0}
+    short = RequestCounts(Targets(ttft_s=0.5))
+    assert short.slo == dict.fromkeys(((name, word) for name in ("availability", "ttft") for word in WORDS_OF_SLO), 0)
+    short.finished(finished(FinishReason.STOP), SAMPLING, "chat")
+    assert (short.slo["ttft", "met"], short.slo["ttft", "missed"]) == (0, 1)
 
 
 @dataclass(eq=False)
