@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import hmac
 import os
 import secrets
@@ -24,7 +26,8 @@ from pagewire.core.block_hash import root_hash, tenant_salt
 from pagewire.core.errors import Forbidden, Unauthenticated
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router.authenticator import Authenticator
-from pagewire.router.keys import KEY_BYTES, NewKey, read
+from pagewire.router.keys import KEY_BYTES, MAX_KEY_CHARS, NewKey, read
+from pagewire.router.tenants import Tenant
 
 SECRET = b"the cluster's"
 LINE = "0" * 8 + ":" + "0" * 64
@@ -132,6 +135,56 @@ def test_limits_are_read() -> None:
     assert tenant.cache_quota.share == 0.25
 
 
+def test_who_is_given_no_limit_has_none() -> None:
+    key = a_key()
+    assert read(file_of(a=[key]), secret=SECRET).tenant(key.key) == Tenant(name="a", salt=tenant_salt("a", SECRET))
+    assert len(read("", secret=SECRET)) == 0
+    assert len(read("[tenants.a]", secret=SECRET)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "field", "value"),
+    [
+        ("a", "cache_quota = 1", "cache_share", 1.0),
+        ("a", "cache_quota = 0", "cache_share", 0.0),
+        ("a", "tokens_per_s = 0.5", "tokens_per_s", 0.5),
+        ("a", "tokens_per_s = 1e300", "tokens_per_s", 1e300),
+        ("a", "max_concurrent = 1", "max_concurrent", 1),
+        ("a", "operator = true", "is_operator", True),
+        ("a", "operator = false", "is_operator", False),
+        ("a", "salt = 's'", "salt", "s"),
+        ("a", f"salt = '{'s' * 1024}'", "salt", "s" * 1024),
+        ("A.b_c-9", "", "name", "A.b_c-9"),
+        ("n" * 64, "", "name", "n" * 64),
+    ],
+)
+def test_what_a_tenant_is_given_it_has_up_to_the_bounds(name: str, line: str, field: str, value: object) -> None:
+    key = a_key()
+    tenant = read(f"[tenants.'{name}']\nkeys = ['{key.line}']\n{line}", secret=SECRET).tenant(key.key)
+    assert getattr(tenant, field) == value
+
+
+def test_a_key_is_an_id_and_a_secret_and_its_line_the_id_and_a_hash() -> None:
+    drawn = bytes(range(KEY_BYTES))
+    made = NewKey.of(drawn)
+    assert KEY_BYTES == 36
+    assert made.key == "pw_00010203_" + base64.urlsafe_b64encode(drawn[4:]).decode().rstrip("=")
+    told = hashlib.blake2b(made.key.encode(), digest_size=32, person=b"pagewire-api-key").hexdigest()
+    assert made.line == f"00010203:{told}", "files of keys outlive routers"
+    for wrong in (b"", drawn[:-1], drawn + b"x"):
+        with pytest.raises(ValueError, match=f"36 random bytes, not {len(wrong)}"):
+            NewKey.of(wrong)
+
+
+def test_what_is_longer_than_any_key_is_not_even_hashed(compared: list[tuple[str, str]]) -> None:
+    key = a_key()
+    ring = read(file_of(acme=[key]), secret=SECRET)
+    assert ring.tenant(key.key + "x" * (MAX_KEY_CHARS - len(key.key))) is None
+    assert len(compared) == 1
+    assert ring.tenant(key.key + "x" * (MAX_KEY_CHARS - len(key.key) + 1)) is None
+    assert len(compared) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -139,11 +192,20 @@ def test_limits_are_read() -> None:
         ("[tenant.a]", "tenants alone"),
         ("[tenants]\na = 1", "tenant a is a table"),
         ("[tenants.'a b']", "name"),
+        ("[tenants.'']", "name"),
+        (f"[tenants.{'a' * 65}]", "1 to 64 letters"),
         ("[tenants.a]\nkey = []", "no key"),
         ("[tenants.a]\nkeys = 'x'", "keys of tenant a"),
         ("[tenants.a]\nkeys = ['pw_hush']", "keys of tenant a"),
+        (f"[tenants.a]\nkeys = ['{LINE}', 'pw_hush']", "keys of tenant a"),
+        (f"[tenants.a]\nkeys = ['{LINE}', 5]", "keys of tenant a"),
+        (f"[tenants.a]\nkeys = {{ '{LINE}' = 1 }}", "keys of tenant a"),
         ("[tenants.a]\nmax_concurrent = -1", "max_concurrent"),
         ("[tenants.a]\nmax_concurrent = true", "max_concurrent"),
+        ("[tenants.a]\nmax_concurrent = 1.5", "max_concurrent of tenant a is a number, not negative, 0 for no limit"),
+        ("[tenants.a]\nburst_tokens = 1.5", "burst_tokens"),
+        ("[tenants.a]\nburst_tokens = -1", "burst_tokens"),
+        ("[tenants.a]\ntokens_per_s = -0.5", "tokens_per_s"),
         ("[tenants.a]\ntokens_per_s = inf", "tokens_per_s"),
         ("[tenants.a]\ntokens_per_s = nan", "tokens_per_s"),
         ("[tenants.a]\ncache_quota = 1.5", "cache_quota of tenant a is a number, not negative and at most 1"),
@@ -151,6 +213,8 @@ def test_limits_are_read() -> None:
         ("[tenants.a]\ncache_quota = nan", "cache_quota"),
         ("[tenants.a]\noperator = 1", "operator of tenant a"),
         ("[tenants.a]\nsalt = ''", "salt"),
+        ("[tenants.a]\nsalt = 5", "salt of tenant a is a text of 1 to 1024 characters"),
+        (f"[tenants.a]\nsalt = '{'s' * 1025}'", "salt of tenant a"),
         ("[tenants.a]\nsalt = 'hush'\n[tenants.b]\nsalt = 'hush'", "salt of tenant b"),
         (f"[tenants.a]\nkeys = ['{LINE}']\n[tenants.b]\nkeys = ['{LINE}']", "key of tenant b"),
         ("hush = ", "TOML"),
