@@ -178,7 +178,7 @@ def _body(schema: type[BaseModel], *required: str) -> Json:
     told = schema.model_json_schema()
     definitions = told.get("$defs", {})
     properties = {name: _field(name, each, definitions) for name, each in told["properties"].items()}
-    if "response_format" not in properties and "stream" in properties:
+    if "stream" in properties:
         properties |= {name: _or_null(LONG[name]) for name in FIELDS}
     return {
         "type": "object",
@@ -200,7 +200,7 @@ def _field(name: str, told: Json, definitions: Json) -> Json:
     if "anyOf" in told:
         return {"anyOf": [_field("", each, definitions) for each in told["anyOf"]]}
     if "$ref" in told:
-        inner = definitions[told["$ref"].rsplit("/", 1)[-1]]
+        inner = definitions[told["$ref"].removeprefix("#/$defs/")]
         properties = {key: _field("", each, definitions) for key, each in inner["properties"].items()}
         return {"type": "object", "properties": properties}
     return {key: each for key, each in told.items() if key in ("type", "enum")}
