@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import redis_rig
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from otlp_receiver import OtlpReceiver
 
@@ -188,6 +190,24 @@ def test_what_waits_is_sent_at_the_end(receiver: OtlpReceiver) -> None:
         export.put(PROCESS, tree(), ABOVE)
     export.close()
     assert len(receiver.spans) == export.exported == 100
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["with a certificate", "without"])
+def test_a_collector_is_met_by_mutual_tls(shows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca, cert, key = redis_rig.certificates(tmp_path)
+    credentials = grpc.ssl_server_credentials(
+        [(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), require_client_auth=True
+    )
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(ca))
+    if shows:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(cert))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(key))
+    with OtlpReceiver(credentials) as receiver:
+        assert receiver.endpoint.startswith("https:")
+        export = SpanExport(receiver.endpoint)
+        export.put(PROCESS, tree(), ABOVE)
+        export.close()
+        assert len(receiver.spans) == export.exported == (2 if shows else 0)
 
 
 class _Stuck(trace_service_pb2_grpc.TraceServiceServicer):

@@ -35,16 +35,19 @@ class Got:
 
 
 class OtlpReceiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """Listens on a free port of this machine; `spans` are those that came."""
+    """Listens on a free port of this machine, by TLS with `credentials`; `spans` are those that came."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.requests = 0
         self._spans: list[Got] = []
         self._lock = threading.Lock()
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        self.endpoint = f"{'https' if credentials else 'http'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._server.start()
