@@ -24,4 +24,4 @@ def counters(text: str) -> dict[str, float]:
 def risen(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return by how much those rose that did."""
     found = {name: value - before.get(name, 0.0) for name, value in after.items()}
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value > 0}

@@ -58,4 +58,5 @@ python_gc_total 7
 
 
 def test_what_was_not_there_before_rose_from_0() -> None:
-    assert risen({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 4.0, "c": 1.0, "d": 0.0}) == {"b": 2.0, "c": 1.0}
+    before = {"a": 1.0, "b": 2.0, "begun anew": 5.0}
+    assert risen(before, {"a": 1.0, "b": 4.0, "c": 0.5, "d": 0.0, "begun anew": 3.0}) == {"b": 2.0, "c": 0.5}
