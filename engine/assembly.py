@@ -253,7 +253,7 @@ def _load(
         raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
     shard = Shard(num_ranks=config.tensor_parallel)
     architecture.config.part(shard.num_ranks)  # refused before anybody is started
-    total = architecture.rank_sum(shard, dtype, device)
+    total = architecture.rank_sum(shard, dtype)
     ranks = RankGroup.start(config, pool_fd, total)
     failed.callback(ranks.close)
     model = architecture.load_part(folder, dtype, device, backend, config.weight_dtype, shard, total)

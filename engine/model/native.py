@@ -83,8 +83,6 @@ class NativeArchitecture:
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
         return Decoder(config, loaded, backend, reduce)
 
-    def rank_sum(self, shard: Shard, dtype: torch.dtype, device: torch.device) -> RankSum:
+    def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
-        return RankSum(
-            shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype, device=device
-        )
+        return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)

@@ -1,5 +1,5 @@
-"""A rank behind the first, started by `RankGroup`: `python -P -m pagewire.engine.ranks.follower RANK PARENT SOCKET_FD
-POOL_FD STORE_FD CONFIG_JSON`.
+"""A rank behind the first, started by `RankGroup`: `python -P -m pagewire.engine.ranks.follower RANK PARENT
+CONFIG_JSON SOCKET_FD POOL_FD PARTS_FD PEER_FD...`.
 
 It computes its part of each pass that rank 0 tells of, against its heads of the pool that they share, and says how it
 went; it schedules, draws and copies nothing. The process lives as long as its socket: when rank 0 closes it, or dies,
@@ -59,7 +59,7 @@ class Follower:
         self._stage, self._pool = torch.zeros_like(own[:1]), own
         self._device = device
         self._block_size = layout.block_size
-        self.sum = architecture.rank_sum(shard, TORCH_DTYPES[dtype], device)
+        self.sum = architecture.rank_sum(shard, TORCH_DTYPES[dtype])
         self._model: Decoder = architecture.load_part(
             folder, TORCH_DTYPES[dtype], device, backend_for(device), config.weight_dtype, shard, self.sum
         )
@@ -106,8 +106,9 @@ def serve(line: RankLine, follower: Follower) -> None:
 
 def main(argv: list[str]) -> None:
     """Be a rank on inherited file descriptors; an exception ends the process with a non-zero code."""
-    rank, parent, socket_fd, pool_fd, store_fd = map(int, argv[:-1])
-    config = EngineConfig.from_json(argv[-1])
+    rank, parent = map(int, argv[:2])
+    config = EngineConfig.from_json(argv[2])
+    socket_fd, pool_fd, parts_fd, *peer_fds = map(int, argv[3:])
     logs.configure(f"rank-{rank}", form=config.log_format)
     # Both may reach the whole process group: rank 0 decides when its ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -124,7 +125,7 @@ def main(argv: list[str]) -> None:
         line.send(" ".join(str(error).split()).encode())
         sys.exit(EXIT_ALONE)
     line.send(b"")
-    follower.sum.connect(f"/proc/self/fd/{store_fd}", config.stall_s)
+    follower.sum.connect(parts_fd, [socket.socket(fileno=fd) for fd in peer_fds], config.stall_s)
     serve(line, follower)
 
 

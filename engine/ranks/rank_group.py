@@ -8,6 +8,7 @@ by rank 0 and its front alone. Invariant: when `close` returns, no process that 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -34,35 +35,41 @@ class RankGroup:
     """Ranks 1 to `num_ranks` - 1. Build it with `start`; end it with `close`. For one thread."""
 
     def __init__(
-        self, processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[RankLine], store_fd: int, total: RankSum
-    ) -> None:
+        self, processes: Sequence[subprocess.Popen[bytes]], lines: Sequence[RankLine], peers: Sequence[socket.socket],
+        parts_fd: int, total: RankSum,
+    ) -> None:  # fmt: skip
         self._processes = processes
         self._lines = lines
-        self._store_fd = store_fd
+        self._peers = peers
+        self._parts_fd = parts_fd
         self._sum = total
         self._closing = threading.Event()
 
     @classmethod
     def start(cls, config: EngineConfig, pool_fd: int, total: RankSum) -> RankGroup:
         """Start the others on the pool in the file `pool_fd`, which has its size; they load meanwhile."""
-        store_fd = os.memfd_create("pagewire-ranks", os.MFD_CLOEXEC)
+        parts_fd = os.memfd_create("pagewire-ranks", os.MFD_CLOEXEC)
         # The kernel ends them with the thread that started them, even those that are stopped: the main one lives as
         # long as the process.
         parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
         processes: list[subprocess.Popen[bytes]] = []
         lines: list[RankLine] = []
-        group = cls(processes, lines, store_fd, total)
+        peers = mesh(config.tensor_parallel)
+        group = cls(processes, lines, peers[0], parts_fd, total)
         try:
             for rank in range(1, config.tensor_parallel):
                 near, far = socket.socketpair()
                 lines.append(RankLine(near))
                 with far:
-                    fds = (far.fileno(), pool_fd, store_fd)
-                    arguments = (str(rank), str(parent), *map(str, fds), config.to_json())
+                    fds = (far.fileno(), pool_fd, parts_fd, *(peer.fileno() for peer in peers[rank]))
+                    arguments = (str(rank), str(parent), config.to_json(), *map(str, fds))
                     processes.append(subprocess.Popen((*FOLLOWER, *arguments), stdin=subprocess.DEVNULL, pass_fds=fds))
         except BaseException:
             group.close()
             raise
+        finally:
+            for peer in itertools.chain(*peers[1:]):
+                peer.close()  # whose end here would hide that its rank has ended
         return group
 
     @property
@@ -82,7 +89,7 @@ class RankGroup:
         refused = [said for said in self._outcomes() if said]
         if refused:
             raise ValueError("; ".join(refused))
-        self._sum.connect(f"/proc/self/fd/{self._store_fd}", timeout_s)
+        self._sum.connect(self._parts_fd, self._peers, timeout_s)
         for line in self._lines:
             line.deadline(timeout_s)
 
@@ -120,9 +127,11 @@ class RankGroup:
                 process.kill()
                 process.wait()
         self._sum.close()
-        if self._store_fd >= 0:
-            os.close(self._store_fd)
-            self._store_fd = -1
+        for peer in self._peers:
+            peer.close()
+        if self._parts_fd >= 0:
+            os.close(self._parts_fd)
+            self._parts_fd = -1
 
     def _outcomes(self) -> list[str]:
         found = []
@@ -138,3 +147,13 @@ class RankGroup:
         if not self._closing.is_set():
             log.critical("rank %d ended with code %d", rank, code)
             on_lost(rank)
+
+
+def mesh(num_ranks: int) -> list[list[socket.socket]]:
+    """Return each rank's ends of the sockets between it and each other one."""
+    ends: list[list[socket.socket]] = [[] for _ in range(num_ranks)]
+    for one, other in itertools.combinations(range(num_ranks), 2):
+        near, far = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        ends[one].append(near)
+        ends[other].append(far)
+    return ends
