@@ -132,15 +132,12 @@ def _needs(workload: Workload) -> Sequence[Need]:
     for arrival in workload:
         turn = arrival.turns[0]
         last = len(turn.pieces) - 1
-        fresh = 0 if turn.pieces else turn.input_tokens
+        fresh = 0  # equal texts, which have no pieces, are not told apart here
         for place, piece in enumerate(turn.pieces):
             if piece not in seen:
                 seen.add(piece)
                 rest = turn.input_tokens - last * workload.piece_tokens
                 fresh += rest if place == last else workload.piece_tokens
         fresh = max(1, fresh)  # the last token is computed in any case
-        if turn.text:
-            fresh = 1  # equal texts are not told apart here
-        need = Need(due_s=arrival.at_s, prompt=turn.input_tokens, fresh=fresh, output=turn.output_tokens)
-        needs.append(need)
+        needs.append(Need(due_s=arrival.at_s, prompt=turn.input_tokens, fresh=fresh, output=turn.output_tokens))
     return needs

@@ -20,7 +20,7 @@ from pagewire.slo.made_up import Lengths, PrefixTree, Shape, made_up
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.planning import telling
 from pagewire.slo.planning.candidate import Candidate, Choices, Family, families
-from pagewire.slo.planning.demand import Demand, Need
+from pagewire.slo.planning.demand import Demand
 from pagewire.slo.planning.device_files import read_kinds
 from pagewire.slo.planning.device_kind import DeviceKind
 from pagewire.slo.planning.judge import Judge, Outcome
@@ -154,32 +154,6 @@ def test_the_bound_is_that_of_arithmetic() -> None:
     same = dataclasses.replace(workload, source=lambda: (dataclasses.replace(a, turns=first) for a in workload))
     first = next(iter(workload)).turns
     assert demand_of(dataclasses.replace(asks, workload=same)).least(apart) == (1, 1)
-
-
-def test_prefill_answers_with_the_first_token_and_decoding_with_those_behind_it() -> None:
-    need = Need(due_s=0.0, prompt=10, fresh=4, output=3)
-    assert need.prefill_pairs == 1 + 2 + 3 + 4
-    assert (need.steps, need.decode_pairs) == (2, 11 + 12)
-    assert Need(due_s=0.0, prompt=10, fresh=4, output=1).decode_pairs == 0
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ({"chunk_sizes": ()}, "nothing to choose"),
-        ({"policies": ()}, "nothing to choose"),
-        ({"prefill_modes": ()}, "nothing to choose"),
-        ({"max_num_seqs": ()}, "nothing to choose"),
-        ({"prefill_modes": ("remote", "local")}, "'local' is no prefill mode"),
-        ({"max_pods": 0}, "at most 0 pods"),
-        ({"chunk_sizes": (256, 0)}, "chunk of 0"),
-        ({"max_num_seqs": (1, 0)}, "step of 0"),
-    ],
-)
-def test_what_leaves_no_choice_is_refused(told: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Choices(**told)  # type: ignore[arg-type]
-    assert Choices(chunk_sizes=(1,), max_num_seqs=(1,), max_pods=1).max_pods == 1
 
 
 def test_fewer_requests_are_simulated_than_by_brute_force() -> None:
