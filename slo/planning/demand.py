@@ -84,11 +84,9 @@ class Demand:
         room = family.kv_blocks * BLOCK_SIZE
         held = _pods(self._least_sum(self._held_s(costs)) * luck, room * self.decode_span_s)
         if family.is_colocated:
-            both = max(
-                self._busy_s(costs.decode, family, prefills=True, decodes=False) / self.prefill_span_s,
-                self._busy_s(costs.decode, family, prefills=True, decodes=True) / self.decode_span_s,
-            )
-            return 0, max(held, _pods(both * luck, 1.0))
+            prompts_s = self._busy_s(costs.decode, family, prefills=True, decodes=False)
+            both_s = self._busy_s(costs.decode, family, prefills=True, decodes=True)
+            return 0, max(held, _pods(prompts_s * luck, self.prefill_span_s), _pods(both_s * luck, self.decode_span_s))
         decode_s = self._busy_s(costs.decode, family, prefills=False, decodes=True)
         decode = max(held, _pods(decode_s * luck, self.decode_span_s))
         if family.prefill_mode != "remote":  # decode pods may build prompts, too

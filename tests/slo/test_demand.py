@@ -226,3 +226,12 @@ def test_a_pod_that_is_just_full_does_not_become_two_by_rounding() -> None:
 def test_without_work_a_cluster_has_a_pod() -> None:
     for side, prefill in (("remote", 1), ("auto", 1), ("together", 0)):
         assert least(side, FREE, FREE, spans(0.25, 0.25)) == (prefill, 1)
+
+
+def test_without_time_no_bound_is_known() -> None:
+    """One arrival, or all at once, and a promise that nobody keeps: simulation tells, not arithmetic."""
+    slow = law(prefill_token_s=1.0, decode_s=1.0)
+    asked = demand(workload((1.0, turn(4, 1, 1)), (1.0, turn(4, 3, 2))), "ttft=0ms,e2e=0ms")
+    assert (asked.prefill_span_s, asked.decode_span_s) == (0.0, 0.0)
+    for side, prefill in (("remote", 1), ("auto", 1), ("together", 0)):
+        assert least(side, slow, slow, asked) == (prefill, 1)
