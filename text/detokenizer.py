@@ -84,13 +84,13 @@ class Detokenizer:
         return wholes[token_id]
 
     def _cut(self, text: str) -> None:
-        # The window keeps a tail that reads the same alone as in its place: a start of text may be decoded differently
-        # from its middle (a stripped space), and a tail that begins inside a code point reads as garbage. Where all of
-        # it is garbage its tail may be, if nothing that is still open can have begun before it.
+        # The window keeps a tail that reads the same alone as in its place, but for what it may begin with: garbage,
+        # where that is inside a code point. A start of text may be decoded differently from its middle (a stripped
+        # space), so the tail has text besides what is held; and nothing that is still open can have begun before it.
         held = len(text) - self._sent
-        for size in range(1, WINDOW // 2):
+        for size in range(CODE_POINT, WINDOW // 2):
             tail = self._decode(self._ids[-size:])
-            if len(tail) > held and text.endswith(tail) and (size >= CODE_POINT or REPLACEMENT not in tail):
+            if len(tail) > held and text.endswith(tail.lstrip(REPLACEMENT)):
                 self._ids = self._ids[-size:]
                 self._sent = len(tail) - held
                 return
