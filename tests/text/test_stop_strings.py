@@ -41,6 +41,17 @@ def test_only_what_could_still_match_is_held_back() -> None:
     assert finder.push("a") == Passed(text="Ea")
     assert finder.push("EN") == Passed(text="")
     assert finder.finish() == "EN"
+    assert finder.finish() == ""
+    finder = StopStrings(("aabb",))
+    assert finder.push("aa") == Passed(text="")
+    assert finder.push("abb") == Passed(text="a", matched="aabb")
+
+
+def test_after_a_match_nothing_is_held_back() -> None:
+    finder = StopStrings(("END",))
+    finder.push("EN")
+    assert finder.push("D").matched == "END"
+    assert finder.finish() == ""
 
 
 @pytest.mark.parametrize(

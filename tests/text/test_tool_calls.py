@@ -77,10 +77,24 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (HERMES, '<tool_call>{"name": "add", "arguments": null}</tool_call>', "", [("add", "{}")]),
     (HERMES, '<tool_call>{"name": "unheard_of", "arguments": {}}</tool_call>', "", [("unheard_of", "{}")]),
     (HERMES, '<tool_call>{"name": "add", "arguments": {"a": [1', "", [("add", '{"a": [1')]),
+    (HERMES, '<tool_call> { "name" : "add" , "arguments" : { } } </tool_call>', "", [("add", "{ }")]),
+    (HERMES, '<tool_call>{"name": "", "name": "add", "name": "now", "id": {}, "arguments": {"a": 1}}', "",
+     [("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"name": "add", "id": {"b": 2}, "arguments": {"a": 1}, "parameters": {}, "name": "now"}', "",
+     [("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"parameters": {"a": 1}, "arguments": {"b": 2}, "name": "unheard_of"}', "",
+     [("unheard_of", '{"a": 1}')]),
     (MISTRAL, f"[TOOL_CALLS] [{WEATHER}, {{\"name\":\"now\",\"arguments\":{{}}}}]", "", [PARIS, ("now", "{}")]),
     (MISTRAL, f"Well [TOOL_CALLS]{WEATHER}", "Well", [PARIS]),
     (MISTRAL, '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[CALL_ID]a1B2c3D4e[ARGS]{}', "",
      [("add", '{"a": 1}'), ("now", "{}")]),
+    (MISTRAL, '[TOOL_CALLS]{"name": "unheard_of"} [TOOL_CALLS] [{"name": "unheard.of"}]', "",
+     [("unheard_of", "{}"), ("unheard.of", "{}")]),
+    (MISTRAL, '[TOOL_CALLS]unheard_of[ARGS] {"a": 1} so', "so", [("unheard_of", '{"a": 1}')]),
+    (MISTRAL, '[TOOL_CALLS]"[TOOL_CALLS]now[ARGS]{}', '[TOOL_CALLS]"', [("now", "{}")]),
+    (MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {}} oh', " oh", [("add", "{}")]),
+    (LLAMA3_JSON, f"{WEATHER}; ", "", [PARIS]),
+    (LLAMA3_JSON, '{"parameters": {"a": 1}, "name": "add"}', "", [("add", '{"a": 1}')]),
     (LLAMA3_JSON, WEATHER.replace("arguments", "parameters"), "", [PARIS]),
     (LLAMA3_JSON, f"<|python_tag|>{WEATHER}; {WEATHER}", "", [PARIS, PARIS]),
     (LLAMA3_JSON, f"\n{WEATHER} and so on", "and so on", [PARIS]),
@@ -89,6 +103,8 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
     (PYTHONIC, "[add(a=[1, 'b\\'\\n', (None, null)], b={'x': {\"y\": false}}, c='\\x41\\u00e9')] ", "",
      [("add", '{"a": [1, "b\'\\n", [null, null]], "b": {"x": {"y": false}}, "c": "Aé"}')]),
     (PYTHONIC, "[now(), oh well", " oh well", [("now", "{}")]),
+    (PYTHONIC, "[now() oh", " oh", [("now", "{}")]),
+    (PYTHONIC, "\n[ now() , add( a = 1 ) ]\n so", "so", [("now", "{}"), ("add", '{"a": 1}')]),
     (QWEN3_CODER, f"I see.\n<tool_call>\n<function=get_weather>\n{CITY}</function>\n</tool_call>\n"
      "<tool_call>\n<function=now>\n</function>\n</tool_call>", "I see.",
      [("get_weather", '{"city": "Paris\\n \\"x\\" < 5"}'), ("now", "{}")]),
@@ -109,6 +125,9 @@ FOUND: list[tuple[ToolFormat, str, str, list[Call]]] = [
      [("get_weather", '{"city": "Par')]),
     (QWEN3_CODER, "<tool_call><function=get_weather><parameter=days>\n[1, 2", "", [("get_weather", '{"days": ')]),
     (QWEN3_CODER, "<tool_call><function=now>\n</func", "", [("now", "{")]),
+    (QWEN3_CODER, "<tool_call><function=add><parameter=ci", "", [("add", "{")]),
+    (QWEN3_CODER, "<tool_call><function=now></function></tool_c", "", [("now", "{}")]),
+    (QWEN3_CODER, "<function=add>" + keyed(é="ü") + "</function>", "", [("add", '{"é": "ü"}')]),
     (QWEN3_CODER, "<tool_call><function=now> oh </function>", "oh </function>", [("now", "{}")]),
 ]  # fmt: skip
 WORDS: list[tuple[ToolFormat, str]] = [
@@ -126,6 +145,7 @@ WORDS: list[tuple[ToolFormat, str]] = [
     (MISTRAL, "[TOOL_CALLS] no [TOOL_CALLS] [5] [TOOL_CALLS] [TOOL_CALLS]"),
     (LLAMA3_JSON, '{"name": "Bob", "parameters": {}}'),
     (LLAMA3_JSON, '{"name": "add", "age": 3}'),
+    (LLAMA3_JSON, '{"parameters": {}, "name": "Bob"}'),
     (LLAMA3_JSON, '  {"a": 1}\n<|python_tag|>print(1)'),
     (PYTHONIC, "[see(x=1)](http://x)"),
     (PYTHONIC, "[add(a=__import__('os'))]"),
@@ -252,6 +272,58 @@ def test_a_call_is_told_as_it_grows() -> None:
     assert reader.push("</p").calls == ()
 
 
+@pytest.mark.parametrize(("tool_format", "text"), [(each[0], each[1]) for each in FOUND])
+def test_one_is_within_a_call_until_its_arguments_are_whole(tool_format: ToolFormat, text: str) -> None:
+    every, first = (ToolReader(tool_format, KNOWN, most=most) for most in (None, 1))
+    arguments: list[str] = []
+    for size, char in enumerate(text, start=1):
+        first.push(char)
+        for part in every.push(char).calls:
+            arguments += [""] if part.name else []
+            arguments[-1] += part.arguments
+        assert every.has_calls == bool(arguments)
+        whole = ToolReader(tool_format, KNOWN)
+        whole.push(text[:size])
+        assert whole.is_within_call == every.is_within_call
+        is_open = bool(arguments) and not is_json(arguments[-1])
+        assert every.is_within_call == is_open
+        assert first.is_within_call == (is_open and len(arguments) == 1)
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_what_adds_nothing_to_a_call_is_no_part_of_it() -> None:
+    reader = ToolReader(QWEN3_CODER, KNOWN)
+    reader.push("<tool_call><function=get_weather><parameter=city>\nParis")
+    assert reader.push("\n").calls == ()
+    assert reader.push("x").calls == (CallPart(index=0, arguments="\\nx"),)
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "beginning"),
+    [
+        (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "'),
+        (QWEN3_CODER, "<tool_call><function=get_weather><parameter=city>\n"),
+        (QWEN3_CODER, "<tool_call><function=get_weather><parameter=days>\n"),
+        (HERMES, "words "),
+        (QWEN3_CODER, "words "),
+    ],
+)
+def test_what_was_told_is_not_kept(tool_format: ToolFormat, beginning: str) -> None:
+    """Or each piece of a long text would cost as much as all before it."""
+    reader = ToolReader(tool_format, KNOWN)
+    reader.push(beginning)
+    for _ in range(100):
+        reader.push("abcdefgh ")
+        assert len(reader._scanner._text) < 100
+
+
 @pytest.mark.parametrize(
     ("template", "name"),
     [
@@ -261,6 +333,8 @@ def test_a_call_is_told_as_it_grows() -> None:
         ("{{ '[TOOL_CALLS] [' }}", "mistral"),
         ('{"name": function name, "parameters": dictionary} <|start_header_id|>ipython', "llama3_json"),
         ("<|python_tag|>", "llama3_json"),
+        ('"parameters": {}', None),
+        ("<|start_header_id|>ipython", None),
         ("[func_name1(params_name1=params_value1), func_name2(params)] ipython <|python_tag|>", "pythonic"),
         (byte_tokenizer.CHATML, None),
     ],
@@ -329,6 +403,43 @@ def test_a_forced_call_follows_its_schema_and_is_one_that_the_reader_reads(
         assert not accepts(tokenizer, several, written(tool_format, calls, as_json)), calls
     assert not accepts(tokenizer, several, "hello")
     assert not accepts(tokenizer, several, "")
+
+
+@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("schema", [{}, {"type": "object", "properties": None, "required": None}])
+def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolFormat, schema: dict[str, Any]) -> None:
+    schema = {key: value for key, value in schema.items() if value is not None or tool_format.keywords is not None}
+    lark = grammar.calls(tool_format, [("now", schema)], {}, is_single=True)
+    assert accepts(tokenizer, lark, written(tool_format, [("now", {})]))
+    assert not accepts(tokenizer, lark, written(tool_format, [("then", {})]))
+    optional = grammar.calls(tool_format, [("now", {"type": "object", "properties": {"a": {}}})], {}, is_single=True)
+    for arguments in ({}, {"a": "b"}):
+        assert accepts(tokenizer, optional, written(tool_format, [("now", arguments)], as_json))
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "forbidden"),
+    [
+        ({"type": "string", "enum": []}, ["", "a", "b c"], []),
+        ({"type": "string", "enum": "ab"}, ["", "a", "b c"], []),
+        ({"type": "string", "enum": ["a", "é", 1]}, ["a", "é", "1"], ["b", "", '"a"', "aé"]),
+        ({"enum": ["a", ["é"]]}, ["a", '["é"]'], ["é"]),
+        ({"const": "a"}, ["a"], ["b", ""]),
+        ({"type": "string", "const": "a", "enum": ["b"]}, ["a"], ["b"]),
+        ({"type": "integer"}, ["1", "-5"], ["a", "1.5", '"1"']),
+        ({"enum": [1, 2]}, ["1", "2"], ["3"]),
+        (True, ["", "a"], []),
+    ],
+)
+def test_a_text_stands_as_it_is_and_is_one_that_is_allowed(
+    tokenizer: LLTokenizer, schema: object, allowed: list[str], forbidden: list[str]
+) -> None:
+    tools = [("add", {"properties": {"a": schema}, "required": ["a"]})]
+    lark = grammar.calls(QWEN3_CODER, tools, {}, is_single=True)
+    for texts, is_allowed in ((allowed, True), (forbidden, False)):
+        for text in texts:
+            said = f"<tool_call>\n<function=add>\n{keyed(a=text)}</function>\n</tool_call>"
+            assert accepts(tokenizer, lark, said) == is_allowed, text
 
 
 def test_a_mark_that_is_a_special_token_is_forced_as_one(tokenizer: LLTokenizer) -> None:

@@ -40,11 +40,9 @@ def arguments(scanner: Scanner, schema: Mapping[str, Any], go_on: Callable[[str]
             return
         go_on(f"{comma}{_quoted(key)}: ")
         comma = ", "
-        if not (yield from _value(scanner, _types_of(properties, key), go_on)):
-            return
+        yield from _value(scanner, _types_of(properties, key), go_on)
     yield from scanner.found(CLOSING)
     go_on("}")
-    scanner.mark()
 
 
 def types(schema: object, depth: int = 0) -> Set[str]:
@@ -70,18 +68,18 @@ def _types_of(properties: object, key: str) -> Set[str]:
     return types(properties.get(key)) if isinstance(properties, dict) else TEXT
 
 
-def _value(scanner: Scanner, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[bool]:
-    """Tell the value that comes next, without the lines' ends around it; returns whether it is whole."""
+def _value(scanner: Scanner, allowed: Set[str], go_on: Callable[[str], None]) -> Wait[None]:
+    """Tell the value that comes next, without the lines' ends around it; one that is cut off stays incomplete."""
     if (yield from scanner.peek()) == "\n":
         yield from scanner.take()
     if allowed != TEXT:
         text, is_whole = yield from _all_until(scanner, END)
         if is_whole:
             go_on(_json(text.removesuffix("\n"), allowed))
-        return is_whole
+        return
     go_on('"')
-    held = ""
-    while True:
+    held, is_whole = "", False
+    while not is_whole:
         piece, is_whole = yield from scanner.until(END)
         piece = held + piece
         held = "\n" if piece.endswith("\n") else ""
@@ -89,9 +87,8 @@ def _value(scanner: Scanner, allowed: Set[str], go_on: Callable[[str], None]) ->
         scanner.mark()
         if is_whole:
             go_on('"')
-            return True
-        if scanner.is_over:
-            return False
+        elif scanner.is_over:
+            break
 
 
 def _all_until(scanner: Scanner, marker: str) -> Wait[tuple[str, bool]]:
@@ -100,7 +97,7 @@ def _all_until(scanner: Scanner, marker: str) -> Wait[tuple[str, bool]]:
         piece, is_whole = yield from scanner.until(marker)
         text += piece
         scanner.mark()
-        if not is_whole and scanner.is_over:
+        if scanner.is_over:
             break
     return text, is_whole
 

@@ -28,8 +28,7 @@ def arguments(scanner: Scanner) -> Wait[str]:
         yield from scanner.space()
         yield from scanner.expect("=")
         members.append(f"{_quoted(name)}: {(yield from _value(scanner, 0))}")
-        if not (yield from _goes_on(scanner, ")")):
-            break
+        yield from _comma(scanner, ")")
     yield from scanner.expect(")")
     return "{" + ", ".join(members) + "}"
 
@@ -48,8 +47,7 @@ def _value(scanner: Scanner, depth: int) -> Wait[str]:
     text = yield from scanner.run(_NUMBER)
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if not isinstance(json_of(text), (int, float)):
-        raise NotACall
+    json_of(text)  # which of these characters only numbers are, beside the constants
     return text
 
 
@@ -58,8 +56,7 @@ def _list(scanner: Scanner, depth: int, end: str) -> Wait[str]:
     yield from scanner.take()
     while (yield from scanner.space()) != end:
         members.append((yield from _value(scanner, depth + 1)))
-        if not (yield from _goes_on(scanner, end)):
-            break
+        yield from _comma(scanner, end)
     yield from scanner.expect(end)
     return "[" + ", ".join(members) + "]"
 
@@ -74,20 +71,15 @@ def _dict(scanner: Scanner, depth: int) -> Wait[str]:
         yield from scanner.space()
         yield from scanner.expect(":")
         members.append(f"{_quoted(key)}: {(yield from _value(scanner, depth + 1))}")
-        if not (yield from _goes_on(scanner, "}")):
-            break
+        yield from _comma(scanner, "}")
     yield from scanner.expect("}")
     return "{" + ", ".join(members) + "}"
 
 
-def _goes_on(scanner: Scanner, end: str) -> Wait[bool]:
-    """Pass a comma; returns whether there was one. What is neither a comma nor the end raises NotACall."""
-    if (yield from scanner.space()) == ",":
-        yield from scanner.take()
-        return True
-    if (yield from scanner.peek()) != end:
-        raise NotACall
-    return False
+def _comma(scanner: Scanner, end: str) -> Wait[None]:
+    """Pass the comma behind a member, or stay before the end; raises NotACall where something else comes."""
+    if (yield from scanner.space()) != end:
+        yield from scanner.expect(",")
 
 
 def _string(scanner: Scanner) -> Wait[str]:

@@ -57,7 +57,6 @@ def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
         # Small models forget a brace, and the mark closes the call all the same.
         if calls.count > before and (yield from scanner.found("</tool_call>")):
             yield from scanner.space()
-        scanner.mark()
 
 
 def mistral(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -72,7 +71,6 @@ def mistral(scanner: Scanner, calls: Calls) -> Wait[None]:
             else:
                 yield from _named_call(scanner, calls)
             yield from scanner.space()
-            scanner.mark()
         except NotACall:
             calls.say(scanner.unmarked())
 
@@ -113,7 +111,6 @@ def pythonic(scanner: Scanner, calls: Calls) -> Wait[None]:
             scanner.mark()
         yield from scanner.expect("]")
         yield from scanner.space()
-        scanner.mark()
     except NotACall:
         calls.say(scanner.unmarked())
     yield from _words(scanner, calls)
@@ -140,7 +137,6 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
         yield from scanner.space()
         if (yield from scanner.ends_within("</tool_call>")) or (yield from scanner.found("</tool_call>")):
             yield from scanner.space()
-        scanner.mark()
 
 
 def _words(scanner: Scanner, calls: Calls, *markers: str) -> Wait[str]:
@@ -187,10 +183,9 @@ def _json_call(scanner: Scanner, calls: Calls, *, needs_arguments: bool) -> Wait
         if not goes_on:
             break
         yield from scanner.expect(",")
-    yield from scanner.space()
     yield from scanner.expect("}")
     if not has_begun:
-        if not name or (needs_arguments and held is None):
+        if needs_arguments and held is None:
             raise NotACall
         _begin(scanner, calls, name, is_marked=not needs_arguments)
         calls.go_on(held or NO_ARGUMENTS)

@@ -151,9 +151,7 @@ class Scanner:
         """Return the JSON string that comes next; raises NotACall where none does."""
         if (yield from self.peek()) != '"':
             raise NotACall
-        value = json_of((yield from self.json_text()))
-        if not isinstance(value, str):
-            raise NotACall
+        value: str = json_of((yield from self.json_text()))
         return value
 
     def json_text(self) -> Wait[str]:
@@ -206,7 +204,6 @@ class Depth:
             if self._is_escaped:
                 self._is_escaped = False
                 at += 1
-                continue
             turn = _TURN.search(text, at)
             if turn is None:
                 return len(text)
