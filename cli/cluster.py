@@ -110,7 +110,7 @@ class Cluster:
 
     async def _start(self, scratch: Path) -> dict[str, Any]:
         config = self._config
-        if config.tls or config.tls_dir:
+        if config.is_encrypted:
             self._tls = ClusterTls(Path(config.tls_dir) if config.tls_dir else scratch / "tls", config.host)
         logs = Path(config.log_dir) if config.log_dir else scratch
         logs.mkdir(parents=True, exist_ok=True)

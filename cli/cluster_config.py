@@ -9,6 +9,8 @@ from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
 from pagewire.kvtransfer.offers import parse_names
 from pagewire.router.config import PrefillMode
+from pagewire.serving.pod_config import check_transports
+from pagewire.serving.tls import check_redis
 
 MAX_PORT = 65535
 
@@ -103,9 +105,17 @@ class ClusterConfig:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if self.transports is not None:
             parse_names(self.transports, self.device or "cpu")
+        if self.is_encrypted:
+            check_transports(self.transports or "auto")
+            check_redis(self.redis)
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= MAX_PORT:
                 raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether all that these processes say to one another goes by TLS."""
+        return self.tls or bool(self.tls_dir)
 
     @property
     def pods(self) -> dict[str, str]:

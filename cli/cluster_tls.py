@@ -9,6 +9,7 @@ import ssl
 from pathlib import Path
 
 from pagewire.cli import certs
+from pagewire.core.errors import Unavailable
 
 ROUTER, POD, CLIENT = "router", "pod", "client"
 
@@ -16,13 +17,16 @@ ROUTER, POD, CLIENT = "router", "pod", "client"
 class ClusterTls:
     """A folder as `pagewire certs` writes it; what is missing of it is made, for whoever is met at `host` too.
 
-    Raises FileExistsError where the folder holds a part of it alone.
+    Raises Unavailable where the folder holds a part of it alone.
     """
 
     def __init__(self, folder: Path, host: str) -> None:
         self._folder = folder
-        needed = [self._ca, *(path for name in (ROUTER, POD) for path in self._pair(name))]
-        if not all(path.exists() for path in needed):
+        needed = [self._ca, *(path for name in (ROUTER, POD, CLIENT) for path in self._pair(name))]
+        missing = [path.name for path in needed if not path.exists()]
+        if 0 < len(missing) < len(needed):
+            raise Unavailable(f"{folder} holds a part of a set of certificates: it lacks {', '.join(missing)}")
+        if missing:
             certs.make(folder, hosts=tuple(dict.fromkeys((*certs.HOSTS, host))))
 
     def flags(self, name: str) -> list[str]:

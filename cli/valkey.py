@@ -42,11 +42,12 @@ def binary() -> Path:
 async def start(folder: Path) -> tuple[Child, str]:
     """Start a server that keeps its files in `folder`, an absolute path, and return it with its URL.
 
-    No other user gets to it, so it asks for no password and nothing has to be encrypted. Raises Unavailable on failure.
+    It asks for no password and encrypts nothing: its socket lets in nobody but its owner, wherever the folder lies.
+    Raises Unavailable on failure.
     """
     program, path = binary(), folder / SOCKET
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise Unavailable(f"no embedded Valkey: {path} is too long for a socket; set TMPDIR to a shorter folder")
+    if len(os.fsencode(path)) > MAX_PATH_BYTES or not str(path).isprintable():
+        raise Unavailable(f"no embedded Valkey: {str(path)!r} is too long or too odd for a socket: set TMPDIR")
     config = folder / "valkey.conf"
     config.write_text(CONFIG.format(socket=_quoted(path), folder=_quoted(folder)))
     child = await Child.start("valkey", ROLE, [str(program), str(config)], os.environ, folder / "valkey.log")

@@ -21,6 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 # A dequantised Q4_1 value is scale x q + minimum, with fp16 scale and minimum: up to 15 significant bits, and more
 # after the sum. bfloat16 holds 8 and float16 11, so only float32 on disk keeps what the file says.
 DISK_DTYPE = torch.float32
+MAX_CONTEXT = 1 << 24  # tokens, of which no weight has to tell
+_WHOLE = frozenset(each for each in gguf.GGUFValueType if each.name.startswith(("INT", "UINT")))
 
 Progress = Callable[[str, float], None]
 
@@ -39,10 +41,11 @@ def convert(gguf_path: Path, out_dir: Path, progress: Progress) -> None:
         _write(gguf_path, partial, progress)
         shutil.rmtree(out_dir, ignore_errors=True)
         partial.rename(out_dir)
-    except (OSError, ValueError, MemoryError):
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # the reader has no error of its own for what it cannot read
-        raise ValueError(f"{gguf_path.name} cannot be read: {type(error).__name__}: {error}") from error
+        what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{gguf_path.name} cannot be read: {what}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     progress("done", 1.0)
@@ -74,17 +77,21 @@ def _write(gguf_path: Path, folder: Path, progress: Progress) -> None:
 
 def _check_sizes(gguf_path: Path) -> None:
     """Raise ValueError where the model that the header speaks of has more in it than the file's tensors have."""
-    tensors = gguf.GGUFReader(gguf_path).tensors
+    reader = gguf.GGUFReader(gguf_path)
+    tensors = reader.tensors
+    there = sum(int(tensor.n_elements) for tensor in tensors)
+    for name, field in reader.fields.items():
+        # Before anything is made of it: a config alone may keep something for each layer.
+        most = len(tensors) if name.endswith(".block_count") else there
+        most = max(most, MAX_CONTEXT) if name.endswith("context_length") else most
+        if field.types and field.types[0] in _WHOLE and (said := int(field.parts[field.data[0]][0])) > most:
+            raise ValueError(f"it says {name} {said}, and has {len(tensors)} tensors of {there} weights")
     config = AutoConfig.from_pretrained(gguf_path.parent, gguf_file=gguf_path.name)
-    num_layers = getattr(config, "num_hidden_layers", 0)
-    if num_layers > len(tensors):
-        raise ValueError(f"{gguf_path.name} speaks of {num_layers} layers and has {len(tensors)} tensors")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     declared = sum(parameter.numel() for parameter in model.parameters())
-    there = sum(int(tensor.n_elements) for tensor in tensors)
     if declared > there:
-        raise ValueError(f"{gguf_path.name} speaks of {declared} weights and has {there}")
+        raise ValueError(f"it speaks of {declared} weights and has {there}")
 
 
 def _strip(path: Path, *names: str) -> None:

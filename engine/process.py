@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pagewire.core import garbage
@@ -92,8 +94,9 @@ def run(connection: socket.socket, pool_fd: int, config: EngineConfig) -> None:
     set_threads(config.threads, config.tensor_parallel, config.device)
     front = FrontConnection(connection)
     try:
-        engine = assemble(config, MonotonicClock(), pool_fd)
-        export = engine.cache.export()
+        with _front_watched(connection):
+            engine = assemble(config, MonotonicClock(), pool_fd)
+            export = engine.cache.export()
     # A model, a setting or a device that cannot work: the front says it, in one line.
     except (ValueError, OSError, TransferFailed, RankLost) as error:
         front.send(CannotStart(reason=" ".join(str(error).split())))
@@ -144,6 +147,27 @@ def _serve(front: FrontConnection, engine: Engine, export: Export | None) -> Non
         load.blocks_free, load.blocks_cached, load.blocks_held, load.blocks_reserved, load.blocks_pinned,
         load.blocks_total,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _front_watched(connection: socket.socket) -> Iterator[None]:
+    """End this process should the front go meanwhile: nobody reads the socket while a model is loaded."""
+    watched, stop = select.poll(), os.eventfd(0)
+    watched.register(connection, select.POLLRDHUP)
+    watched.register(stop, select.POLLIN)
+
+    def watch() -> None:
+        if all(fd != stop for fd, _ in watched.poll()):
+            os._exit(0)
+
+    thread = threading.Thread(target=watch, name="front-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(stop, 1)
+        thread.join()
+        os.close(stop)
 
 
 def _rank_lost(_rank: int) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 from pagewire.core.config import setting
 from pagewire.core.units import parse_bytes
 from pagewire.router.rebalance import Rules
-from pagewire.serving.tls import Tls, Wire
+from pagewire.serving.tls import Tls, Wire, check_redis
 
 
 class PrefillMode(StrEnum):
@@ -189,6 +189,8 @@ class RouterConfig:
                 raise ValueError(f"{' and '.join(pair)} go together")
         if self.tls_ca and not self.tls_cert:
             raise ValueError("tls_ca needs tls_cert and tls_key: pods want to see a certificate too")
+        if self.tls_ca:
+            check_redis(self.redis_url)
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
         for names, (bound, holds) in _BOUNDS.items():

@@ -209,7 +209,7 @@ def truncated(ask: Ask, tokens: tuple[int, ...], limits: Limits) -> tuple[int, .
     if most is None:
         return tokens
     if most == -1:
-        most = limits.max_model_len - (ask.max_tokens or 1)
+        most = limits.max_model_len - (ask.max_tokens or 1)  # not positive: such an answer is refused behind this
     return tokens[-most:] if ask.truncation_side == "left" else tokens[:most]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TypeAlias
 
 import grpc
@@ -52,7 +53,7 @@ class HealthService:
             self._put({service: HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING})
 
     def close(self) -> None:
-        """Say of all services that they are there no more, for good."""
+        """Say of all services that they are there no more, for good, and let go of who watches."""
         self._is_closed = True
         self._put(dict.fromkeys(self._statuses, HealthCheckResponse.NOT_SERVING))
 
@@ -75,8 +76,9 @@ class HealthService:
             raise Overloaded(f"{self._max_watchers} watch this process's health already", retry_after_s=RETRY_AFTER_S)
         self._num_watchers += 1
         try:
-            async for status in self._states(request.service):
-                yield HealthCheckResponse(status=status)
+            async with aclosing(self._states(request.service)) as states:
+                async for status in states:
+                    yield HealthCheckResponse(status=status)
         finally:
             self._num_watchers -= 1
 
@@ -89,6 +91,8 @@ class HealthService:
                 told = status
                 yield status  # it may be another one when this has been taken
                 continue
+            if self._is_closed:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await changed.wait()

@@ -12,9 +12,15 @@ from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
 from pagewire.serving.renewed_context import server_context
-from pagewire.serving.tls import Tls, Wire
+from pagewire.serving.tls import Tls, Wire, check_redis
 
-UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
+_UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
+
+
+def check_transports(transports: str) -> None:
+    """Raise ValueError where a setting names a transport that sends in the clear, for a cluster with TLS."""
+    if bare := _UNENCRYPTED.intersection(transports.replace(" ", "").split(",")):
+        raise ValueError(f"transport {', '.join(sorted(bare))} sends in the clear: not where TLS is asked for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +162,11 @@ class PodConfig:
             raise ValueError(f"advertise must be HOST:PORT, is {self.advertise!r}")
         if bool(self.tls_cert) != bool(self.tls_key) or bool(self.tls_cert) != bool(self.tls_ca):
             raise ValueError("tls_cert, tls_key and tls_ca go together: a pod's peers show certificates too")
+        if self.tls_ca:
+            check_transports(self.transports)
+            check_redis(self.redis_url)
         if self.metrics_tls != "off" and not self.tls_cert:
             raise ValueError(f"metrics_tls {self.metrics_tls} needs a certificate: tls_cert, tls_key and tls_ca")
-        if self.tls_ca and (bare := UNENCRYPTED.intersection(self.transports.replace(" ", "").split(","))):
-            raise ValueError(f"transport {', '.join(sorted(bare))} sends in the clear: not where tls_ca is set")
         if self.role is Role.ROUTER:
             raise ValueError("role must be prefill, decode or colocated: a router is not a pod")
 

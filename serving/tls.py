@@ -7,10 +7,12 @@ connection, so that a certificate can be renewed while the process runs.
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
 
@@ -28,6 +30,24 @@ def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
         raise ValueError(f"{key} is protected by a passphrase, which nobody is asked for: store it without one")
 
     context.load_cert_chain(cert, key, password=passphrase)
+
+
+def check_redis(url: str) -> None:
+    """Raise ValueError where what is said to this Redis would go over a network in the clear."""
+    if urlsplit(url).scheme.removesuffix("+cluster") != "redis":
+        return
+    hosts = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    if not all(map(_is_here, hosts)):
+        raise ValueError("redis_url speaks in the clear, where TLS is asked for: it begins with rediss: or unix:")
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether a host, perhaps with a port, is this machine by its loopback interface."""
+    name = urlsplit(f"//{host}").hostname or "localhost"
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

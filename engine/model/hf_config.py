@@ -18,6 +18,13 @@ class NotNative(ValueError):
     """The native decoder does not compute what the config asks for; the text names it."""
 
 
+def check_depth(hf: HFConfig) -> None:
+    """Raise ValueError where a config says more layers than any model has, by whichever name its family has."""
+    for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        if hf.get(name) is not None:
+            whole(hf, name, most=MAX_LAYERS)
+
+
 def layers_of(hf: HFConfig) -> int:
     """Return how many layers a config says; raises ValueError where it says no such number."""
     return whole(hf, "num_hidden_layers", most=MAX_LAYERS)

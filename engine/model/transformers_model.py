@@ -20,7 +20,7 @@ from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine.batch import Batch
 from pagewire.engine.model.attention_interface import NAME, AttentionCall, attending
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, survey
-from pagewire.engine.model.hf_config import HFConfig
+from pagewire.engine.model.hf_config import HFConfig, check_depth
 from pagewire.engine.model.rope_config import reach
 from pagewire.engine.model.row_check import check_rows
 from pagewire.engine.model_folder import ModelFolder
@@ -41,6 +41,7 @@ class TransformersArchitecture:
     def of(cls, folder: ModelFolder, reason: str) -> TransformersArchitecture:
         """Read a folder's config, and survey the module that it describes; raises ValueError naming what refuses it."""
         _check_kind(folder.hf_config)
+        check_depth(folder.hf_config)
         name = folder.hf_config["architectures"][0]
         try:
             config = transformers.AutoConfig.from_pretrained(

@@ -63,7 +63,10 @@ class Feed:
         return self._num_watchers
 
     async def watch(self, view: str | None) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events, one for an interval, for `watch_s` or until closed; raises Draining, Overloaded."""
+        """Yield server-sent events, one for an interval, until `watch_s` are over or we close; the end says no reason.
+
+        Raises Draining and Overloaded at the beginning.
+        """
         if self._closed.is_set():
             raise Draining("this router goes away", retry_after_s=RETRY_AFTER_S)
         if self._num_watchers >= self._max_watchers:

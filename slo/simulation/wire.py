@@ -121,7 +121,7 @@ class Wire:
     def _await_next(self) -> None:
         """Look again when something may come of what is queued and on its way."""
         if self._lone is not None or self._on_way or self._outbox.num_queued:
-            # What was queued of a shipment may have been purged after all before it had arrived, unseen.
+            # A shipment may have been purged where all that was sent before it had arrived, and nobody had looked.
             looks_at_s = max(self._agenda.now(), self._next_shipment_s() if self._is_fast else self._next_message_s())
             if looks_at_s != self._looks_at_s:
                 self._looks_at_s = looks_at_s

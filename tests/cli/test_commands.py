@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,23 @@ def test_a_swap_without_host_memory_is_refused_before_anything_starts(cls: type)
     cls(**required, preemption="swap", host_kv_memory=1 << 20)
     with pytest.raises(ValueError, match="host_kv_memory"):
         cls(**required, preemption="swap")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"transports": "shm, tcp"}, "transport tcp sends in the clear"),
+        ({"redis": "redis://redis:6379"}, "redis_url speaks in the clear"),
+    ],
+)
+@pytest.mark.parametrize("tls", [{"tls": True}, {"tls_dir": "certificates"}])
+def test_with_tls_nothing_is_started_that_would_speak_in_the_clear(
+    asked: dict[str, Any], said: str, tls: dict[str, Any]
+) -> None:
+    ClusterConfig(**asked)
+    ClusterConfig(**tls, transports="auto", redis="unix:///run/redis.sock")
+    with pytest.raises(ValueError, match=said):
+        ClusterConfig(**asked, **tls)
 
 
 @pytest.mark.parametrize(

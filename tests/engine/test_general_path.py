@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import random
 import re
 import shutil
@@ -189,6 +190,19 @@ def test_what_cannot_work_is_refused_before_a_weight_is_read(
     with pytest.raises(ValueError, match=f"{name} is .*{why}") as refused:
         engine(tmp_path)
     assert not re.search(r"Error|MaskRule|'pagewire'|meta", str(refused.value)), "in words, not in those of the code"
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "name"),
+    [("gemma2", "Gemma2ForCausalLM", "num_hidden_layers"), ("gpt2", "GPT2LMHeadModel", "n_layer")],
+)
+def test_more_layers_than_any_model_has_are_refused_before_anything_is_kept_for_each(
+    tmp_path: Path, kind: str, architecture: str, name: str
+) -> None:
+    said = {"model_type": kind, "architectures": [architecture], name: 50_000_000}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ValueError, match=f"{name} is not a whole number from 1 to 10000: 50000000"):
+        engine(tmp_path)
 
 
 def test_layers_of_unequal_shape_are_refused() -> None:

@@ -121,8 +121,10 @@ def test_values_survive_exactly_and_the_folder_is_ordinary(source: Path, tmp_pat
 @pytest.mark.parametrize(
     ("name", "number", "said"),
     [
-        ("llama.block_count", 10**9, r"speaks of 1000000000 layers and has \d+ tensors"),
-        ("llama.feed_forward_length", 10**9, r"speaks of \d+ weights and has \d+"),
+        ("llama.block_count", 10**9, r"it says llama.block_count 1000000000, and has \d+ tensors of \d+ weights"),
+        ("llama.feed_forward_length", 10**9, "it says llama.feed_forward_length 1000000000"),
+        ("llama.feed_forward_length", 1000, r"tiny.gguf cannot be read: it speaks of \d+ weights and has \d+"),
+        ("llama.context_length", 1 << 25, "it says llama.context_length 33554432"),
         ("llama.attention.head_count", 0, "cannot be read: ZeroDivisionError"),
     ],
 )

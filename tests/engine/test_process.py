@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -46,6 +47,28 @@ async def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+def test_an_engine_that_loads_ends_with_its_front() -> None:
+    """A large model takes minutes, in which nobody reads the socket; here it takes for ever."""
+    code = (
+        "import sys, time\nfrom pagewire.engine import process\n"
+        "process.assemble = lambda *_: (print('loads', flush=True), time.sleep(1000))\nprocess.main(sys.argv[1:])"
+    )
+    near, far = socket.socketpair()
+    with far:
+        told = (str(far.fileno()), "-1", config(Path("m"), Role.DECODE).to_json())
+        loading = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, *told], pass_fds=[far.fileno()], stdout=subprocess.PIPE
+        )
+    try:
+        assert loading.stdout is not None
+        assert loading.stdout.readline() == b"loads\n"
+        near.close()
+        assert loading.wait(WAIT_S) == 0
+    finally:
+        loading.kill()
+        loading.communicate()
 
 
 @pytest.fixture

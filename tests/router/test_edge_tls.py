@@ -193,6 +193,10 @@ async def test_a_pod_with_the_wrong_certificate_is_never_linked(
         ({"edge_key": "k"}, "edge_cert and edge_key"),
         ({"tls_ca": "a"}, "tls_ca needs"),
         ({"tls_client_ca": "a"}, "tls_client_ca needs"),
+        (
+            {"tls_ca": "a", "tls_cert": "c", "tls_key": "k", "redis_url": "redis://redis"},
+            "redis_url speaks in the clear",
+        ),
     ],
 )
 def test_settings_that_would_protect_nothing_are_refused(given: dict[str, str], part: str) -> None:

@@ -67,6 +67,7 @@ async def test_who_watches_hears_of_each_state_once_and_of_its_own_service_alone
         assert (await other.read()).status == NOT_SERVING
         health.close()
         assert (await watch.read()).status == NOT_SERVING
+        assert await watch.read() is grpc.aio.EOF, "nobody who watches holds up the end"
 
 
 async def test_so_many_watch_and_no_more_until_one_goes() -> None:

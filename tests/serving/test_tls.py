@@ -35,7 +35,7 @@ from pagewire.serving.link_dialer import LinkDialer
 from pagewire.serving.link_server import LinkServer
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.redis_address import RedisAddress
-from pagewire.serving.tls import CLEAR, Tls, Wire
+from pagewire.serving.tls import CLEAR, Tls, Wire, check_redis
 from pagewire.slo.http_target import HttpTarget
 
 TIMES = LinkTimes(heartbeat_s=0.05, silence_s=5.0, connect_s=5.0, reconnect_min_s=0.02, reconnect_max_s=0.1)
@@ -279,6 +279,31 @@ def test_a_pods_settings_go_together() -> None:
     for how in ("on", "mutual"):
         with pytest.raises(ValueError, match="metrics_tls"):
             PodConfig(**pod, metrics_tls=how)
+    with pytest.raises(ValueError, match="redis_url speaks in the clear"):
+        PodConfig(**pod, **whole, redis_url="redis://redis:6379")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://redis:6379/0", "redis://:word@10.0.0.1", "redis://user:word@example.org:1", "redis://[fd00::1]:6379",
+        "redis+cluster://127.0.0.1:1,10.0.0.1:2", "redis://127.0.0.1.example.org", "redis://127.0.0.1@example.org",
+    ],
+)  # fmt: skip
+def test_a_redis_elsewhere_in_the_clear_is_refused_with_tls(url: str) -> None:
+    with pytest.raises(ValueError, match="redis_url speaks in the clear"):
+        check_redis(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "rediss://redis:6379/0", "rediss+cluster://a:1,b:2", "unix:///run/redis.sock", "redis://127.0.0.1:6379",
+        "redis://:word@localhost/0", "redis://[::1]:6379", "redis+cluster://127.0.0.1:1,127.0.0.2:2",
+    ],
+)  # fmt: skip
+def test_what_leaves_this_machine_encrypted_or_not_at_all_is_taken(url: str) -> None:
+    check_redis(url)
 
 
 def with_a_passphrase(key: Path, into: Path) -> Path:

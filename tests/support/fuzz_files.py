@@ -121,10 +121,15 @@ def header(data: bytes, random: Random, words: Sequence[str]) -> bytes:
     return struct.pack("<Q", len(said)) + said + data[8 + length :]
 
 
-def _gguf() -> list[bytes]:
-    """Return a GGUF file of a Llama of one layer, whose embedding is quantised."""
+def _ggufs() -> list[bytes]:
+    """Return GGUF files of architectures whose configs are made in different ways."""
+    return [_gguf("llama", {}), _gguf("qwen2", {"attn_q.bias": (32,), "attn_k.bias": (16,), "attn_v.bias": (16,)})]
+
+
+def _gguf(architecture: str, more: Mapping[str, tuple[int, ...]]) -> bytes:
+    """Return a GGUF file of one layer, whose embedding is quantised; `more` are tensors that a Llama has not."""
     path = scratch() / "seed.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(64)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
@@ -144,14 +149,21 @@ def _gguf() -> list[bytes]:
     packed = gguf.quantize(np.ones((32, 32), np.float32), gguf.GGMLQuantizationType.Q4_1)
     writer.add_tensor("token_embd.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
     writer.add_tensor("output_norm.weight", np.ones(32, np.float32))
-    shapes = {"attn_k": (16, 32), "attn_v": (16, 32), "attn_norm": (32,), "ffn_norm": (32,)}
-    for part in (*shapes, "attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-        writer.add_tensor(f"blk.0.{part}.weight", np.ones(shapes.get(part, (32, 32)), np.float32))
+    square = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    shapes: dict[str, tuple[int, ...]] = {f"{part}.weight": (32, 32) for part in square}
+    shapes |= {
+        "attn_k.weight": (16, 32),
+        "attn_v.weight": (16, 32),
+        "attn_norm.weight": (32,),
+        "ffn_norm.weight": (32,),
+    }
+    for part, shape in {**shapes, **more}.items():
+        writer.add_tensor(f"blk.0.{part}", np.ones(shape, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return [path.read_bytes()]
+    return path.read_bytes()
 
 
 def _converted(path: Path) -> None:
@@ -397,7 +409,7 @@ PARSERS = (
           lambda: [_dump({"temperature": 0.6, "top_k": 5, "top_p": 0.9, "do_sample": True, "eos_token_id": 2})],
           ("router/sampling_defaults.py",), as_json),
     _file("weights", "model.safetensors", _weights, _stored, ("engine/weights.py",), header),
-    _file("GGUF", "m.gguf", _converted, _gguf, ("engine/gguf_folder.py",), fields, cost=16),
+    _file("GGUF", "m.gguf", _converted, _ggufs, ("engine/gguf_folder.py",), fields, cost=16),
     _file("index of weights", weights.INDEX_NAME, lambda path: weights.weight_files(path.parent),
           lambda: [_dump({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})], ("engine/weights.py",),
           as_json),
