@@ -186,7 +186,9 @@ def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 
 def _check_kind(hf: HFConfig) -> None:
-    names = list(hf.get("architectures") or [])
+    names = hf.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("architectures is not a list of names")
     known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     if hf.get("is_encoder_decoder"):
         raise ValueError(f"{' '.join(names)} is an encoder-decoder; only decoders are supported")
