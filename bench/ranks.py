@@ -124,7 +124,7 @@ def main() -> None:
     found = {
         "machine": machine(),
         "versions": versions("torch"),
-        "command": command(),
+        "command": command(sys.argv),
         "sums_us": two_processes(asked.repeats),
     }
     with tempfile.TemporaryDirectory() as folder:
