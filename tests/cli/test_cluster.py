@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,15 @@ def started() -> Iterator[list[Running]]:
         each.process.communicate()
 
 
-def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp_path: Path) -> None:
-    environ = {"PAGEWIRE_REDIS_URL": "wrong", "PAGEWIRE_PREFILL": "9", "PAGEWIRE_LEASE_S": "2", "TMPDIR": str(tmp_path)}
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder whose name is short: a socket lies in it, of whose path the kernel keeps no more than 107 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], scratch: Path) -> None:
+    environ = {"PAGEWIRE_REDIS_URL": "wrong", "PAGEWIRE_PREFILL": "9", "PAGEWIRE_LEASE_S": "2", "TMPDIR": str(scratch)}
     running = Running("prefill=2", "kv_memory=1MiB", "threads=3", *ROUTER_FLAGS, pods=(2, 1, 0), **environ)
     started.append(running)
     said = running.ready()
@@ -92,7 +100,7 @@ def test_up_says_what_runs_and_leaves_nothing_behind(started: list[Running], tmp
     code, stderr = running.end(signal.SIGINT)
     assert code == 0, stderr
     running.assert_all_gone()
-    assert list(tmp_path.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 def test_where_processors_are_short_the_router_goes_before_pods(started: list[Running]) -> None:
@@ -120,8 +128,8 @@ def test_engines_share_the_cores_of_a_cpu_alone(
     assert running.end(signal.SIGTERM)[0] == 0
 
 
-def test_the_embedded_valkey_is_there_for_its_owner_alone(started: list[Running], tmp_path: Path) -> None:
-    folder = tmp_path.parent / 'an "odd" % one'  # and short: it holds a socket
+def test_the_embedded_valkey_is_there_for_its_owner_alone(started: list[Running], scratch: Path) -> None:
+    folder = scratch / 'an "odd" % one'
     folder.mkdir()
     running = Running("colocated=1", pods=(0, 0, 1), TMPDIR=str(folder))
     started.append(running)
@@ -219,8 +227,8 @@ def test_the_death_of_the_router_ends_the_cluster(started: list[Running]) -> Non
     running.assert_all_gone()
 
 
-def test_nothing_outlives_a_killed_launcher(started: list[Running], tmp_path: Path) -> None:
-    running = Running(TMPDIR=str(tmp_path))
+def test_nothing_outlives_a_killed_launcher(started: list[Running], scratch: Path) -> None:
+    running = Running(TMPDIR=str(scratch))
     started.append(running)
     running.ready()
     running.process.kill()
