@@ -1,12 +1,13 @@
 """How many requests may be in at once so that those who are meet their objectives: learned from what became of others.
 
 Pure: time is a parameter. Knows how many are in and what they took over what they may take, nothing of why: a pod that
-has room but no seat, a router short of processor time, a neighbour on the machine.
+has room but no seat, a router short of processor time, a neighbour on the machine. What they are in is not its concern
+either (`places.py` has two).
 
     round    `ROUND` requests, the first that entered since the limit last changed or was found to be right
-    share    the most that one of them took of an objective; of who waits for its first token beyond the objective,
-             what it should come to: its wait, times those that were before it over those that have been served
-             since. Of a round: the least of the `LATE` largest
+    share    the most that one of them took of an objective, or of what a stay may last; of who is in for longer than
+             that, what it should come to: its stay so far, times those that were before it over those that have been
+             served since. Of a round: the least of the `LATE` largest
     crowd    how many were in as each of them entered, the median
 
     share > 1, known with the third that is late    limit = crowd x GOAL / share, of those that are late
@@ -28,6 +29,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 
 from pagewire.router.drain_rate import DrainRate
 from pagewire.router.refusals import Reason, Refused
@@ -41,23 +43,22 @@ FEWER = 4
 HELPED = 0.6
 HOLD_S, MOST_HOLD_S = 30.0, 600.0
 CALM = 5
-FIRST = "ttft"  # the objective that who waits for a first token may be known to miss before it comes
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A place that was taken. `ahead` are those who waited for their first token then, `served` all who had had it.
+    """A place that was taken. `crowd` were in then, with this one, and `served` had been served until then.
 
     `share` is what it took, or should come to; `least` what it has taken already.
     """
 
     entered_s: float
     crowd: int
-    ahead: int
     served: int
     share: float = 0.0
     least: float = 0.0
-    is_waiting: bool = True  # for its first token
+    is_guess: bool = False  # it still waits, and is late already
     is_over: bool = False
 
 
@@ -81,7 +82,7 @@ class _Trouble:
     @property
     def is_known(self) -> bool:
         """True when nobody has still to be served of whom that says something."""
-        return not any(each.is_waiting for each in self.late[:LATE])
+        return not any(each.is_guess for each in self.late[:LATE])
 
     @property
     def fewer(self) -> float:
@@ -90,19 +91,20 @@ class _Trouble:
 
 
 class ConcurrencyLimit:
-    """The limit of one model, by these objectives in seconds: without any there is none.
+    """The limit on those who `who` says, by objectives in seconds and how long a stay may last; without any, none.
 
     Every `enter` that returned is followed by exactly one `leave`.
     """
 
-    def __init__(self, objectives_s: Mapping[str, float]) -> None:
+    def __init__(self, who: str, objectives_s: Mapping[str, float] = NOTHING, *, stay_s: float = math.inf) -> None:
         self.most = math.inf  # requests at once
         self.inside = 0
+        self._who = who
         self._objectives_s = objectives_s
+        self._stay_s = stay_s
         self._round: list[Stay] = []
         self._was_full = False
         self._served = 0
-        self._waiting = 0
         self._trouble: _Trouble | None = None
         self._calm = 0  # rounds in time, in a row
         self._hold_s = HOLD_S
@@ -117,63 +119,62 @@ class ConcurrencyLimit:
 
     def check(self, now_s: float) -> None:
         """Raise Refused, with the time in which a place should come free, where the limit is reached."""
-        self._look_at_waiting(now_s)
+        self._look_at_long_stays(now_s)
         if self.is_reached:
             self._was_full = True
             self._drain.full(now_s)
-            message = f"as many requests are in as were in time, {self.inside}: with more of them answers were late"
+            message = (
+                f"as many requests {self._who} as were in time, {self.inside}: with more of them answers were late"
+            )
             raise Refused(Reason.SLO_CONCURRENCY, message, retry_after_s=self._drain.retry_after_s(1, now_s))
 
     def enter(self, now_s: float) -> Stay:
         """Take a place; raises Refused as `check` does."""
         self.check(now_s)
         self.inside += 1
-        stay = Stay(entered_s=now_s, crowd=self.inside, ahead=self._waiting, served=self._served)
-        self._waiting += 1
+        stay = Stay(entered_s=now_s, crowd=self.inside, served=self._served)
         if len(self._round) < ROUND:
             self._round.append(stay)
         return stay
-
-    def serve(self, stay: Stay) -> None:
-        """Somebody has its first token."""
-        stay.is_waiting = False
-        self._waiting -= 1
-        self._served += 1
 
     def learn(self, stay: Stay, objective: str, took_s: float, now_s: float) -> None:
         """Take note of the seconds that somebody took, where an objective says how many it may; no other is known."""
         limit_s = self._objectives_s.get(objective)
         if limit_s is not None:
-            stay.share = stay.least = max(stay.least, took_s / limit_s)
-            self._judge(now_s)
+            self._took(stay, took_s / limit_s, now_s)
 
     def forget(self, stay: Stay) -> None:
         """What becomes of somebody says nothing of the crowd from now on: its pod was lost, or it was called off."""
-        self._waiting -= stay.is_waiting
-        stay.is_waiting = False
         if stay in self._round:
             self._round.remove(stay)
 
-    def leave(self, stay: Stay, now_s: float) -> None:
-        """Give a place back."""
-        if stay.is_waiting and not stay.least:
+    def leave(self, stay: Stay, now_s: float, *, is_served: bool) -> None:
+        """Give a place back; of who was not served it is known how long it waited, once that was too long."""
+        stay.is_over, stay.is_guess = True, False
+        self._served += is_served
+        share = (now_s - stay.entered_s) / self._stay_s
+        if is_served or share > 1:
+            self._took(stay, share, now_s)
+        else:
             self.forget(stay)
-        self._waiting -= stay.is_waiting
-        stay.is_waiting = False
         self.inside -= 1
         self._drain.freed(now_s, is_full=False)
-        stay.is_over = True
         if len(self._round) == ROUND and all(each.is_over for each in self._round):
             self._raise()
 
-    def _look_at_waiting(self, now_s: float) -> None:
-        """Take note of who waits for longer than it may: of a queue that grows, its end is known late."""
-        limit_s = self._objectives_s.get(FIRST, math.inf)
-        for stay in self._round:
-            if stay.is_waiting and now_s - stay.entered_s > limit_s:
-                stay.least = (now_s - stay.entered_s) / limit_s
-                stay.share = stay.least * max(1.0, stay.ahead / max(1, self._served - stay.served))
+    def _took(self, stay: Stay, share: float, now_s: float) -> None:
+        stay.share = stay.least = max(stay.least, share)
         self._judge(now_s)
+
+    def _look_at_long_stays(self, now_s: float) -> None:
+        """Take note of who is in for longer than it may: of a queue that grows, its end is known late."""
+        long = [stay for stay in self._round if not stay.is_over and now_s - stay.entered_s > self._stay_s]
+        for stay in long:
+            stay.is_guess = True
+            stay.least = (now_s - stay.entered_s) / self._stay_s
+            stay.share = stay.least * max(1.0, (stay.crowd - 1) / max(1, self._served - stay.served))
+        if long:
+            self._judge(now_s)
 
     def _judge(self, now_s: float) -> None:
         late = sorted((each for each in self._round if each.share > 1), key=lambda each: -each.share)

@@ -35,13 +35,13 @@ from pagewire.core.messages import Ended
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.router.admission import Admission
 from pagewire.router.ask import Ask
-from pagewire.router.concurrency_limit import Stay
 from pagewire.router.config import RouterConfig
 from pagewire.router.events import Chunk, Event, Finished, Sink
 from pagewire.router.inbox import Inbox
 from pagewire.router.life import Life, sequences_of
 from pagewire.router.models import Models, ServedModel
 from pagewire.router.observers import Observers
+from pagewire.router.places import Place
 from pagewire.router.placing import Placed
 from pagewire.router.refusals import Refused
 from pagewire.router.request import Request
@@ -111,7 +111,7 @@ class Dispatcher:
         if model is not None and self._lifecycle.is_ready:  # one that goes away says that first
             now_s = self._clock.now()
             self._admission.check(now_s, tenant)
-            if (gate := model.entrance.gate).limit.is_reached:
+            if (gate := model.entrance.gate).places.is_full:
                 gate.check(now_s)
 
     def refused_unread(self, error: Refused, operation: str, seconds: float) -> None:
@@ -169,7 +169,7 @@ class Dispatcher:
             fingerprint = model.pool.fingerprint  # the request is for what it was checked against, whatever comes
             if fingerprint is None:
                 raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
-            with self._place(model, ask.tenant) as stay:
+            with self._place(model, ask.tenant) as place:
                 observed.admitted(model)
                 with turn or await self.turns.take() as turn:
                     if not model.intake.is_inline(ask):
@@ -177,7 +177,7 @@ class Dispatcher:
                     request = await model.intake.accept(ask, limits)
                     observed.tokenized()
                     self._budget.earn()
-                    life = await self._life(model, ask, request, fingerprint, observed.watch, start_s, stay)
+                    life = await self._life(model, ask, request, fingerprint, observed.watch, start_s, place)
                     observed.prepared(life)
                 delivery = model.intake.delivery(ask, request)
                 short_way = ShortWay(life, delivery, sink, self._clock) if sink is not None else None
@@ -204,17 +204,17 @@ class Dispatcher:
             observed.over(failure)
 
     @contextmanager
-    def _place(self, model: ServedModel, tenant: Tenant) -> Iterator[Stay]:
+    def _place(self, model: ServedModel, tenant: Tenant) -> Iterator[Place]:
         """A place in the router, and one among those of the model who meet their objectives; raises Refused."""
         gate = model.entrance.gate
         self._admission.enter(self._clock.now(), tenant)
         self._idle.clear()
         try:
-            stay = gate.enter(self._clock.now())
+            place = gate.enter(self._clock.now())
             try:
-                yield stay
+                yield place
             finally:
-                gate.limit.leave(stay, self._clock.now())
+                gate.places.leave(place, self._clock.now())
         finally:
             self._admission.leave(self._clock.now(), tenant)
             if self._admission.active == 0:
@@ -257,7 +257,7 @@ class Dispatcher:
         fingerprint: Fingerprint,
         watch: Stopwatch,
         start_s: float,
-        stay: Stay,
+        place: Place,
     ) -> Life:
         most = request.sampling.max_tokens
         return Life(
@@ -270,7 +270,7 @@ class Dispatcher:
             deadline_at_s=start_s + request.timeout_s,
             answer_tokens=most if ask.max_tokens is not None else min(most, self._config.open_answer_tokens),
             internal_id=uuid.uuid4().hex,
-            stay=stay,
+            place=place,
         )
 
     def _check_retry(self, life: Life, placed: Placed, error: PagewireError) -> None:
@@ -291,7 +291,7 @@ class Dispatcher:
         life.failed_keys.add(placed.key)
         life.error = error
         life.forecast = None  # what was expected was not expected of this
-        life.model.entrance.gate.limit.forget(life.stay)
+        life.model.entrance.gate.places.forget(life.place, self._clock.now())
         self._observers.attempt_failed(error)
 
     async def _attempt(self, life: Life, placed: Placed, short_way: ShortWay | None) -> AsyncGenerator[Chunk, None]:

@@ -171,7 +171,7 @@ class Entrance:
             life.predicted_cached_tokens = placed.placement.cached_tokens
             if self.gate.judges:
                 life.forecast = self.gate.admit(
-                    placed.placement.prediction, received_s=life.received_s, now_s=now_s, stay=life.stay
+                    placed.placement.prediction, received_s=life.received_s, now_s=now_s, place=life.place
                 )
         life.watch.stamp(Phase.PLACED, now_s)
         pod.room.promise(life.internal_id, visit.need.without(self._cached(visit, pod)), life.written)

@@ -181,7 +181,8 @@ class FrontDoor:
         self._metrics.pods.clear()  # a model that had no name yet may have one now
         self._metrics.concurrency_limit.clear()
         for model in self._models:
-            self._metrics.concurrency_limit.labels(model.title).set(model.entrance.gate.limit.most)
+            for of, limit in model.entrance.gate.places.limits.items():
+                self._metrics.concurrency_limit.labels(model.title, of).set(limit.most)
             for role, count in model.num_pods().items():
                 self._metrics.pods.labels(model.title, role.value).set(count)
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4")

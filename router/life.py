@@ -15,11 +15,11 @@ from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.core.trace_context import TraceContext
-from pagewire.router.concurrency_limit import Stay
 from pagewire.router.events import Begun, Chunk, Finished, ScoredToken, Usage
 from pagewire.router.inbox import Arrived, News
 from pagewire.router.lookup import Prefix
 from pagewire.router.models import ServedModel
+from pagewire.router.places import Place
 from pagewire.router.placing import Placed
 from pagewire.router.request import Request
 from pagewire.router.scoring import scored_prompt
@@ -74,7 +74,7 @@ class Life:
     deadline_at_s: float
     answer_tokens: int
     internal_id: str
-    stay: Stay  # its place among those of its model
+    place: Place  # its place among those of its model
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     has_begun: bool = False  # the first event went out
     attempt: int = 0

@@ -91,7 +91,7 @@ class RouterMetrics:
         )  # fmt: skip
         self.concurrency_limit = Gauge(
             "pagewire_router_concurrency_limit", "Requests at once that meet their objectives; +Inf: no limit",
-            ["model"], registry=self.registry,
+            ["model", "of"], registry=self.registry,
         )  # fmt: skip
 
     def watch_index(self, index: IndexCounts, lookups: Sequence[LookupCounts], is_away: Callable[[], bool]) -> None:

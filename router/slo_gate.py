@@ -40,8 +40,9 @@ from statistics import median
 from typing import Protocol, TypeVar
 
 from pagewire.core.clock import Clock
-from pagewire.router.concurrency_limit import LATE, ROUND, ConcurrencyLimit, Stay
+from pagewire.router.concurrency_limit import LATE, ROUND
 from pagewire.router.drain_rate import bounded_s
+from pagewire.router.places import Place, Places
 from pagewire.router.prediction import Prediction
 from pagewire.router.refusals import Reason, Refused
 
@@ -132,7 +133,7 @@ class Forecast:
     """What was expected of one request that passed; it is told what happens, and tells the judges."""
 
     gate: SloGate
-    stay: Stay | None  # its place among those that are in; None where nothing is to be learned of that
+    place: Place | None  # its place among those that are in; None where nothing is to be learned of that
     predicted_s: Mapping[str, float]  # by objective
     received_s: float
     first_s: float = 0.0
@@ -143,8 +144,8 @@ class Forecast:
         self.arrivals += 1
         if self.arrivals == 1:
             self.first_s = now_s
-            if self.stay is not None:
-                self.gate.limit.serve(self.stay)
+            if self.place is not None:
+                self.gate.places.serve(self.place, now_s)
             self._learn("ttft", now_s - self.received_s, now_s)
         elif self.arrivals == 2:
             self._learn("gap", now_s - self.first_s, now_s)
@@ -166,10 +167,10 @@ class Forecast:
         judge, predicted_s = self.gate.judges.get(slo), self.predicted_s[slo]
         if judge is not None:
             judge.learn(predicted_s, actual_s, now_s)
-            if self.stay is not None:
-                self.gate.limit.learn(self.stay, slo, now_s - self.stay.entered_s if slo == "ttft" else actual_s, now_s)
             if slo == "ttft":
                 self.gate.recent.append(actual_s > judge.limit_s)
+            elif self.place is not None:
+                self.gate.places.learn(self.place, slo, actual_s, now_s)
             misses = predicted_s > judge.limit_s, actual_s > judge.limit_s
             self.gate.tally.slo_outcome(slo, predicted_miss=misses[0], actual_miss=misses[1])
 
@@ -181,7 +182,7 @@ class SloGate:
         limits = {"ttft": ttft_s, "gap": gap_s, "tpot": tpot_s}
         self.judges = {slo: SloJudge(limit_s) for slo, limit_s in limits.items() if limit_s > 0}
         inside = {**limits, "ttft": (1 - READ_WITHIN) * ttft_s} if may_refuse else {}
-        self.limit = ConcurrencyLimit({slo: limit_s for slo, limit_s in inside.items() if limit_s > 0})
+        self.places = Places({slo: limit_s for slo, limit_s in inside.items() if limit_s > 0})
         self.recent: deque[bool] = deque(maxlen=ROUND)  # who was refused or missed its TTFT
         self.tally = tally
         self._may_refuse = may_refuse
@@ -190,13 +191,13 @@ class SloGate:
         """True while the judge of an objective that is set refuses."""
         return self._may_refuse and self.judges[slo].is_active(clock.now())
 
-    def enter(self, now_s: float) -> Stay:
+    def enter(self, now_s: float) -> Place:
         """Take a place among those that are in; raises Refused where others were late with as many."""
-        return self._asked(self.limit.enter, now_s)
+        return self._asked(self.places.enter, now_s)
 
     def check(self, now_s: float) -> None:
         """Raise Refused where nobody gets a place."""
-        self._asked(self.limit.check, now_s)
+        self._asked(self.places.check, now_s)
 
     def _asked(self, ask: Callable[[float], T], now_s: float) -> T:
         try:
@@ -210,7 +211,7 @@ class SloGate:
         is_late = sum(self.recent) >= LATE and self._may_refuse
         return "ttft" in self.judges and (is_late or self.is_active("ttft", clock))
 
-    def admit(self, prediction: Prediction, *, received_s: float, now_s: float, stay: Stay | None = None) -> Forecast:
+    def admit(self, prediction: Prediction, *, received_s: float, now_s: float, place: Place | None = None) -> Forecast:
         """Let a request pass that is placed now; raises Refused, with the time until it should meet its SLO."""
         predicted_s = {
             "ttft": now_s - received_s + prediction.ttft_s,
@@ -231,7 +232,7 @@ class SloGate:
                 self.judges[slo].refused()
                 self.recent.append(True)
             raise self._refusal(refusing[0], predicted_s, prediction)
-        return Forecast(gate=self, stay=stay, predicted_s=predicted_s, received_s=received_s)
+        return Forecast(gate=self, place=place, predicted_s=predicted_s, received_s=received_s)
 
     def _refusal(self, slo: str, predicted_s: Mapping[str, float], prediction: Prediction) -> Refused:
         judge = self.judges[slo]

@@ -174,7 +174,7 @@ class SimEntrance:
         if request.attempts == 0 and self.gate.judges:
             now_s = self._around.agenda.now()
             request.forecast = self.gate.admit(
-                placed.placement.prediction, received_s=request.due_s, now_s=now_s, stay=request.stay
+                placed.placement.prediction, received_s=request.due_s, now_s=now_s, place=request.place
             )
         pod.room.promise(str(request.number), visit.need.without(self._cached(visit, pod)), request.written)
         self._on_placed(request, placed)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.kvtransfer.outgoing import OutgoingShipment
 from pagewire.kvtransfer.shipment import IncomingShipment
-from pagewire.router.concurrency_limit import Stay
 from pagewire.router.lookup import Prefix
+from pagewire.router.places import Place
 from pagewire.router.placing import Placed
 from pagewire.router.request import Request
 from pagewire.router.slo_gate import Forecast
@@ -38,7 +38,7 @@ class SimRequest:
 
     prefix: Prefix | None = None
     placed: Placed | None = None
-    stay: Stay | None = None
+    place: Place | None = None
     forecast: Forecast | None = None
     attempts: int = 0
     failed_keys: set[str] = field(default_factory=set)

@@ -79,7 +79,7 @@ class SimRouter:
             self._over(request, error)
             return
         try:
-            request.stay = self._entrance.gate.enter(now_s)
+            request.place = self._entrance.gate.enter(now_s)
         except PagewireError as error:
             self._leave(request, error)
             return
@@ -146,8 +146,8 @@ class SimRouter:
             if retries and self._budget.spend():
                 request.failed_keys.add(placed.key)
                 request.forecast = None
-                if request.stay is not None:
-                    self._entrance.gate.limit.forget(request.stay)
+                if request.place is not None:
+                    self._entrance.gate.places.forget(request.place, now_s)
                 self._entrance.place(request)
                 return
         elif self._learns:
@@ -158,8 +158,8 @@ class SimRouter:
 
     def _leave(self, request: SimRequest, error: PagewireError | None) -> None:
         now_s = self._around.agenda.now()
-        if request.stay is not None:
-            self._entrance.gate.limit.leave(request.stay, now_s)
+        if request.place is not None:
+            self._entrance.gate.places.leave(request.place, now_s)
         self._admission.leave(now_s)
         self._over(request, error)
 

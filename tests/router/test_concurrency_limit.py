@@ -35,6 +35,10 @@ from pagewire.router.refusals import Reason, Refused
 TTFT_S, TPOT_S = 1.0, 0.1
 
 
+def limit_of(objectives_s: dict[str, float], stay_s: float = math.inf) -> ConcurrencyLimit:
+    return ConcurrencyLimit("are in", objectives_s, stay_s=stay_s)
+
+
 @dataclass
 class World:
     """Requests that come at random before a limit, and a server behind it."""
@@ -43,7 +47,7 @@ class World:
     seats: int = 8
     service_s: float = 0.2
     giants: float = 0.0  # share of requests that take `GIANT` times as long
-    limit: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit({"ttft": TTFT_S}))
+    limit: ConcurrencyLimit = field(default_factory=lambda: limit_of({}, TTFT_S))
     now_s: float = 0.0
     random: random.Random = field(default_factory=lambda: random.Random(7))
     served: list[tuple[float, float]] = field(default_factory=list)  # when each came, and what it took
@@ -84,9 +88,7 @@ class World:
     def _end(self, came_s: float, stay: Stay) -> None:
         took_s = self.now_s - came_s
         self.served.append((came_s, took_s))
-        self.limit.serve(stay)
-        self.limit.learn(stay, "ttft", took_s, self.now_s)
-        self.limit.leave(stay, self.now_s)
+        self.limit.leave(stay, self.now_s, is_served=True)
 
     @property
     def capacity(self) -> float:
@@ -160,44 +162,45 @@ def round_of(
     now_s: float = 0.0,
     tpot: float | None = None,
     late: int = ROUND,
+    stay: float = 0.0,
 ) -> None:
     """Let a round pass in which so many were in, and somebody was refused if that was the limit.
 
-    `late` of it took this share of the TTFT, and `tpot` of the time per token; the others nothing.
+    `late` of it took this share of the TTFT, and `tpot` of the time per token; the others nothing. All stayed for
+    `stay` of the TTFT.
     """
     limit.inside += crowd - 1
     for number in range(ROUND):
-        stay = limit.enter(now_s)
+        one = limit.enter(now_s)
         if crowd + 1 > limit.most:
             with pytest.raises(Refused):
                 limit.enter(now_s)
-        limit.serve(stay)
-        limit.learn(stay, "ttft", share * TTFT_S if number < late else 0.0, now_s)
+        limit.learn(one, "ttft", share * TTFT_S if number < late else 0.0, now_s)
         if tpot is not None:
-            limit.learn(stay, "tpot", tpot * TPOT_S, now_s)
-        limit.leave(stay, now_s)
+            limit.learn(one, "tpot", tpot * TPOT_S, now_s)
+        limit.leave(one, now_s + stay * TTFT_S, is_served=True)
         if limit.most < crowd:
             break  # it was cut, and is over
     limit.inside -= crowd - 1
 
 
 def test_a_late_round_cuts_to_what_should_be_in_time_by_littles_law() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     assert limit.most == 50 * GOAL / 2.0
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 1.0, crowd=50)
     round_of(limit, 5.0, crowd=50, late=LATE - 1)
     assert limit.most == math.inf
     round_of(limit, 1.0 / LEAST_CUT * GOAL + 1e-3, crowd=50, late=LATE)
     assert limit.most == 50 * min(LEAST_CUT, GOAL / (1.0 / LEAST_CUT * GOAL + 1e-3))
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 1e9, crowd=50)
     assert limit.most == 50 / FEWER
 
 
 def test_a_round_in_time_raises_a_limit_that_was_reached_and_no_other() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     assert limit.most == 20
     round_of(limit, 0.1, crowd=10)
@@ -208,7 +211,7 @@ def test_a_round_in_time_raises_a_limit_that_was_reached_and_no_other() -> None:
     assert limit.most == 22 * GOAL / 0.75
     round_of(limit, GOAL, crowd=23)
     assert limit.most == 22 * GOAL / 0.75
-    small = ConcurrencyLimit({"ttft": TTFT_S})
+    small = limit_of({"ttft": TTFT_S})
     round_of(small, 100.0, crowd=4)
     assert small.most == 1
     round_of(small, 0.79, crowd=1)
@@ -216,7 +219,7 @@ def test_a_round_in_time_raises_a_limit_that_was_reached_and_no_other() -> None:
 
 
 def test_cuts_that_change_nothing_are_taken_back_for_longer_each_time() -> None:
-    limit, now_s = ConcurrencyLimit({"ttft": TTFT_S}), 0.0
+    limit, now_s = limit_of({"ttft": TTFT_S}), 0.0
     for hold_s in (HOLD_S, 2 * HOLD_S, 4 * HOLD_S):
         round_of(limit, 4.0, crowd=40, now_s=now_s)
         assert limit.most == 40 / FEWER
@@ -242,7 +245,7 @@ def test_cuts_that_change_nothing_are_taken_back_for_longer_each_time() -> None:
 
 
 def test_what_is_borne_is_not_all_that_may_come() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 4.0, crowd=40)
     round_of(limit, 4.0, crowd=10)
     round_of(limit, 4.0 / HELPED, crowd=100)
@@ -252,21 +255,18 @@ def test_what_is_borne_is_not_all_that_may_come() -> None:
 
 
 def test_whether_fewer_help_is_told_by_those_that_were_served() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S}, TTFT_S)
     round_of(limit, 4.0, crowd=40)
     stays = [limit.enter(0.0) for _ in range(10)]
     for at_s in (1.5, 2.0, 2.3):
         with pytest.raises(Refused):
             limit.enter(at_s * TTFT_S)
         assert limit.most == 10  # late they are, but it may have been four times as late before
-    for stay in stays[:-1]:
+    for stay in stays:
         assert limit.most == 10
-        limit.serve(stay)
-        limit.learn(stay, "ttft", 2.3 * TTFT_S, 2.3 * TTFT_S)
-    limit.serve(stays[-1])
-    limit.learn(stays[-1], "ttft", 2.3 * TTFT_S, 2.3 * TTFT_S)
+        limit.leave(stay, 2.3 * TTFT_S, is_served=True)
     assert limit.most < 10
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S}, TTFT_S)
     round_of(limit, 4.0, crowd=40)
     for _ in range(10):
         limit.enter(0.0)
@@ -277,7 +277,7 @@ def test_whether_fewer_help_is_told_by_those_that_were_served() -> None:
 
 
 def test_who_leaves_with_nothing_known_of_it_counts_for_nothing() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     limit.inside = 19
     for number in range(3 * ROUND):  # two of three fail or are called off
@@ -285,21 +285,19 @@ def test_who_leaves_with_nothing_known_of_it_counts_for_nothing() -> None:
         with pytest.raises(Refused):
             limit.enter(0.0)
         if number % 3 == 0:
-            limit.serve(stay)
             limit.learn(stay, "ttft", 0.1, 0.0)
         assert limit.most == 20
-        limit.leave(stay, 0.0)
+        limit.leave(stay, 0.0, is_served=number % 3 == 0)
         if number == 3 * ROUND - 3:
             break
     assert limit.most == 22
 
 
 def test_who_waits_for_too_long_is_late_before_it_is_served() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({}, TTFT_S)
     stays = [limit.enter(0.001 * number) for number in range(100)]
     for stay in stays[:5]:
-        limit.serve(stay)
-        limit.learn(stay, "ttft", 0.5 * TTFT_S, 0.5 * TTFT_S)
+        limit.leave(stay, 0.5 * TTFT_S, is_served=True)
     limit.enter(TTFT_S)
     assert limit.most == math.inf
     limit.enter(TTFT_S + 0.0065)  # the sixth and seventh have waited for more than they may
@@ -312,22 +310,21 @@ def test_who_waits_for_too_long_is_late_before_it_is_served() -> None:
 
 
 def test_what_entered_before_the_limit_changed_says_nothing_of_it() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     early = [limit.enter(0.0) for _ in range(3 * ROUND)]
     for stay in early[:LATE]:
         limit.learn(stay, "ttft", 2.0, 0.0)
     most = limit.most
     assert most < math.inf
     for stay in early:
-        limit.serve(stay)
         limit.learn(stay, "ttft", 5.0, 0.0)
-        limit.leave(stay, 0.0)
+        limit.leave(stay, 0.0, is_served=True)
     assert limit.most == most
     assert limit.inside == 0
 
 
 def test_any_objective_cuts_and_those_that_are_known_raise() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S, "tpot": TPOT_S})
+    limit = limit_of({"ttft": TTFT_S, "tpot": TPOT_S})
     round_of(limit, 0.5, tpot=1.0)
     assert limit.most == math.inf
     round_of(limit, 0.5, tpot=1.25)
@@ -341,13 +338,13 @@ def test_any_objective_cuts_and_those_that_are_known_raise() -> None:
 
 
 def test_an_objective_that_is_not_set_changes_nothing() -> None:
-    limit = ConcurrencyLimit({"tpot": TPOT_S})
+    limit = limit_of({"tpot": TPOT_S})
     round_of(limit, 100.0, crowd=100)
     assert limit.most == math.inf
     limit.enter(0.0)
     limit.enter(1e6)
     assert limit.most == math.inf
-    nothing = ConcurrencyLimit({})
+    nothing = ConcurrencyLimit("are in")
     round_of(nothing, 100.0, crowd=100, tpot=100.0)
     assert nothing.most == math.inf
 
@@ -357,7 +354,7 @@ def test_nine_of_ten_are_to_be_in_time() -> None:
 
 
 def test_a_limit_is_lifted_for_half_a_minute_at_first_and_for_ten_at_most() -> None:
-    limit, now_s = ConcurrencyLimit({"ttft": TTFT_S}), 0.0
+    limit, now_s = limit_of({"ttft": TTFT_S}), 0.0
     for hold_s in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
         round_of(limit, 4.0, crowd=40, now_s=now_s)
         round_of(limit, 4.0, crowd=10, now_s=now_s)
@@ -384,7 +381,7 @@ def test_a_limit_is_lifted_for_half_a_minute_at_first_and_for_ten_at_most() -> N
 
 
 def test_a_round_that_is_borne_is_over_and_another_begins() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 4.0, crowd=40)
     round_of(limit, 4.0, crowd=10)
     round_of(limit, 4.0, crowd=40)  # borne
@@ -393,14 +390,13 @@ def test_a_round_that_is_borne_is_over_and_another_begins() -> None:
 
 
 def test_what_is_borne_is_the_least_of_those_that_were_late() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 4.0, crowd=40)
     limit.inside = 9
     for share in (9.0, 8.0, 4.0):
         stay = limit.enter(0.0)
-        limit.serve(stay)
         limit.learn(stay, "ttft", share * TTFT_S, 0.0)
-        limit.leave(stay, 0.0)
+        limit.leave(stay, 0.0, is_served=True)
     limit.inside = 0
     assert limit.most == math.inf
     round_of(limit, 4.0 / HELPED + 0.1, crowd=40)
@@ -408,7 +404,7 @@ def test_what_is_borne_is_the_least_of_those_that_were_late() -> None:
 
 
 def test_who_was_served_and_said_nothing_more_took_nothing() -> None:
-    limit = ConcurrencyLimit({"tpot": TPOT_S})
+    limit = limit_of({"tpot": TPOT_S})
     round_of(limit, 0.0, crowd=50, tpot=2.0)
     assert limit.most == 20
     round_of(limit, 0.0, crowd=20)
@@ -416,90 +412,93 @@ def test_who_was_served_and_said_nothing_more_took_nothing() -> None:
 
 
 def test_the_share_of_a_round_is_that_of_the_third_from_above() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     limit.inside = 19
     for number in range(ROUND):
         stay = limit.enter(0.0)
         with pytest.raises(Refused):
             limit.enter(0.0)
-        limit.serve(stay)
         limit.learn(stay, "ttft", TTFT_S * (0.9 if number < LATE else 0.1), 0.0)
-        limit.leave(stay, 0.0)
+        limit.leave(stay, 0.0, is_served=True)
     assert limit.most == 20
 
 
 def test_a_limit_that_nobody_was_refused_by_stays() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     round_of(limit, GOAL, crowd=20)  # somebody is refused in this one, and not in the next
     limit.inside = 19
     for _ in range(ROUND):
         stay = limit.enter(0.0)
-        limit.serve(stay)
         limit.learn(stay, "ttft", 0.1 * TTFT_S, 0.0)
-        limit.leave(stay, 0.0)
+        limit.leave(stay, 0.0, is_served=True)
     assert limit.most == 20
 
 
-def test_whoever_comes_knows_how_many_wait_before_it_and_how_many_were_served() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+def test_whoever_comes_knows_how_many_are_in_and_how_many_were_served() -> None:
+    limit = limit_of({}, TTFT_S)
     stays = [limit.enter(0.0) for _ in range(10)]
-    assert [(stay.ahead, stay.crowd) for stay in stays] == [(number, number + 1) for number in range(10)]
-    for stay in stays[:4]:
-        limit.serve(stay)
-        limit.leave(stay, 0.0)
-    for stay in stays[4:6]:
-        limit.leave(stay, 0.0)  # called off: nobody served them
+    assert [stay.crowd for stay in stays] == list(range(1, 11))
+    for stay in stays[:6]:
+        limit.leave(stay, 0.0, is_served=stay in stays[:4])  # two were called off: nobody served them
     late = limit.enter(0.0)
-    assert (late.ahead, late.crowd, late.served - stays[0].served) == (4, 5, 4)
-    assert not any(stay.is_waiting for stay in stays[:6])
+    assert (late.crowd, late.served - stays[0].served) == (5, 4)
+    assert [stay.is_over for stay in stays] == [True] * 6 + [False] * 4
 
 
 def test_who_lost_its_pod_tells_no_more_of_the_crowd() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S}, 2 * TTFT_S)
     lost = [limit.enter(0.0) for _ in range(ROUND)]
-    limit.serve(lost[0])
     limit.learn(lost[0], "ttft", 0.5 * TTFT_S, 0.5 * TTFT_S)
     for stay in lost:
         limit.forget(stay)
-    late = limit.enter(5.0 * TTFT_S)  # who goes on elsewhere has waited for long, and whoever comes is not told so
-    assert (late.ahead, limit.most) == (0, math.inf)
-    for stay in lost:
-        limit.leave(stay, 6.0 * TTFT_S)
-    assert (limit.inside, limit.enter(6.0 * TTFT_S).ahead) == (1, 1)
-
-
-def test_who_was_called_off_after_it_had_waited_too_long_was_late() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
-    early = [limit.enter(0.0) for _ in range(LATE - 1)]
-    last = limit.enter(1.5 * TTFT_S)
-    for stay in early:
-        limit.leave(stay, 1.5 * TTFT_S)
-    assert [(stay.is_waiting, stay.least) for stay in early] == [(False, 1.5)] * len(early)
-    assert limit.enter(1.5 * TTFT_S).ahead == 1
-    limit.serve(last)
+    limit.enter(5.0 * TTFT_S)  # who goes on elsewhere has waited for long, and whoever comes is not told so
     assert limit.most == math.inf
-    limit.learn(last, "ttft", 1.5 * TTFT_S, 3.0 * TTFT_S)
-    assert limit.most == 2 * GOAL / 1.5
+    for stay in lost:
+        limit.leave(stay, 6.0 * TTFT_S, is_served=True)
+    assert (limit.inside, limit.most) == (1, math.inf)
+
+
+@pytest.mark.parametrize(("waited", "is_late"), [(1.0, False), (1.001, True)])
+def test_who_was_called_off_after_it_had_waited_too_long_was_late(waited: float, is_late: bool) -> None:
+    limit = limit_of({}, TTFT_S)
+    for _ in range(20):
+        limit.enter(0.0)
+    early = limit._round[:LATE]
+    for stay in early:
+        assert limit.most == math.inf
+        limit.leave(stay, waited * TTFT_S, is_served=False)
+    assert (limit.most < math.inf) == is_late
+    assert [stay.share for stay in early] == [waited * is_late] * LATE
+
+
+def test_what_it_took_is_known_once_it_is_over_and_not_before() -> None:
+    limit = limit_of({}, TTFT_S)
+    round_of(limit, 0.0, crowd=40, stay=4.0)
+    assert limit.most == 10
+    stays = [limit.enter(0.0) for _ in range(10)]
+    with pytest.raises(Refused):
+        limit.enter(1.5 * TTFT_S)
+    assert [stay.is_guess for stay in stays] == [True] * 10
+    limit.leave(stays[0], 1.6 * TTFT_S, is_served=True)
+    assert (stays[0].is_guess, stays[0].share, stays[1].is_guess) == (False, 1.6, True)
 
 
 @pytest.mark.parametrize(("served", "turns"), [(0, 4.0), (1, 4.0), (2, 2.0), (4, 1.0), (9, 1.0)])
 def test_what_a_wait_should_come_to_is_told_by_who_was_served_meanwhile(served: int, turns: float) -> None:
-    limit = ConcurrencyLimit({"ttft": 2.0})
+    limit = limit_of({}, 2.0)
     for _ in range(5):  # whom nobody waits for
-        limit.serve(stay := limit.enter(0.0))
-        limit.leave(stay, 0.0)
-    before = [limit.enter(9.0) for _ in range(4)]
-    for stay in before:
-        limit._round.remove(stay)
+        limit.leave(limit.enter(0.0), 0.0, is_served=True)
+    limit._round.clear()
     late = [limit.enter(9.0) for _ in range(LATE)]
     for stay in late:
-        stay.ahead = 4
+        stay.crowd = 5
     others = [limit.enter(9.0) for _ in range(9)]
     for stay in others[:served]:
-        limit.serve(stay)
-        limit.learn(stay, "ttft", 0.1, 9.1)
+        limit.leave(stay, 9.1, is_served=True)
+    for stay in others:
+        limit.forget(stay)
     limit.inside = 100
     with pytest.raises(Refused):
         limit.enter(12.0)
@@ -508,7 +507,7 @@ def test_what_a_wait_should_come_to_is_told_by_who_was_served_meanwhile(served: 
 
 
 def test_a_refusal_says_when_places_came_free_while_all_were_taken() -> None:
-    limit = ConcurrencyLimit({"ttft": TTFT_S})
+    limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 4.0, crowd=4)
     assert limit.most == 1
     now_s = 0.0
@@ -517,7 +516,7 @@ def test_a_refusal_says_when_places_came_free_while_all_were_taken() -> None:
         with pytest.raises(Refused):
             limit.enter(now_s)
         now_s += 8.0
-        limit.leave(stay, now_s)
+        limit.leave(stay, now_s, is_served=False)  # of which nothing is known
         now_s += 100.0  # a place is free: nobody's wait
     limit.enter(now_s)
     with pytest.raises(Refused) as raised:
@@ -533,7 +532,7 @@ class Limits(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.limit = ConcurrencyLimit({"ttft": TTFT_S, "tpot": TPOT_S})
+        self.limit = limit_of({"ttft": TTFT_S, "tpot": TPOT_S}, 20.0)
         self.stays: list[Stay] = []
         self.now_s = 0.0
 
@@ -545,21 +544,16 @@ class Limits(RuleBasedStateMachine):
             except Refused:
                 assert len(self.stays) + 1 > self.limit.most
 
-    @rule(many=st.integers(1, 30))
-    def serve(self, many: int) -> None:
-        for stay in [stay for stay in self.stays if stay.is_waiting][:many]:
-            self.limit.serve(stay)
-
     @rule(many=st.integers(1, 30), share=st.floats(0.0, 5.0), objective=st.sampled_from(["ttft", "tpot"]))
     def hear(self, many: int, share: float, objective: str) -> None:
         for stay in self.stays[:many]:
             self.limit.learn(stay, objective, share, self.now_s)
 
-    @rule(many=st.integers(1, 30), seconds=st.floats(0.0, 100.0))
-    def go(self, many: int, seconds: float) -> None:
+    @rule(many=st.integers(1, 30), seconds=st.floats(0.0, 100.0), is_served=st.booleans())
+    def go(self, many: int, seconds: float, is_served: bool) -> None:
         self.now_s += seconds
         for stay in self.stays[:many]:
-            self.limit.leave(stay, self.now_s)
+            self.limit.leave(stay, self.now_s, is_served=is_served)
         del self.stays[:many]
 
     @invariant()

@@ -490,20 +490,21 @@ def test_whoever_is_let_in_tells_the_limit_how_long_it_was_in_and_in_shadow_mode
     for may_refuse in (True, False):
         gate_, _ = gate(may_refuse=may_refuse, tpot_s=0.1)
         for number in range(3):
-            stay = gate_.enter(100.0)
-            forecast = gate_.admit(LATE, received_s=99.0, now_s=100.0, stay=stay)
-            assert stay.is_waiting
+            place = gate_.enter(100.0)
+            forecast = gate_.admit(LATE, received_s=99.0, now_s=100.0, place=place)
+            assert not place.waiting.is_over
             # A quarter of the objective is for what came before, whether it took that long or not.
             forecast.tokens_came(100.0 + (1 - READ_WITHIN) * LIMIT_S * (1.0 if number == 0 else 1.001))
-            assert not stay.is_waiting
-            gate_.limit.leave(stay, 110.0)
-        assert gate_.limit.most == math.inf
-        stay = gate_.enter(200.0)
-        forecast = gate_.admit(LATE, received_s=200.0, now_s=200.0, stay=stay)
+            assert place.waiting.is_over
+            gate_.places.leave(place, 110.0)
+        assert {limit.most for limit in gate_.places.limits.values()} == {math.inf}
+        place = gate_.enter(200.0)
+        forecast = gate_.admit(LATE, received_s=200.0, now_s=200.0, place=place)
         forecast.tokens_came(200.1)
         forecast.tokens_came(200.2)
         forecast.finished(11, 202.0)  # 0.19 s for each token after the first
-        assert (gate_.limit.most < math.inf) == may_refuse
+        assert (gate_.places.inside.most < math.inf) == may_refuse
+        assert gate_.places.waiting.most == math.inf
 
 
 def test_it_is_pressed_while_some_of_the_latest_were_late_or_refused() -> None:
@@ -517,7 +518,7 @@ def test_it_is_pressed_while_some_of_the_latest_were_late_or_refused() -> None:
     for _ in range(ROUND):
         gate_.admit(Prediction(), received_s=0.0, now_s=0.0).tokens_came(LIMIT_S)
     assert not gate_.is_pressed(clock)
-    gate_.limit.most = 1
+    gate_.places.inside.most = 1
     gate_.enter(0.0)
     for _ in range(SOME):
         assert not gate_.is_pressed(clock)
@@ -553,7 +554,7 @@ def test_it_is_pressed_while_its_judge_refuses_and_one_without_a_ttft_never() ->
     other = SloGate(ttft_s=0.0, gap_s=1.0, tpot_s=0.0, may_refuse=True, tally=Counts())
     for at_s in range(ROUND):
         other.enter(float(at_s))
-    assert other.limit.most == math.inf
+    assert {limit.most for limit in other.places.limits.values()} == {math.inf}
     assert not other.is_pressed(clock)
 
 
@@ -571,7 +572,7 @@ def test_who_took_half_of_the_limit_or_was_to_take_it_is_near_it(predicted: floa
 def test_without_a_place_both_who_asks_and_who_enters_are_refused_and_noted() -> None:
     found, _ = gate()
     found.check(0.0)
-    found.limit.most = 0
+    found.places.waiting.most = 0
     for ask in (found.check, found.enter):
         with pytest.raises(Refused) as raised:
             ask(0.0)

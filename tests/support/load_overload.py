@@ -5,8 +5,8 @@ seconds come first that are not measured. Two ways to be protected: places for s
 are in time (`PLACES`), or objectives alone, whose predictions have to prove right before anything is refused by them
 (docs/admission.md). The peak is at the rate of the largest goodput, of rates that begin about what a closed loop comes
 to and rise until less is served in time than is offered: a few callers fill less of a batch than there is room for. It
-and three times it are taken in turns; the median of the latter is held against the largest median of any rate. Callers
-keep their connections.
+and rates beyond it are taken in turns, since a shared machine's pace changes; the median of three times the peak is
+held against the largest median of any rate. Callers keep their connections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOSED = 8
 ABOUT = (0.8, 1.0, 1.2)  # of what a closed loop of so many comes to
 RISE, SERVED = 1.25, 0.95  # from one rate to the next, while that much of what is offered is served in time
 BEYOND = (1.5, 2.0, 3.0)  # of the peak
-AGAIN = 2  # the peak's rate and three times it, in turns: a shared machine's pace changes
+TURNS = 3  # of the peak's rate and those beyond it
 KEPT = 0.9
 REFUSED_WITHIN_S = 0.25
 CALLERS = "callers"
@@ -116,11 +116,9 @@ async def run(
     while found[-1].goodput >= SERVED * found[-1].rate:
         await at(RISE * found[-1].rate)
     best = max(found, key=lambda each: each.goodput)
-    for share in BEYOND:
-        await at(share * best.goodput)
-    for _ in range(AGAIN):
-        await at(best.rate)
-        await at(found[-2].rate)
+    for _ in range(TURNS):
+        for rate in (best.rate, *(share * best.goodput for share in BEYOND)):
+            await at(rate)
     calls = [call for each in found for call in each.calls]
     by_rate = {rate: [each for each in found if each.rate == rate] for rate in dict.fromkeys(run.rate for run in found)}
     goodput = {rate: statistics.median(each.goodput for each in runs) for rate, runs in by_rate.items()}

@@ -101,6 +101,7 @@ PURE_FILES = (
     "router/drain_rate.py",
     "router/kv_room.py",
     "router/outliers.py",
+    "router/places.py",
     "router/prediction.py",
     "router/refusals.py",
     "router/slo_gate.py",

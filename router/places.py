@@ -1,0 +1,81 @@
+"""The places of one model's requests: one among all that are in, and one among those that wait for their first token.
+
+Pure: time is a parameter. What a first token takes depends on how many wait for theirs, what the next ones take on how
+many are in, so each has a limit of its own (`ConcurrencyLimit`). With one on all alone, whenever many answers end at
+once as many come in as the limit, of whom then all wait, and most for too long: in time were they when most of those
+that were in had their first token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pagewire.router.concurrency_limit import ConcurrencyLimit, Stay
+
+FIRST = "ttft"
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One request's."""
+
+    waiting: Stay
+    inside: Stay
+    is_served: bool = False  # it has had its first token
+
+
+class Places:
+    """Those of one model, by its objectives in seconds, from entering; without any there is no limit.
+
+    Every `enter` that returned is followed by exactly one `leave`.
+    """
+
+    def __init__(self, objectives_s: Mapping[str, float]) -> None:
+        self.waiting = ConcurrencyLimit("wait for their first token", stay_s=objectives_s.get(FIRST, math.inf))
+        self.inside = ConcurrencyLimit("are in", objectives_s)
+
+    @property
+    def limits(self) -> Mapping[str, ConcurrencyLimit]:
+        """By whom they count."""
+        return {"waiting": self.waiting, "inside": self.inside}
+
+    @property
+    def is_full(self) -> bool:
+        """True while there is no place for one more."""
+        return self.waiting.is_reached or self.inside.is_reached
+
+    def check(self, now_s: float) -> None:
+        """Raise Refused, with the time in which a place should come free, where there is none."""
+        self.waiting.check(now_s)
+        self.inside.check(now_s)
+
+    def enter(self, now_s: float) -> Place:
+        """Take a place; raises Refused as `check` does."""
+        self.inside.check(now_s)  # before anything is taken
+        return Place(self.waiting.enter(now_s), self.inside.enter(now_s))
+
+    def serve(self, place: Place, now_s: float) -> None:
+        """Somebody has its first token."""
+        place.is_served = True
+        self._wait_no_more(place, now_s)
+        self.inside.learn(place.inside, FIRST, now_s - place.inside.entered_s, now_s)
+
+    def learn(self, place: Place, objective: str, took_s: float, now_s: float) -> None:
+        """Take note of the seconds that somebody took for what comes after its first token."""
+        self.inside.learn(place.inside, objective, took_s, now_s)
+
+    def forget(self, place: Place, now_s: float) -> None:
+        """What becomes of somebody says nothing of the others from now on: its pod was lost."""
+        self._wait_no_more(place, now_s)
+        self.inside.forget(place.inside)
+
+    def leave(self, place: Place, now_s: float) -> None:
+        """Give a place back."""
+        self._wait_no_more(place, now_s)
+        self.inside.leave(place.inside, now_s, is_served=place.is_served)
+
+    def _wait_no_more(self, place: Place, now_s: float) -> None:
+        if not place.waiting.is_over:
+            self.waiting.leave(place.waiting, now_s, is_served=place.is_served)
