@@ -112,6 +112,10 @@ class ConcurrencyLimit:
         self._borne: _Trouble | None = None  # what could not be helped
         self._drain = DrainRate()
 
+    def is_known(self) -> bool:
+        """True while there is a limit."""
+        return self.most < math.inf
+
     @property
     def is_reached(self) -> bool:
         """True while there is no place for one more."""

@@ -17,10 +17,14 @@ A judge refuses what is too likely to miss, not what should just miss:
 
 Under overload the queue becomes as long as the gate lets it. At the limit itself any error would make half of those
 late who are let in, and more, for it is those of whom too little is predicted that get in. With the margin the queue
-stays shorter by as much as predictions err, at no cost in what is served. A request that it would have refused proves
-it right by missing, or by taking at least 1 / `WRONG` of what was predicted, times the margin where that is below 1:
-of those near the limit most would have been in time. Near it is who took half of it, or was to take half of the least
-that is refused: a margin that grew in a bad moment refuses far below the limit, and they show that it is over.
+stays shorter by as much as predictions err, at no cost in what is served. Once a limit on those that wait is known, or
+on those that are in for the other objectives (`places.py`), that holds the queue, and no margin above 1 is kept:
+predictions that erred for a moment would refuse while there is room, for as long as the record remembers them.
+
+A request that it would have refused proves it right by missing, or by taking at least 1 / `WRONG` of what was
+predicted, times the margin where that is below 1: of those near the limit most would have been in time. Near it is who
+took half of it, or was to take half of the least that is refused: a margin that grew in a bad moment refuses far below
+the limit, and they show that it is over.
 
 An active judge lets a probe through: every `PROBE_EVERY`th request that it would refuse, and the first one after
 `PROBE_S`. So it learns that it is wrong: from the moment on which predictions are, by more than `WRONG`, the third
@@ -76,10 +80,11 @@ class Tally(Protocol):
 
 
 class SloJudge:
-    """One objective: the seconds that something may take."""
+    """One objective: the seconds that something may take. `is_bounded` says whether something else holds the crowd."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, is_bounded: Callable[[], bool] = lambda: False) -> None:
         self.limit_s = limit_s
+        self._is_bounded = is_bounded
         self._violators: deque[tuple[float, bool]] = deque(maxlen=VIOLATORS)  # when measured, whether that was right
         self._took: deque[float] = deque(maxlen=SAMPLES)  # actual / predicted
         self._took_near: deque[float] = deque(maxlen=SAMPLES)  # the same of those near the limit
@@ -91,7 +96,7 @@ class SloJudge:
     @property
     def refuses_from_s(self) -> float:
         """The longest prediction that is kept with the likelihood asked for; an active judge refuses beyond it."""
-        return self.limit_s / self._margin
+        return self.limit_s / (min(1.0, self._margin) if self._is_bounded() else self._margin)
 
     def is_active(self, now_s: float) -> bool:
         """True while predictions of a miss have proved right."""
@@ -180,9 +185,14 @@ class SloGate:
 
     def __init__(self, *, ttft_s: float, gap_s: float, tpot_s: float, may_refuse: bool, tally: Tally) -> None:
         limits = {"ttft": ttft_s, "gap": gap_s, "tpot": tpot_s}
-        self.judges = {slo: SloJudge(limit_s) for slo, limit_s in limits.items() if limit_s > 0}
         inside = {**limits, "ttft": (1 - READ_WITHIN) * ttft_s} if may_refuse else {}
         self.places = Places({slo: limit_s for slo, limit_s in inside.items() if limit_s > 0})
+        holds = {"ttft": self.places.waiting}
+        self.judges = {
+            slo: SloJudge(limit_s, holds.get(slo, self.places.inside).is_known)
+            for slo, limit_s in limits.items()
+            if limit_s > 0
+        }
         self.recent: deque[bool] = deque(maxlen=ROUND)  # who was refused or missed its TTFT
         self.tally = tally
         self._may_refuse = may_refuse

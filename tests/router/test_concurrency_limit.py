@@ -188,6 +188,7 @@ def test_a_late_round_cuts_to_what_should_be_in_time_by_littles_law() -> None:
     limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 2.0, crowd=50)
     assert limit.most == 50 * GOAL / 2.0
+    assert limit.is_known()
     limit = limit_of({"ttft": TTFT_S})
     round_of(limit, 1.0, crowd=50)
     round_of(limit, 5.0, crowd=50, late=LATE - 1)
@@ -347,6 +348,7 @@ def test_an_objective_that_is_not_set_changes_nothing() -> None:
     nothing = ConcurrencyLimit("are in")
     round_of(nothing, 100.0, crowd=100, tpot=100.0)
     assert nothing.most == math.inf
+    assert not nothing.is_known()
 
 
 def test_nine_of_ten_are_to_be_in_time() -> None:

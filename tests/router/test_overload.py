@@ -357,7 +357,9 @@ async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anyth
         assert refused(await one_more) >= 1
         text = (await router.http.get("/metrics")).text
         assert 'refusals_total{reason="slo_concurrency"} 1.0' in text
-        limit = float(text.split("pagewire_router_concurrency_limit{", 1)[1].split("} ", 1)[1].split("\n", 1)[0])
+        limit = float(
+            text.split('pagewire_router_concurrency_limit{model="fake",of="waiting"} ', 1)[1].split("\n", 1)[0]
+        )
         assert 1 <= limit <= 0.8 * 12
         assert (await router.http.post("/v1/completions", content=b"no JSON")).status_code == 429, "it was read"
         assert 'refusals_total{reason="slo_concurrency"} 2.0' in (await router.http.get("/metrics")).text

@@ -578,3 +578,23 @@ def test_without_a_place_both_who_asks_and_who_enters_are_refused_and_noted() ->
             ask(0.0)
         assert raised.value.reason is Reason.SLO_CONCURRENCY
     assert list(found.recent) == [True, True]
+
+
+@pytest.mark.parametrize(("slo", "which"), [("ttft", "waiting"), ("gap", "inside"), ("tpot", "inside")])
+def test_once_a_limit_holds_the_crowd_no_margin_above_1_is_kept(slo: str, which: str) -> None:
+    found, _ = gate(gap_s=1.0, tpot_s=1.0)
+    judge = found.judges[slo]
+    for _ in range(SAMPLES):
+        judge.learn(judge.limit_s, 1.25 * judge.limit_s, 0.0)
+    assert judge.refuses_from_s == pytest.approx(judge.limit_s / 1.25)
+    for name, limit in found.places.limits.items():
+        limit.most = 100.0 if name == which else math.inf
+    assert judge.refuses_from_s == judge.limit_s
+    for _ in range(SAMPLES):
+        judge.learn(judge.limit_s, 0.8 * judge.limit_s, 0.0)  # all come sooner than predicted: one below 1 is
+    assert judge.refuses_from_s == pytest.approx(judge.limit_s / 0.8)
+    for name, limit in found.places.limits.items():
+        limit.most = math.inf if name == which else 100.0
+    for _ in range(SAMPLES):
+        judge.learn(judge.limit_s, 1.25 * judge.limit_s, 0.0)
+    assert judge.refuses_from_s == pytest.approx(judge.limit_s / 1.25), "the other limit is of another crowd"
