@@ -447,6 +447,7 @@ def test_whoever_comes_knows_how_many_are_in_and_how_many_were_served() -> None:
     late = limit.enter(0.0)
     assert (late.crowd, late.served - stays[0].served) == (5, 4)
     assert [stay.is_over for stay in stays] == [True] * 6 + [False] * 4
+    assert not any(stay.is_guess for stay in stays)
 
 
 def test_who_lost_its_pod_tells_no_more_of_the_crowd() -> None:
