@@ -598,3 +598,14 @@ def test_once_a_limit_holds_the_crowd_no_margin_above_1_is_kept(slo: str, which:
     for _ in range(SAMPLES):
         judge.learn(judge.limit_s, 1.25 * judge.limit_s, 0.0)
     assert judge.refuses_from_s == pytest.approx(judge.limit_s / 1.25), "the other limit is of another crowd"
+
+
+def test_who_was_in_time_cuts_nothing_however_late_it_is() -> None:
+    found, _ = gate(tpot_s=0.1)
+    for _ in range(ROUND):
+        place = found.enter(1e3)
+        forecast = found.admit(Prediction(), received_s=1e3, now_s=1e3, place=place)
+        forecast.tokens_came(1e3 + 0.1)
+        forecast.tokens_came(1e3 + 0.1)
+        forecast.finished(11, 1e3 + 0.6)
+    assert {limit.most for limit in found.places.limits.values()} == {math.inf}
