@@ -4,15 +4,20 @@ Pure: time is a parameter. Knows how many are in and what they took over what th
 has room but no seat, a router short of processor time, a neighbour on the machine. What they are in is not its concern
 either (`places.py` has two).
 
-    round    `ROUND` requests, the first that entered since the limit last changed or was found to be right
+    round    `ROUND` requests that entered since the limit last changed or was found to be right: the first, while
+             there is none, else one of so many that they are spread over as many as the limit, and
+             whoever takes the last place
     share    the most that one of them took of an objective, or of what a stay may last; of who is in for longer than
              that, what it should come to: its stay so far, times those that were before it over those that have been
              served since. Of a round: the least of the `LATE` largest
-    crowd    how many were in as each of them entered, the median
+    crowd    how many were in as one entered: of those that are late the median, of a round in time the most
 
     share > 1, known with the third that is late    limit = crowd x GOAL / share, of those that are late
     all are over, share < GOAL, some were refused   limit = crowd x GOAL / share, at most `MOST_RAISE` x crowd, at least
                                                     crowd + 1, where that is more than it was
+
+Where many are served at once, and then nobody is in, the first to come see a small crowd, however many come after
+them: hence the spread, and the most.
 
 Where requests wait for something of a fixed pace, what they take is proportional to how many are in (Little's law), so
 that one cut is about enough. There is no limit until a round is late.
@@ -103,6 +108,7 @@ class ConcurrencyLimit:
         self._objectives_s = objectives_s
         self._stay_s = stay_s
         self._round: list[Stay] = []
+        self._passed = 0  # since one joined the round
         self._was_full = False
         self._served = 0
         self._trouble: _Trouble | None = None
@@ -137,9 +143,16 @@ class ConcurrencyLimit:
         self.check(now_s)
         self.inside += 1
         stay = Stay(entered_s=now_s, crowd=self.inside, served=self._served)
-        if len(self._round) < ROUND:
+        self._passed += 1
+        if len(self._round) < ROUND and (self._passed >= self._one_of or self.is_reached):
             self._round.append(stay)
+            self._passed = 0
         return stay
+
+    @property
+    def _one_of(self) -> int:
+        """Of how many that enter one joins a round."""
+        return math.ceil(self.most / ROUND) if self.is_known() else 1
 
     def learn(self, stay: Stay, objective: str, took_s: float, now_s: float) -> None:
         """Take note of the seconds that somebody took, where an objective says how many it may; no other is known."""
@@ -214,7 +227,7 @@ class ConcurrencyLimit:
         if self._calm == CALM:
             self._trouble, self._hold_s = None, HOLD_S
         if share < GOAL and self._was_full:
-            crowd = median(each.crowd for each in self._round)
+            crowd = max(each.crowd for each in self._round)
             self.most = max(self.most, crowd + 1, crowd * GOAL / max(share, GOAL / MOST_RAISE))
         self._begin()
 

@@ -291,7 +291,7 @@ class Dispatcher:
         life.failed_keys.add(placed.key)
         life.error = error
         life.forecast = None  # what was expected was not expected of this
-        life.model.entrance.gate.places.forget(life.place, self._clock.now())
+        life.model.entrance.gate.places.forget(life.place)
         self._observers.attempt_failed(error)
 
     async def _attempt(self, life: Life, placed: Placed, short_way: ShortWay | None) -> AsyncGenerator[Chunk, None]:

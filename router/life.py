@@ -74,7 +74,7 @@ class Life:
     deadline_at_s: float
     answer_tokens: int
     internal_id: str
-    place: Place  # its place among those of its model
+    place: Place  # among those of its model
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     has_begun: bool = False  # the first event went out
     attempt: int = 0
@@ -230,6 +230,8 @@ class Life:
         elif most > 1:
             self.model.counts.gap_s.observe(0.0, most - 1)
         self.arrived_s = now_s
+        if not self.place.is_served:
+            self.model.entrance.gate.places.serve(self.place, now_s)
         if self.forecast is not None:
             self.forecast.tokens_came(now_s)
 

@@ -29,7 +29,7 @@ class Place:
 class Places:
     """Those of one model, by its objectives in seconds, from entering; without any there is no limit.
 
-    Every `enter` that returned is followed by exactly one `leave`.
+    Every `enter` that returned is followed by exactly one `leave`, and by at most one `serve` before it.
     """
 
     def __init__(self, objectives_s: Mapping[str, float]) -> None:
@@ -59,23 +59,20 @@ class Places:
     def serve(self, place: Place, now_s: float) -> None:
         """Somebody has its first token."""
         place.is_served = True
-        self._wait_no_more(place, now_s)
+        self.waiting.leave(place.waiting, now_s, is_served=True)
         self.inside.learn(place.inside, FIRST, now_s - place.inside.entered_s, now_s)
 
     def learn(self, place: Place, objective: str, took_s: float, now_s: float) -> None:
         """Take note of the seconds that somebody took for what comes after its first token."""
         self.inside.learn(place.inside, objective, took_s, now_s)
 
-    def forget(self, place: Place, now_s: float) -> None:
-        """What becomes of somebody says nothing of the others from now on: its pod was lost."""
-        self._wait_no_more(place, now_s)
+    def forget(self, place: Place) -> None:
+        """What becomes of somebody says nothing of the others from now on: its pod was lost. It goes on elsewhere."""
+        self.waiting.forget(place.waiting)
         self.inside.forget(place.inside)
 
     def leave(self, place: Place, now_s: float) -> None:
         """Give a place back."""
-        self._wait_no_more(place, now_s)
+        if not place.is_served:
+            self.waiting.leave(place.waiting, now_s, is_served=False)
         self.inside.leave(place.inside, now_s, is_served=place.is_served)
-
-    def _wait_no_more(self, place: Place, now_s: float) -> None:
-        if not place.waiting.is_over:
-            self.waiting.leave(place.waiting, now_s, is_served=place.is_served)

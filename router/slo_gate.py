@@ -18,7 +18,7 @@ A judge refuses what is too likely to miss, not what should just miss:
 Under overload the queue becomes as long as the gate lets it. At the limit itself any error would make half of those
 late who are let in, and more, for it is those of whom too little is predicted that get in. With the margin the queue
 stays shorter by as much as predictions err, at no cost in what is served. Once a limit on those that wait is known, or
-on those that are in for the other objectives (`places.py`), that holds the queue, and no margin above 1 is kept:
+on those that are in for the other objectives (`places.py`), that holds the queue, and no margin above 1 counts:
 predictions that erred for a moment would refuse while there is room, for as long as the record remembers them.
 
 A request that it would have refused proves it right by missing, or by taking at least 1 / `WRONG` of what was
@@ -138,7 +138,7 @@ class Forecast:
     """What was expected of one request that passed; it is told what happens, and tells the judges."""
 
     gate: SloGate
-    place: Place | None  # its place among those that are in; None where nothing is to be learned of that
+    place: Place | None  # whose limits learn what its tokens took; None where nothing is to be learned of that
     predicted_s: Mapping[str, float]  # by objective
     received_s: float
     first_s: float = 0.0
@@ -149,8 +149,6 @@ class Forecast:
         self.arrivals += 1
         if self.arrivals == 1:
             self.first_s = now_s
-            if self.place is not None:
-                self.gate.places.serve(self.place, now_s)
             self._learn("ttft", now_s - self.received_s, now_s)
         elif self.arrivals == 2:
             self._learn("gap", now_s - self.first_s, now_s)

@@ -123,6 +123,7 @@ class SimRouter:
         """A pod has sampled tokens; whoever asked has them at `at_s`."""
         if not request.tokens_s:
             self._around.agenda.at(at_s[0], self._first_came, request)
+            self._around.agenda.at(at_s[0], self._served, request)
         request.tokens_s += at_s
         if request.forecast is not None:
             for each_s in at_s:
@@ -132,6 +133,10 @@ class SimRouter:
         if request.is_building and request.placed is not None:
             request.is_building = False
             request.placed.prefill_is_over(len(request.asked.prompt))
+
+    def _served(self, request: SimRequest) -> None:
+        if not request.is_over and request.place is not None:
+            self._entrance.gate.places.serve(request.place, self._around.agenda.now())
 
     def ended(self, request: SimRequest, error: PagewireError | None) -> None:
         """A pod has said its last word of a request."""
@@ -147,7 +152,7 @@ class SimRouter:
                 request.failed_keys.add(placed.key)
                 request.forecast = None
                 if request.place is not None:
-                    self._entrance.gate.places.forget(request.place, now_s)
+                    self._entrance.gate.places.forget(request.place)
                 self._entrance.place(request)
                 return
         elif self._learns:

@@ -164,18 +164,19 @@ def round_of(
     late: int = ROUND,
     stay: float = 0.0,
 ) -> None:
-    """Let a round pass in which so many were in, and somebody was refused if that was the limit.
+    """Let a round pass in which so many were in, and somebody was refused if that was the limit: one of `one_of`.
 
     `late` of it took this share of the TTFT, and `tpot` of the time per token; the others nothing. All stayed for
     `stay` of the TTFT.
     """
     limit.inside += crowd - 1
-    for number in range(ROUND):
+    one_of = math.ceil(limit.most / ROUND) if limit.most < math.inf else 1
+    for number in range(ROUND * one_of):
         one = limit.enter(now_s)
         if crowd + 1 > limit.most:
             with pytest.raises(Refused):
                 limit.enter(now_s)
-        limit.learn(one, "ttft", share * TTFT_S if number < late else 0.0, now_s)
+        limit.learn(one, "ttft", share * TTFT_S if number < late * one_of else 0.0, now_s)
         if tpot is not None:
             limit.learn(one, "tpot", tpot * TPOT_S, now_s)
         limit.leave(one, now_s + stay * TTFT_S, is_served=True)

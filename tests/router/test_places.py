@@ -6,6 +6,7 @@ whoever else is in.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import random
@@ -88,9 +89,10 @@ def test_whoever_enters_is_one_of_those_that_wait_until_its_first_token_and_of_a
     places.leave(first, 0.2)
     places.leave(second, 0.2)
     assert (places.waiting.inside, places.inside.inside) == (1, 1)
-    places.forget(third, 0.2)  # it goes on elsewhere
-    assert (places.waiting.inside, places.inside.inside) == (0, 1)
+    places.forget(third)  # it goes on elsewhere, and still waits
+    assert (places.waiting.inside, places.inside.inside) == (1, 1)
     places.serve(third, 0.3)
+    assert (places.waiting.inside, places.inside.inside) == (0, 1)
     places.leave(third, 0.3)
     assert (places.waiting.inside, places.inside.inside) == (0, 0)
     assert (second.is_served, third.is_served) == (False, True)
@@ -124,15 +126,18 @@ def test_a_late_first_token_cuts_both_and_what_comes_after_it_those_that_are_in(
         assert (places.inside.most < math.inf) == (objective == "tpot")
 
 
-def test_who_lost_its_pod_says_nothing_of_either() -> None:
+@pytest.mark.parametrize("is_served", [True, False])
+def test_who_lost_its_pod_says_nothing_of_either(is_served: bool) -> None:
     places = Places(OBJECTIVES)
     lost = [places.enter(0.0) for _ in range(ROUND)]
     for place in lost:
-        places.forget(place, 0.5)
+        places.forget(place)  # the pod had not answered for long by then
     for place in lost:
-        places.serve(place, 9.0)
+        if is_served:
+            places.serve(place, 9.0)
         places.leave(place, 9.0)
     assert {limit.most for limit in places.limits.values()} == {math.inf}
+    assert {limit.inside for limit in places.limits.values()} == {0}
 
 
 @pytest.mark.parametrize("which", ["waiting", "inside"])
@@ -178,4 +183,41 @@ def test_after_a_lull_no_more_come_in_than_are_served_in_time() -> None:
     goodput, late = shares(Places(OBJECTIVES))
     assert goodput >= 0.9 * 0.7
     assert late <= 0.01
-    assert shares(OnAll())[1] > 0.15
+    assert shares(OnAll())[1] > 0.05
+
+
+@pytest.mark.parametrize("most", [1.0, 2.5, 3.0, 10.0, 50.0, 300.0])
+def test_a_limit_that_is_too_low_rises_where_all_that_wait_are_served_at_once(most: float) -> None:
+    """A step takes all that wait, so that nobody waits after it: whoever comes next sees few before it."""
+    places, now_s = Places(OBJECTIVES), 0.0
+    places.waiting.most = most
+    for _ in range(200):
+        waiting: list[Place] = []
+        with contextlib.suppress(Refused):
+            while len(waiting) < 1000:
+                waiting.append(places.enter(now_s))
+        now_s += 0.05
+        for place in waiting:
+            places.serve(place, now_s)
+            places.leave(place, now_s)
+    assert places.waiting.most >= 1000
+
+
+def test_a_limit_that_a_stall_left_is_no_limit_once_all_are_fast() -> None:
+    """Requests come at random, 100 a second; each step takes all that wait, and one took 20 s."""
+    places, draw, now_s, come_s = Places(OBJECTIVES), random.Random(7), 0.0, 0.0
+    refused_s: list[float] = []
+    while now_s < 300.0:
+        waiting = []
+        while come_s <= now_s:
+            come_s += draw.expovariate(100.0)
+            try:
+                waiting.append(places.enter(come_s))
+            except Refused:
+                refused_s.append(come_s)
+        now_s = max(now_s, come_s) + (20.0 if 20 < now_s < 21 else 0.05) + 0.002 * len(waiting)
+        for place in waiting:
+            places.serve(place, now_s)
+            places.leave(place, now_s)
+    assert len(refused_s) > 500
+    assert max(refused_s) < 100.0
