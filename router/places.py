@@ -19,7 +19,7 @@ FIRST = "ttft"
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What one request takes: a stay among those that wait, over once `is_served`, and one among all, until it leaves."""
+    """What one request takes: a stay among those that wait, over once `is_served`, and one among all that are in."""
 
     waiting: Stay
     inside: Stay
