@@ -22,12 +22,12 @@ from pagewire.engine.block_mover import BlockMover
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.brownout import Brownout
 from pagewire.engine.capture import CudaCapture
-from pagewire.engine.chunk_graphs import ChunkGraphs
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.edit_builder import EditBuilder
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.grammars import Grammars
-from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.graph_limits import GraphLimits
+from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.kv_cache import CPU, TORCH_DTYPES, KVCache
 from pagewire.engine.model.architecture import Architecture, Model
 from pagewire.engine.model.families import architecture_of
@@ -56,7 +56,7 @@ LAYER_GROUPS = (2, 3)  # two hide a last chunk's bytes; each more interrupts the
 # the step, and the wait for the first token, longer by milliseconds; all of it behind the step costs token 1 no more.
 LEAST_GROUPED_BYTES = 4 << 20
 LONG_STEP_S = 0.1  # of a step of this length those milliseconds are nothing, and token 1 is spared all of the transfer
-# A chunk whose products are more than this takes a GPU longer than launching its kernels takes: about 5 ms of an H200.
+# A step whose products are more than this takes a GPU longer than launching its kernels takes: about 5 ms of an H200.
 LAUNCH_BOUND_FLOP = 2.5e12
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
@@ -145,8 +145,8 @@ def _assemble(
     grammars = Grammars(folder.path / "tokenizer.json", architecture.vocab_size, eos_token_ids)
     sampler = Sampler(backend, EditBuilder(eos_token_ids, device, grammars))
     mover = BlockMover(cache.pool, num_slots, backend)
-    graphs, chunk_graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
-    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs, chunk_graphs)
+    graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
+    runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(
@@ -210,29 +210,23 @@ def _graphs(
     backend: Backend,
     max_model_len: int,
     layer_groups: int,
-) -> tuple[GraphPool | None, ChunkGraphs | None]:
-    """Return the captured graphs of decode steps and of chunks, None where there is nothing to capture with or for."""
+) -> GraphPool | None:
+    """Return the captured graphs of steps, None where there is nothing to capture with or for."""
     device = cache.pool.device
     if device.type != "cuda" or not isinstance(architecture, NativeArchitecture) or not isinstance(backend, GraphOps):
-        return None, None
+        return None
+    launch_bound = int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights))
     limits = GraphLimits(
         max_num_seqs=config.max_num_seqs,
         max_model_len=max_model_len,
         block_size=config.block_size,
         vocab_size=architecture.vocab_size,
-        longest_chunk=min(
-            config.chunk_size,
-            config.max_num_batched_tokens,
-            int(LAUNCH_BOUND_FLOP / (2 * architecture.config.layer_weights)),
-        ),
+        # Nothing is told of layers within a replay, so what leaves in groups of them is computed eagerly.
+        longest_step=min(config.max_num_batched_tokens, launch_bound) if layer_groups == 1 else 0,
     )
-    capture, chunk_graphs = CudaCapture(device), None
-    if layer_groups == 1:  # nothing is told of within a replay
-        chunk_graphs = ChunkGraphs(model, cache.pool, backend, capture, limits)
-        chunk_graphs.warm_up()
-    graphs = GraphPool(model, cache.pool, backend, capture, limits)
+    graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
     graphs.warm_up()
-    return graphs, chunk_graphs
+    return graphs
 
 
 def _load(

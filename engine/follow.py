@@ -1,4 +1,4 @@
-"""The step behind one of decodes, made before the tokens of that one are known: the same sequences, a token further.
+"""The step behind another, made before the tokens of that one are known: the same sequences, a token further.
 
 Works on a scheduler; knows nothing of how steps are computed. Whatever is drawn, the sequences that do not end by their
 length go on, so the device need not stand still while the host hears of tokens, tells them and schedules. Invariants:
@@ -33,7 +33,7 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
             if somebody_waits:  # for that place
                 return None
             continue
-        first = (grant.start + 1) // limits.block_size
+        first = _end(grant) // limits.block_size
         if first == len(sequence.block_table):
             missing += 1
         elif not pool.is_writable(sequence.block_table[first]):
@@ -53,8 +53,12 @@ def _ends(sequence: Sequence, limits: Limits) -> bool:
     return num_output >= sequence.spec.sampling.max_tokens or sequence.num_prompt + num_output >= limits.max_model_len
 
 
+def _end(grant: Grant) -> int:
+    return grant.start + len(grant.tokens)
+
+
 def _further(scheduler: Scheduler, sequence: Sequence, grant: Grant, draw: Draw) -> Grant:
-    start = grant.start + 1
+    start = _end(grant)
     if start % scheduler.limits.block_size == 0:  # into the next block
         first = start // scheduler.limits.block_size
         if first == len(sequence.block_table):

@@ -6,7 +6,7 @@ to the same places, so a failed step may be retried in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -14,9 +14,8 @@ import torch
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
-from pagewire.engine.chunk_graphs import ChunkGraphs
-from pagewire.engine.graph_inputs import draw_of
-from pagewire.engine.graph_pool import GraphPool
+from pagewire.engine.graph_limits import Bucket
+from pagewire.engine.graph_pool import GraphPool, Replayed
 from pagewire.engine.kv_cache import KVCache
 from pagewire.engine.model.architecture import Model
 from pagewire.engine.packed_batch import pack
@@ -45,7 +44,6 @@ class ModelRunner:
         num_groups: int = 1,
         host: torch.Tensor | None = None,
         graphs: GraphPool | None = None,
-        chunk_graphs: ChunkGraphs | None = None,
         batch_of: BatchOf | None = None,
     ) -> None:
         layout = cache.layout
@@ -55,7 +53,6 @@ class ModelRunner:
                 "fall into that many equal spans"
             )
         self.graphs = graphs
-        self.chunk_graphs = chunk_graphs if num_groups == 1 else None  # nothing is told of within a replay
         self._device = cache.pool.device
         self._batch_of = batch_of or (Batch.of if self._device.type == "cpu" else pack)
         self._layers_per_group = layout.num_layers // num_groups
@@ -80,13 +77,14 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, step: Step) -> Pending | None:
         """Replay a step whose tokens are drawn within its graph, and wait for nothing; see `Launcher`."""
-        graphs, is_ahead = self.graphs, step.grants[0].tokens[0] == AHEAD
-        if graphs is None or not (graphs.follows(step) if is_ahead else graphs.fits(step)):
+        bucket = self._bucket_of(step)
+        if bucket is None or not all(_is_drawn_within(grant.draw) for grant in step.grants):
             return None
-        if not all(_is_drawn_within(draw_of(grant).sampling) for grant in step.grants):
+        assert self.graphs is not None
+        if step.grants[0].tokens[0] == AHEAD and not self.graphs.is_captured(bucket):
             return None
         with self._on_device():
-            replayed = graphs.run(step)
+            replayed = self._replay(step, bucket)
 
         def wait() -> dict[str, Computed]:
             drawn = zip(replayed.batch.draws, replayed.read_tokens(), strict=True)
@@ -95,11 +93,13 @@ class ModelRunner:
         return wait
 
     def _run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
-        if self.graphs is not None and self.graphs.fits(step):
-            return self._replay(self.graphs, step)
+        if (bucket := self._bucket_of(step)) is not None:
+            replayed = self._replay(step, bucket)
+            if replayed.batch.draws:
+                return self._sampler.draw(replayed.logits, replayed.batch, replayed.read_tokens)
+            replayed.read_tokens()  # there are none, but whoever hears of the step takes it for done
+            return {}
         sealed = [grant for grant in step.grants if grant.seal]
-        if self.chunk_graphs is not None and self.chunk_graphs.fits(step):
-            return self._replay(self.chunk_graphs, step, sealed)
 
         def wrote(layer: int) -> None:
             group, rest = divmod(layer + 1, self._layers_per_group)
@@ -131,14 +131,18 @@ class ModelRunner:
         self._wait()
         return {}
 
-    def _replay(self, graphs: GraphPool | ChunkGraphs, step: Step, sealed: Sequence[Grant] = ()) -> dict[str, Computed]:
-        replayed = graphs.run(step)
-        for grant in sealed:
-            self._seal(grant, slice(0, self._cache.layout.num_layers))
-        if replayed.batch.draws:
-            return self._sampler.draw(replayed.logits, replayed.batch, replayed.read_tokens)
-        self._wait()
-        return {}
+    def _bucket_of(self, step: Step) -> Bucket | None:
+        return self.graphs.bucket_of(step) if self.graphs is not None else None
+
+    def _replay(self, step: Step, bucket: Bucket) -> Replayed:
+        assert self.graphs is not None
+
+        def seal() -> None:
+            for grant in step.grants:
+                if grant.seal:
+                    self._seal(grant, slice(0, self._cache.layout.num_layers))
+
+        return self.graphs.run(step, bucket, seal)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":  # nothing is read, but whoever hears of the step takes it for done
@@ -151,6 +155,9 @@ class ModelRunner:
             self._backend.zero_slots(self._cache.pool[:, layers], grant.block_ids[-1], used)
 
 
-def _is_drawn_within(sampling: SamplingParams) -> bool:
+def _is_drawn_within(draw: Draw | None) -> bool:
     """Return whether nothing is left to do behind a graph that draws: no edits, no reports, no typical-p."""
+    if draw is None:
+        return True
+    sampling = draw.sampling
     return not sampling.edits_logits and sampling.logprobs is None and sampling.typical_p == 1.0

@@ -14,6 +14,8 @@ from itertools import accumulate
 
 import torch
 
+SHORT = 8  # query rows at most of what may be attended as a decode: several where tokens are verified at once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spilled:
@@ -35,8 +37,9 @@ class DeviceLengths:
 class Ragged:
     """A ragged batch of S sequences and T query rows.
 
-    With lengths `on_device`, those say what is in the cache, and `kv_lens` bounds it: a device that reads its own may
-    be given a batch whose lengths no host knows yet.
+    With lengths `on_device`, those say what is in the cache, and which rows are whose; `kv_lens` bounds it then, and of
+    `query_lens` the sum is that of all rows, while each says that sequences of up to `SHORT` rows, or of more, may be
+    among them. So a device that reads its own may be given a batch whose lengths no host knows yet.
     """
 
     query_lens: tuple[int, ...]  # S, each >= 1

@@ -6,6 +6,7 @@ CPU with a tiny model, which shows that it works: its figures are nothing.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -28,7 +29,8 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import assembly
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
-from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.graph_limits import GraphLimits
+from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.step import Draw, Grant, Step
 
@@ -44,6 +46,7 @@ class Scale:
     dtype: str
     decodes: tuple[tuple[int, int], ...]  # sequences, tokens of each
     chunks: tuple[int, ...]  # tokens of prompts
+    beside: tuple[int, int]  # sequences that decode beside a prompt, tokens of each
     repeats: int
     idle: tuple[int, int]  # sequences, tokens of each
     num_requests: int
@@ -62,7 +65,7 @@ class Scale:
         free = torch.cuda.mem_get_info(device)[0]
         return cls(
             device=device, dtype="bfloat16", decodes=((1, 512), (1, 2048), (64, 2048)),
-            chunks=(128, 512, 1024, 2048, 4096), repeats=30, idle=(64, 2048),
+            chunks=(128, 512, 1024, 2048, 4096), beside=(48, 1024), repeats=30, idle=(64, 2048),
             num_requests=256, lengths=(100, 1024), most_id=10_000, kv_bytes=min(64 << 30, free * 6 // 10),
             max_model_len=4096, max_num_seqs=256,
         )  # fmt: skip
@@ -71,8 +74,8 @@ class Scale:
     def tiny(cls) -> Scale:
         """That of a CPU under the interpreter."""
         return cls(
-            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), repeats=1,
-            idle=(2, 18), num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64,
+            device=torch.device("cpu"), dtype="float32", decodes=((1, 20), (3, 33)), chunks=(9, 33), beside=(2, 20),
+            repeats=1, idle=(2, 18), num_requests=3, lengths=(4, 9), most_id=300, kv_bytes=1 << 20, max_model_len=64,
             max_num_seqs=4,
         )  # fmt: skip
 
@@ -118,7 +121,7 @@ def _again(engine: Engine, backend: Any, scale: Scale) -> GraphPool:
 
     limits = GraphLimits(
         max_num_seqs=scale.max_num_seqs, max_model_len=scale.max_model_len,
-        block_size=engine.cache.layout.block_size, vocab_size=engine.ready.vocab_size,
+        block_size=engine.cache.layout.block_size, vocab_size=engine.ready.vocab_size, longest_step=max(scale.chunks),
     )  # fmt: skip
     graphs = GraphPool(engine.runner._model, engine.cache.pool, backend, capture, limits)
     graphs.warm_up()
@@ -150,26 +153,28 @@ def decode_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: di
 
 
 def chunk_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dict[str, Any]) -> Iterator[Any]:
-    """Yield for each length the time of a step of one chunk, replayed where it is and kernel by kernel."""
+    """Yield the time of a step of one chunk, alone and beside decodes, replayed where it is and kernel by kernel."""
     config, runner = random_models.shape_of(folder), engine.runner
     weights = sum(each.stat().st_size for each in folder.glob("*.safetensors")) // engine.cache.pool.element_size()
     weights -= config.vocab_size * config.hidden_size * (1 if config.tied_embeddings else 2)
-    for num_tokens in scale.chunks:
-        ids = tuple(range(engine.cache.layout.num_blocks(num_tokens)))
+    num_decodes, kv_len = scale.beside
+    for num_tokens, others in itertools.product(scale.chunks, (0, num_decodes)):
+        ids = range(engine.cache.num_blocks)[-engine.cache.layout.num_blocks(num_tokens) :]
         draw = Draw(sampling=SamplingParams(temperature=TEMPERATURE, seed=1), index=0, position=num_tokens)
         tokens = tuple(3 + number % (scale.most_id - 3) for number in range(num_tokens))
-        step = Step(grants=(Grant(request_id="chunk", tokens=tokens, start=0, block_ids=ids, draw=draw),))
-        graphs = runner.chunk_graphs
+        chunk = Grant(request_id="chunk", tokens=tokens, start=0, block_ids=tuple(ids), draw=draw)
+        step = Step(grants=(*(_decodes(engine, others, kv_len, spared=len(ids)).grants if others else ()), chunk))
+        graphs = runner.graphs
         row = {
-            "what": "chunk", "model": name, "tokens": num_tokens,
-            "products-ms": 2 * weights * num_tokens / found["matmul-flop-per-s"] * 1e3,
-            "is-replayed": graphs is not None and graphs.fits(step),
+            "what": "chunk", "model": name, "tokens": num_tokens, "decodes": others, "of-tokens": kv_len,
+            "products-ms": 2 * weights * step.num_tokens / found["matmul-flop-per-s"] * 1e3,
+            "is-replayed": graphs is not None and graphs.bucket_of(step) is not None,
         }  # fmt: skip
         for way, chosen in (("step-ms", graphs), ("eager-ms", None)):
-            runner.chunk_graphs = chosen
+            runner.graphs = chosen
             times = [_timed(lambda: runner.run(step, _ignore)) for _ in range(2 + -(-scale.repeats // 3))]  # noqa: B023
             row[way] = statistics.median(times[2:]) * 1e3
-        runner.chunk_graphs = graphs
+        runner.graphs = graphs
         yield row
 
 
@@ -244,11 +249,12 @@ def _run(engine: Engine) -> int:
     return tokens
 
 
-def _decodes(engine: Engine, num_sequences: int, kv_len: int) -> Step:
-    of_each = engine.cache.layout.num_blocks(kv_len)
-    if num_sequences * of_each > engine.cache.num_blocks:
+def _decodes(engine: Engine, num_sequences: int, kv_len: int, spared: int = 0) -> Step:
+    """Return a step of decodes in any blocks but the last `spared`."""
+    of_each, num_blocks = engine.cache.layout.num_blocks(kv_len), engine.cache.num_blocks - spared
+    if num_sequences * of_each > num_blocks:
         raise ValueError(f"{num_sequences} sequences of {kv_len} tokens are more than the pool holds")
-    order = torch.randperm(engine.cache.num_blocks)[: num_sequences * of_each].view(num_sequences, of_each).tolist()
+    order = torch.randperm(num_blocks)[: num_sequences * of_each].view(num_sequences, of_each).tolist()
     grants = tuple(
         Grant(
             request_id=f"decode-{number}", tokens=(5 + number,), start=kv_len - 1, block_ids=tuple(ids),
@@ -263,7 +269,7 @@ def _replay_s(engine: Engine, num_sequences: int, scale: Scale) -> float:
     """Return the seconds of a replay after another, on the inputs of the last step."""
     graphs = engine.runner.graphs
     assert graphs is not None, "there are no graphs"
-    replay = graphs.replay_of(graphs.bucket_of(num_sequences))
+    replay = graphs.replay_of_decodes(num_sequences)
     with torch.inference_mode():
         if scale.device.type != "cuda":
             return _timed(replay)

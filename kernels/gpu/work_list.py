@@ -25,12 +25,11 @@ import triton.language as tl
 
 from pagewire.kernels.gpu.dependent_launch import wait_for_earlier
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
-from pagewire.kernels.ragged import DeviceLengths, Ragged
+from pagewire.kernels.ragged import SHORT, DeviceLengths, Ragged
 
 # Sequences whose cut items have so many parts that one program would take longer to merge them than a kernel takes to
 # start: on an H200 a step of one of 2,048 tokens took 0.79 ms with that kernel and 0.85 without, of 64 4.82 and 4.81.
 FEW = 4
-SHORT = 8  # query tokens at most of what is attended as a decode: several where tokens are verified at once
 FIELDS = tl.constexpr(8)  # int32 of an item: its sequence, row, tokens, position, keys, first tile, tiles, start
 
 

@@ -10,7 +10,7 @@ import torch
 from pagewire.core import cores
 from pagewire.core.messages import Role
 from pagewire.engine.config import EngineConfig
-from pagewire.engine.graph_pool import CHUNKS, GraphLimits
+from pagewire.engine.graph_limits import TOKENS, GraphLimits
 from pagewire.engine.threads import set_threads
 from pagewire.serving.pod_config import PodConfig
 
@@ -62,18 +62,30 @@ def test_threads(asked: int, num_ranks: int, device: str, threads: int, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("longest_chunk", "max_model_len", "last"),
-    [(2048, 8192, 2048), (4096, 8192, 2048), (2048, 900, 1024), (178, 8192, 192), (17, 8192, 32), (16, 4096, 16)],
+    ("longest_step", "last"), [(4096, 4096), (9000, 4096), (2840, 3072), (900, 1024), (178, 192), (17, 32), (16, 16)]
 )
-def test_chunks_are_captured_up_to_the_first_that_holds_all(longest_chunk: int, max_model_len: int, last: int) -> None:
+def test_steps_are_captured_up_to_the_first_that_holds_all(longest_step: int, last: int) -> None:
     limits = GraphLimits(
-        max_num_seqs=4, max_model_len=max_model_len, block_size=16, vocab_size=9, longest_chunk=longest_chunk
-    )
-    buckets = limits.chunk_buckets()
-    assert buckets[-1] == last
-    assert buckets == tuple(size for size in CHUNKS if size <= buckets[-1])
+        max_num_seqs=256, max_model_len=4096, block_size=16, vocab_size=9, longest_step=longest_step
+    )  # fmt: skip
+    rows = {bucket.num_sequences: list[int]() for bucket in limits.mixed()}
+    for bucket in limits.mixed():
+        rows[bucket.num_sequences].append(bucket.num_rows)
+    assert list(rows) == [size for size in (1, 16, 64, 256) if size <= last and (size == 1 or last > 16)]
+    for num_sequences, sizes in rows.items():
+        assert sizes == [size for size in TOKENS if num_sequences <= size <= last and (num_sequences == 1 or size > 16)]
 
 
-def test_rows_of_nobody_are_at_most_a_fifth_of_a_long_chunk() -> None:
-    for shorter, longer in itertools.pairwise(size for size in CHUNKS if size >= 512):
+@pytest.mark.parametrize("most", [1, 2, 16, 17, 100])
+def test_as_many_sequences_as_there_may_be_are_captured_with_chunks(most: int) -> None:
+    limits = GraphLimits(max_num_seqs=most, max_model_len=4096, block_size=16, vocab_size=9, longest_step=2048)
+    assert {bucket.num_sequences for bucket in limits.mixed()} == {*(size for size in (1, 16, 64) if size < most), most}
+
+
+def test_nothing_but_decodes_is_captured_where_no_step_may_be() -> None:
+    assert GraphLimits(max_num_seqs=4, max_model_len=4096, block_size=16, vocab_size=9).mixed() == ()
+
+
+def test_rows_of_nobody_are_at_most_a_fifth_of_a_long_step() -> None:
+    for shorter, longer in itertools.pairwise(size for size in TOKENS if size >= 512):
         assert longer - shorter - 1 < longer / 5

@@ -1,4 +1,4 @@
-"""Decode steps in real CUDA graphs against the same steps computed eagerly, in bfloat16.
+"""Steps in real CUDA graphs against the same steps computed eagerly, in bfloat16.
 
 Random weights and keys, NaN in every slot without a token. Products round otherwise for other batch sizes, so rows are
 compared whole, within bfloat16's noise, in which a single element may be anywhere; tokens are those of the logits that
@@ -7,7 +7,9 @@ they were drawn from, exactly.
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +18,8 @@ from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.capture import CudaCapture
 from pagewire.engine.draw_rows import rows_of
-from pagewire.engine.graph_inputs import draw_of
-from pagewire.engine.graph_pool import GraphLimits, GraphPool
+from pagewire.engine.graph_limits import GraphLimits
+from pagewire.engine.graph_pool import GraphPool
 from pagewire.engine.model import checkpoint
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
@@ -30,6 +32,7 @@ from pagewire.kernels.triton_backend import TritonBackend
 
 HOPPER = (9, 0)
 BLOCK, LONGEST, SEQUENCES, BLOCKS = 16, 2048, 20, 600
+LONGEST_STEP = 512
 CUDA = torch.device("cuda")
 # Of a row, apart, over its norm. Two shapes of products put these models' logits 0.7 to 1.0 % apart; a row of something
 # else is 140 % away.
@@ -73,19 +76,23 @@ class Rig:
         layout = config.kv_layout(BLOCK, "bfloat16", BlockOrder.LAYER_OUTER)
         self.pool = torch.full(layout.shape(BLOCKS), torch.nan, dtype=torch.bfloat16, device=CUDA)
         limits = GraphLimits(
-            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=config.vocab_size
-        )
+            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=config.vocab_size,
+            longest_step=LONGEST_STEP,
+        )  # fmt: skip
         self.graphs = GraphPool(self.model, self.pool, self.backend, CudaCapture(CUDA), limits)
         self.graphs.warm_up()
 
-    def grant(self, name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams) -> Grant:
-        """Return a decode whose cache before it is filled with random numbers."""
+    def grant(
+        self, name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams, num_tokens: int = 1
+    ) -> Grant:
+        """Return one whose cache before it is filled with random numbers."""
         for place, block in enumerate(blocks):
             filled = min(BLOCK, at - place * BLOCK)
             if filled > 0:
                 self.pool[block, :, :, :, :filled].normal_()
         draw = Draw(sampling=sampling, index=0, position=at)
-        return Grant(request_id=name, tokens=(at % 5000,), start=at, block_ids=blocks, draw=draw)
+        tokens = tuple(token % 5000 for token in range(at, at + num_tokens))
+        return Grant(request_id=name, tokens=tokens, start=at, block_ids=blocks, draw=draw)
 
 
 @pytest.fixture(
@@ -103,20 +110,25 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     return Rig(config_of(windows=windows, qk_norm=qk_norm, scaling=scaling), quantised=quantised)
 
 
-def random_step(rig: Rig, chance: random.Random, names: list[str]) -> Step:
+def random_step(rig: Rig, chance: random.Random, names: list[str], chunks: tuple[int, ...] = ()) -> Step:
+    """Return decodes, the first of which are chunks of so many tokens instead; of these not all draw."""
     rig.pool.fill_(torch.nan)
     ids = list(range(BLOCKS))
     chance.shuffle(ids)
     grants = []
-    for name in names:
-        at = chance.choice([0, 1, 15, 16, 17, 100, chance.randrange(LONGEST - 1)])
-        blocks = tuple(ids.pop() for _ in range(at // BLOCK + 1)) if len(ids) > at // BLOCK else (ids.pop(),)
-        at = min(at, len(blocks) * BLOCK - 1)
+    for name, num_tokens in itertools.zip_longest(names, chunks, fillvalue=1):
+        at = chance.choice([0, 1, 15, 16, 17, 100, chance.randrange(LONGEST - num_tokens)])
+        num_blocks = (at + num_tokens - 1) // BLOCK + 1
+        if len(ids) < num_blocks:
+            at, num_blocks = 0, (num_tokens - 1) // BLOCK + 1
+        blocks = tuple(ids.pop() for _ in range(num_blocks))
         sampling = SamplingParams(
             temperature=chance.choice([0.0, 0.7, 1.2]), top_k=chance.choice([0, 5]), top_p=chance.choice([1.0, 0.8]),
             seed=chance.randrange(1 << 40),
         )  # fmt: skip
-        grants.append(rig.grant(name, at, blocks, sampling))
+        grant = rig.grant(str(name), at, blocks, sampling, num_tokens)
+        grants.append(replace(grant, draw=None) if num_tokens > 1 and chance.random() < 0.3 else grant)
+    chance.shuffle(grants)
     return Step(grants=tuple(grants))
 
 
@@ -126,38 +138,52 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((away / expected.float().norm(dim=-1).clamp(min=1e-6)).max())
 
 
+# Sequences of a step, and how many tokens those of them compute that are not decodes.
+STEPS = (
+    (1, ()), (2, ()), (3, (40,)), (8, ()), (9, (16, 3, 8, 9)), (1, (300,)), (16, ()), (20, (200, 1, 65)), (20, ()),
+    (5, (500,)), (4, (7, 7, 7, 7)), (1, (5,)), (5, ()), (1, ()),
+)  # fmt: skip
+
+
 @torch.inference_mode()
 def test_replays_are_eager_steps(rig: Rig) -> None:
-    """Sequences join, leave and change places; every bucket is met; replays wait for nothing."""
+    """Sequences join, leave and change places; buckets of all kinds are met; replays wait for nothing."""
     chance = random.Random(3)
-    for size in (1, 2, 3, 8, 9, 16, 20, 5, 1):
-        step = random_step(rig, chance, [f"s{number}" for number in chance.sample(range(30), size)])
+    for size, chunks in STEPS:
+        step = random_step(rig, chance, [f"s{number}" for number in chance.sample(range(30), size)], chunks)
+        bucket = rig.graphs.bucket_of(step)
+        assert bucket is not None
+        assert bucket.are_decodes is (not chunks)
         before = rig.pool.clone()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            replayed = rig.graphs.run(step)
+            replayed = rig.graphs.run(step, bucket)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         found, after = replayed.logits.clone(), rig.pool.clone()
         tokens = replayed.read_tokens()
         rig.pool.copy_(before)
-        grants = {grant.request_id: grant for grant in step.grants}
-        seated = tuple(grants[name] for name in replayed.batch.draws)
-        expected = rig.model.forward(pack(Step(grants=seated), BLOCK, CUDA), rig.pool).float()
-        assert apart(found, expected) < APART
+        batch = pack(step, BLOCK, CUDA)
+        computed = rig.model.forward(batch, rig.pool).float()
+        order = [[*batch.draws].index(name) for name in replayed.batch.draws]
+        assert len(order) == len(batch.draws)
+        assert apart(found, computed[order]) < APART
         assert torch.equal(after.isnan(), rig.pool.isnan())
         assert apart(after.nan_to_num(), rig.pool.nan_to_num()) < APART
-        rows = rows_of([draw_of(grant) for grant in seated])
+        rows = rows_of([*replayed.batch.draws.values()])
         assert tokens == TorchBackend().sample(found.cpu(), rows)
     assert rig.graphs.num_recaptures == 0
 
 
 @torch.inference_mode()
-def test_a_replay_is_the_same_bits_each_time(rig: Rig) -> None:
-    step = random_step(rig, random.Random(5), [f"s{number}" for number in range(11)])
-    first = rig.graphs.run(step).logits.clone()
+@pytest.mark.parametrize("chunks", [(), (90, 5)])
+def test_a_replay_is_the_same_bits_each_time(rig: Rig, chunks: tuple[int, ...]) -> None:
+    step = random_step(rig, random.Random(5), [f"s{number}" for number in range(11)], chunks)
+    bucket = rig.graphs.bucket_of(step)
+    assert bucket is not None
+    first = rig.graphs.run(step, bucket).logits.clone()
     for _ in range(10):
-        assert torch.equal(rig.graphs.run(step).logits, first)
+        assert torch.equal(rig.graphs.run(step, bucket).logits, first)
 
 
 @torch.inference_mode()

@@ -43,8 +43,8 @@ class LateDevice:
         self._drawn: dict[str, int] = {}
 
     def launch(self, step: Step) -> Pending | None:
-        """Queue a step of plain decodes."""
-        if any(len(grant.tokens) != 1 or grant.draw is None or grant.forks for grant in step.grants):
+        """Queue a step in which nobody forks."""
+        if any(grant.forks for grant in step.grants):
             return None
         self.num_launched += 1
         self.num_ahead += step.grants[0].tokens[0] == AHEAD
@@ -53,7 +53,7 @@ class LateDevice:
         def work() -> None:
             found.update(self._compute(step))
 
-        self._queue.append((work, {grant.block_ids[-1] for grant in step.grants}))
+        self._queue.append((work, {block for grant in step.grants for block in self._written(grant)}))
         if self._chance.random() < 0.3:  # it may be quick
             self._flush()
         fails = self._chance.random() < self.fails
@@ -119,6 +119,9 @@ class LateDevice:
                 self._drawn[name] = following(seen, draw.index)
                 found[name] = Computed(token=self._drawn[name])
         return found
+
+    def _written(self, grant: Grant) -> Sequence[int]:
+        return grant.block_ids[grant.start // self._block_size :]
 
     def _slot(self, grant: Grant, at: int) -> tuple[int, int]:
         return grant.block_ids[at // self._block_size], at % self._block_size

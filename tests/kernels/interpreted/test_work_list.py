@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagewire.kernels.gpu.tiles import Heads, Processor, Tiles
-from pagewire.kernels.gpu.work_list import SHORT, Sequences, WorkList
-from pagewire.kernels.ragged import Ragged
+from pagewire.kernels.gpu.work_list import Sequences, WorkList
+from pagewire.kernels.ragged import SHORT, Ragged
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""A whole engine over Triton's ops, its decodes replayed: the tokens are those of torch's ops, step by step.
+"""A whole engine over Triton's ops, its steps replayed: the tokens are those of torch's ops, step by step.
 
 Sequences join and leave, lengths cross blocks, batches pass from bucket to bucket with rows of nobody between. Every
 slot of the pool that holds no token is NaN, the scratch rows of the pool too. It cannot show what only a GPU does: that
@@ -8,6 +8,7 @@ nothing waits or allocates within a capture.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import assembly, model_runner
 from pagewire.engine.assembly import Engine
 from pagewire.engine.batch import Batch
-from pagewire.engine.chunk_graphs import ChunkGraphs
 from pagewire.engine.engine_loop import EngineLoop
-from pagewire.engine.graph_pool import GraphLimits, GraphPool, Replayed
+from pagewire.engine.graph_limits import Bucket, GraphLimits
+from pagewire.engine.graph_pool import GraphPool, Replayed
 from pagewire.engine.packed_batch import pack
 from pagewire.engine.step import AHEAD, Draw, Grant, Scoring, Step
 from pagewire.kernels.backend import Backend
@@ -67,29 +68,19 @@ def engine_of(folder: Path, backend: Backend) -> Engine:
     return engine
 
 
-def graphed(engine: Engine, capture: RecordedCapture) -> GraphPool:
+def graphed(engine: Engine, capture: RecordedCapture, longest_step: int = 0) -> GraphPool:
     """Give an engine's runner graphs, captured now, and packed batches."""
     runner = engine.runner
     graphs = GraphPool(
         runner._model, engine.cache.pool, triton(), capture,
         GraphLimits(
-            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=engine.ready.vocab_size
+            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=engine.ready.vocab_size,
+            longest_step=longest_step,
         ),
     )  # fmt: skip
     graphs.warm_up()
     runner.graphs, runner._batch_of = graphs, pack
     return graphs
-
-
-def chunks_graphed(engine: Engine, capture: RecordedCapture) -> ChunkGraphs:
-    """Give an engine's runner graphs of chunks too."""
-    limits = GraphLimits(
-        max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=engine.ready.vocab_size
-    )
-    chunks = ChunkGraphs(engine.runner._model, engine.cache.pool, triton(), capture, limits)
-    chunks.warm_up()
-    engine.runner.chunk_graphs = chunks
-    return chunks
 
 
 def specs() -> list[SequenceSpec]:
@@ -135,24 +126,87 @@ def test_tokens_are_those_of_torch_with_graphs_and_without(folder: Path) -> None
 
 def test_chunks_are_replayed_and_say_the_same(folder: Path) -> None:
     """Prompts one after another: of every bucket, in one chunk and in several."""
-    lengths = (4, 9, 16, 17, 40, 60)
+    lengths = (1, 4, 9, 16, 17, 40, 60)
     asked = [spec(str(length), [(7 * at + length) % 250 for at in range(length)], greedy(3)) for length in lengths]
     plain, engine, capture = engine_of(folder, TorchBackend()), engine_of(folder, triton()), RecordedCapture()
-    chunks_graphed(engine, capture)
-    assert capture.captures == 3  # of 16, 32 and 64
+    graphed(engine, capture, longest_step=64)
     assert bool(engine.cache.pool.isnan().all()), "what is captured writes to no block"
-    engine.runner._batch_of = pack
     for one in asked:
+        replays = capture.replays
         heard = engine_runs.run_all(engine.loop, [one])
         assert heard.tokens == engine_runs.run_all(plain.loop, [one]).tokens
-    # Of 16 tokens at most: 17 but for its last token, 40 and 60 in parts.
-    assert capture.replays == 1 + 1 + 1 + 1 + 3 + 4
+        # Of 16 tokens at most: of 40 and 60 it takes several.
+        assert capture.replays - replays == -(-len(one.tokens) // 16) + 2
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_chunks_and_decodes_are_replayed_together(folder: Path, is_ahead: bool) -> None:
+    """Sequences join while others decode; no step is computed eagerly, and some are begun ahead of a mixed one."""
+    expected = run(engine_of(folder, TorchBackend()).loop)
+    engine, steps = engine_of(folder, triton()), list[tuple[Step, Bucket]]()
+    graphs = graphed(engine, RecordedCapture(), longest_step=64)
+    assert bool(engine.cache.pool.isnan().all()), "what is captured writes to no block"
+    if is_ahead:
+        engine.loop._launcher = engine.runner
+    run_graph = graphs.run
+
+    def noted(step: Step, bucket: Bucket, finish: Callable[[], None]) -> Replayed:
+        steps.append((step, bucket))
+        return run_graph(step, bucket, finish)
+
+    with (
+        mock.patch.object(graphs, "run", noted),
+        mock.patch.object(engine.runner, "_compute", side_effect=AssertionError("a step was computed eagerly")),
+    ):
+        assert run(engine.loop) == expected
+    mixed = [step for step, bucket in steps if not bucket.are_decodes]
+    assert any({len(grant.tokens) == 1 for grant in step.grants} == {False, True} for step in mixed)
+    assert any(grant.draw is None for step in mixed for grant in step.grants)
+    follows = [after for (before, _), (after, _) in itertools.pairwise(steps) if before in mixed]
+    assert any(step.grants[0].tokens[0] == AHEAD for step in follows) is is_ahead
+    assert graphs.num_recaptures == 0
+
+
+def test_a_mixture_is_the_batch(folder: Path) -> None:
+    """Row by row, of chunks and decodes, some of which draw; what is left over is nobody's and holds no token."""
+    graphs = graphed(engine_of(folder, triton()), RecordedCapture(), longest_step=64)
+    draw = Draw(sampling=greedy(3, temperature=0.7, seed=9), index=2, position=4)
+    grants = (
+        Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=(3, 9), draw=draw),
+        Grant(request_id="b", tokens=(7,), start=33, block_ids=(1, 8, 2), draw=draw),
+        Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=(5, 6), draw=None),
+        Grant(request_id="d", tokens=(3,), start=0, block_ids=(4,), draw=draw, seal=True),
+    )
+    step = Step(grants=grants)
+    bucket = graphs.bucket_of(step)
+    assert bucket == Bucket(32, SEQUENCES, are_decodes=False)
+    graphs._table.memory.fill_(-(1 << 40))
+    replayed = graphs.run(step, bucket)
+    found, expected = graphs._inputs[bucket].batch, pack(step, BLOCK, CPU)
+    for name in ("token_ids", "positions", "slots"):
+        assert getattr(found, name)[:25].tolist() == getattr(expected, name).tolist(), name
+    assert found.slots[25:].tolist() == [-1] * 7
+    assert found.logit_rows is not None
+    assert expected.logit_rows is not None
+    assert found.logit_rows[:3].tolist() == expected.logit_rows.tolist()
+    assert list(replayed.batch.draws) == ["a", "b", "d"]
+    assert found.ragged.num_rows == 32
+    ours, theirs = found.ragged.on_device, expected.ragged.on_device
+    assert ours is not None
+    assert theirs is not None
+    assert ours.query_starts.tolist() == [*theirs.query_starts.tolist(), 25, 25, 32]
+    assert ours.kv_lens.tolist() == [*theirs.kv_lens.tolist(), 0, 0, 0]
+    for row, grant in enumerate(grants):
+        assert found.ragged.block_table[row, : len(grant.block_ids)].tolist() == list(grant.block_ids)
+    columns = graphs._inputs[bucket].columns
+    assert columns.floats[0].tolist() == [0.7] * 3 + [0.0] * 3
+    assert columns.integers[1:].tolist() == [[9] * 3 + [0] * 3, [2] * 3 + [0] * 3, [4] * 3 + [0] * 3]
 
 
 def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Path) -> None:
     """A step is over once its token is read, so whatever it does on the device comes before that is sent."""
     engine, order = engine_of(folder, triton()), list[str]()
-    chunks_graphed(engine, RecordedCapture())
+    graphed(engine, RecordedCapture(), longest_step=64)
     zero_slots, send_tokens = TritonBackend.zero_slots, TritonBackend.send_tokens
 
     def zero(*args: Any) -> None:
@@ -166,37 +220,40 @@ def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Pa
     draw = Draw(sampling=greedy(1), index=0, position=0)
     grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=draw, seal=True)
     with mock.patch.object(TritonBackend, "zero_slots", zero), mock.patch.object(TritonBackend, "send_tokens", send):
-        assert engine.runner.run(Step(grants=(grant,)), lambda _step, _group: None)["a"].token is not None
-    assert order == ["sealed", "sent"]
+        for compute in (engine.runner.run, lambda step, _on_group: engine.runner.launch(step)()):  # type: ignore[misc]
+            assert compute(Step(grants=(grant,)), lambda _step, _group: None)["a"].token is not None
+            assert order == ["sealed", "sent"]
+            order.clear()
     assert bool((engine.cache.pool[1, :, :, :, 12:] == 0).all())
 
 
-def test_what_is_no_single_chunk_is_computed_eagerly(folder: Path) -> None:
-    engine = engine_of(folder, triton())
-    chunks = chunks_graphed(engine, RecordedCapture())
+def test_what_asks_for_more_than_a_token_is_computed_eagerly(folder: Path) -> None:
+    graphs = graphed(engine_of(folder, triton()), RecordedCapture(), longest_step=64)
     one = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=None)
-    assert chunks.fits(Step(grants=(one,)))
+    assert graphs.bucket_of(Step(grants=(one,))) == Bucket(16, 1, are_decodes=False)
     other = dataclasses.replace(one, request_id="b", block_ids=(2,))
+    assert graphs.bucket_of(Step(grants=(one, other))) == Bucket(32, SEQUENCES, are_decodes=False)
     draw = Draw(sampling=greedy(1), index=0, position=0)
     changed: tuple[dict[str, Any], ...] = (
-        {"tokens": (1,)},
-        {"tokens": (1,) * 200},
+        {"tokens": (1,) * 65},
         {"spilled": (0,)},
         {"scoring": Scoring(first_row=0, targets=(1,), num_top=0)},
         {"draw": draw, "forks": (draw,)},
         {"draw": dataclasses.replace(draw, num_candidates=2)},
+        {"block_ids": tuple(range(9))},
     )
     for changes in changed:
-        assert not chunks.fits(Step(grants=(dataclasses.replace(one, **changes),))), changes
-    assert not chunks.fits(Step(grants=(one, other)))
+        assert graphs.bucket_of(Step(grants=(dataclasses.replace(one, **changes),))) is None, changes
+    assert graphs.bucket_of(Step(grants=(one,) * 7)) is None
+    assert graphs.bucket_of(Step(grants=(one,) * 6)) is None, "72 tokens"
 
 
-def _noting(steps: list[Step]) -> Callable[[GraphPool, Step], Replayed]:
+def _noting(steps: list[Step]) -> Callable[..., Replayed]:
     run = GraphPool.run
 
-    def noted(graphs: GraphPool, step: Step) -> Replayed:
+    def noted(graphs: GraphPool, step: Step, *rest: Any) -> Replayed:
         steps.append(step)
-        return run(graphs, step)
+        return run(graphs, step, *rest)
 
     return noted
 
@@ -238,33 +295,23 @@ def test_a_replay_reads_its_static_inputs_and_the_pool_alone(folder: Path) -> No
         assert changed == sorted(grant.block_ids[grant.start // BLOCK] for grant in grants)
 
 
-def test_what_does_not_fit_is_computed_eagerly(folder: Path) -> None:
+def test_without_chunks_only_decodes_are_replayed(folder: Path) -> None:
     engine, capture = engine_of(folder, triton()), RecordedCapture()
     graphs = graphed(engine, capture)
     one = decode("a", 3, (1,), greedy(9))
-    assert graphs.fits(Step(grants=(one,)))
-
-    def changed(**changes: object) -> Step:
-        fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
-        return Step(grants=(Grant(**{**fields, **changes}),))  # type: ignore[arg-type]
-
-    assert one.draw is not None
-    beam = Draw(sampling=one.draw.sampling, index=0, position=3, num_candidates=4)
-    scoring = Scoring(first_row=0, targets=(1,), num_top=1)
-    for changes in (
-        {"tokens": (1, 2)}, {"draw": None}, {"draw": beam}, {"forks": (one.draw,)}, {"seal": True}, {"spilled": (0,)},
-        {"scoring": scoring}, {"block_ids": tuple(range(9))},
-    ):  # fmt: skip
-        assert not graphs.fits(changed(**changes)), changes
-    assert not graphs.fits(Step(grants=(one,) * 7))
+    assert graphs.bucket_of(Step(grants=(one,))) == Bucket(1, 1, are_decodes=True)
+    for changes in ({"tokens": (1, 2)}, {"draw": None}, {"seal": True}):
+        assert graphs.bucket_of(Step(grants=(dataclasses.replace(one, **changes),))) is None, changes  # type: ignore[arg-type]
+    assert graphs.bucket_of(Step(grants=(one,) * 7)) is None
 
 
 def test_a_bucket_that_was_not_captured_is_counted(folder: Path) -> None:
     engine, capture = engine_of(folder, triton()), RecordedCapture()
     graphs = graphed(engine, capture)
-    del graphs._graphs[1]
+    only = Bucket(1, 1, are_decodes=True)
+    del graphs._graphs[only]
     engine.cache.pool.zero_()
-    graphs.run(Step(grants=(decode("a", 3, (1,), greedy(9)),)))
+    graphs.run(Step(grants=(decode("a", 3, (1,), greedy(9)),)), only)
     assert (graphs.num_recaptures, capture.captures) == (1, 5)
 
 
@@ -275,8 +322,8 @@ def test_a_failed_upload_leaves_nothing_believed(folder: Path) -> None:
     good = decode("a", 20, (3, 1), greedy(9))
     bad = Grant(request_id="a", tokens=(1 << 70,), start=20, block_ids=(3, 1), draw=good.draw)
     with pytest.raises(OverflowError, match="too large"):
-        graphs.run(Step(grants=(bad,)))
-    graphs.run(Step(grants=(good,)))
+        graphs.run(Step(grants=(bad,)), Bucket(1, 1, are_decodes=True))
+    graphs.run(Step(grants=(good,)), Bucket(1, 1, are_decodes=True))
     assert graphs._table.blocks[0, :2].tolist() == [3, 1]
 
 
@@ -309,7 +356,8 @@ def test_a_packed_batch_is_the_batch() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 32, 33, 256])
 def test_every_size_has_a_bucket(most: int) -> None:
-    buckets = GraphLimits(max_num_seqs=most, max_model_len=8, block_size=8, vocab_size=9).buckets()
-    assert list(buckets) == sorted(set(buckets))
+    limits = GraphLimits(max_num_seqs=most, max_model_len=8, block_size=8, vocab_size=9)
+    buckets = [bucket.num_sequences for bucket in limits.decodes()]
+    assert buckets == sorted(set(buckets))
     assert buckets[-1] == most
     assert all(any(size <= bucket < size + 8 for bucket in buckets) for size in range(1, most + 1))
