@@ -223,6 +223,7 @@ def _graphs(
         vocab_size=architecture.vocab_size,
         # Nothing is told of layers within a replay, so what leaves in groups of them is computed eagerly.
         longest_step=min(config.max_num_batched_tokens, launch_bound) if layer_groups == 1 else 0,
+        longest_chunk=config.chunk_size,
     )
     graphs = GraphPool(model, cache.pool, backend, CudaCapture(device), limits)
     graphs.warm_up()

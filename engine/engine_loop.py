@@ -272,6 +272,8 @@ class EngineLoop:
             self._work = False
             self._change_role()
             self._news.prefill_budget = most = self._most_prefill()
+            if self._brownout is not None:  # not where a step is begun ahead: copies wait for the one that computes
+                self._brownout.relieve(self._scheduler.pool)
             step = self._scheduler.schedule(most)
             self._move()
             if step is None:
@@ -488,13 +490,12 @@ class EngineLoop:
             self._pace.observe(shape, elapsed_s)
 
     def _most_prefill(self) -> int:
-        """Return how many prompt tokens the next step may have, and do what the level of service asks for."""
+        """Return how many prompt tokens the next step may have."""
         scheduler = self._scheduler
         most = scheduler.limits.max_num_batched_tokens
         if self._brownout is not None:
             pressure = pressure_of(scheduler.pool, scheduler.num_waiting_tokens() * self._meter.prefill_s_per_token)
             self._brownout.observe(pressure, self._clock.now())
-            self._brownout.relieve(scheduler.pool)
             most = self._brownout.most_prefill(most)
         return most if self._pace is None else min(most, self._pace.most_prefill(*scheduler.decodes_ahead()))
 

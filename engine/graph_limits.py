@@ -5,13 +5,14 @@ A step is replayed by the graph of the smallest bucket that holds it, and what i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from pagewire.kernels.ragged import SHORT
 
 SMALL = (1, 2, 4, 8)
 EVERY = 8
-# Tokens of a step, so close that rows of nobody, which cost as much as others, are at most a fifth of a long one.
+# Rows of a step, so close that those of nobody, which cost as much as others, are at most a fifth of a long one.
 TOKENS = (
     16, *range(32, 128, 32), *range(128, 512, 64), *range(512, 1024, 128), *range(1024, 2048, 256),
     *range(2048, 4097, 512),
@@ -31,13 +32,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLimits:
-    """What graphs are captured for; without tokens of a `longest_step` for decodes alone."""
+    """What graphs are captured for; with a `longest_step` of 0 tokens that is decodes alone.
+
+    A sequence has up to `longest_chunk` tokens of a step, 0 for as many as the step has.
+    """
 
     max_num_seqs: int
     max_model_len: int
     block_size: int
     vocab_size: int
     longest_step: int = 0
+    longest_chunk: int = 0
 
     @property
     def width(self) -> int:
@@ -55,14 +60,12 @@ class GraphLimits:
 
         Of several sequences some may be short and some long, so there is room for one of each.
         """
-        longest = min(self.longest_step, TOKENS[-1])
-        if longest <= 0:
-            return ()
-        holds = next(size for size in TOKENS if size >= longest)
-        sequences = (*(size for size in SEQUENCES if size < self.max_num_seqs), self.max_num_seqs)
-        return tuple(
-            Bucket(num_rows, num_sequences, are_decodes=False)
-            for num_sequences in sequences
-            for num_rows in TOKENS
-            if num_sequences <= num_rows <= holds and (num_sequences == 1 or num_rows > 2 * SHORT)
-        )
+        found: list[Bucket] = []
+        longest_chunk = min(self.longest_chunk or self.longest_step, self.max_model_len)
+        for num_sequences in (*(size for size in SEQUENCES if size < self.max_num_seqs), self.max_num_seqs):
+            longest = min(self.longest_step, TOKENS[-1], num_sequences * longest_chunk)
+            least = num_sequences if num_sequences == 1 else max(num_sequences, 2 * SHORT + 1)
+            sizes = [size for size in TOKENS if size >= least]
+            holds = bisect_left(sizes, longest) + 1 if longest > 0 else 0
+            found += (Bucket(size, num_sequences, are_decodes=False) for size in sizes[:holds])
+        return tuple(found)

@@ -130,7 +130,10 @@ class GraphPool:
         return Replayed(logits=self._logits[:count], batch=replace(inputs.batch, draws=draws), read_tokens=read_tokens)
 
     def replay_of_decodes(self, count: int) -> Work:
-        """Return what replays the graph of so many decodes on the inputs that it has: for who measures it alone."""
+        """Return what replays the graph of so many decodes on the inputs of the last step: for who measures it alone.
+
+        That step must have been one of so many decodes; what another left there are no lengths.
+        """
         return self._graphs[next(bucket for bucket in self._decodes if bucket.num_sequences >= count)]
 
     def _is_ordinary(self, grant: Grant) -> bool:

@@ -132,7 +132,11 @@ class ModelRunner:
         return {}
 
     def _bucket_of(self, step: Step) -> Bucket | None:
-        return self.graphs.bucket_of(step) if self.graphs is not None else None
+        """Return whose graph replays a step; within a replay nobody is told of groups of layers."""
+        has_groups = self._layers_per_group < self._cache.layout.num_layers
+        if self.graphs is None or (has_groups and any(grant.seal for grant in step.grants)):
+            return None
+        return self.graphs.bucket_of(step)
 
     def _replay(self, step: Step, bucket: Bucket) -> Replayed:
         assert self.graphs is not None

@@ -42,7 +42,7 @@ class Ragged:
     among them. So a device that reads its own may be given a batch whose lengths no host knows yet.
     """
 
-    query_lens: tuple[int, ...]  # S, each >= 1
+    query_lens: tuple[int, ...]  # S, each >= 1; with lengths on the device any may be 0
     kv_lens: tuple[int, ...]  # S, tokens in the cache once this batch's are appended
     block_table: torch.Tensor  # [S, M] int64, M blocks of the longest sequence, padded with any valid id
     block_size: int

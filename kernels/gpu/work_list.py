@@ -97,6 +97,8 @@ class WorkList:
         tokens = tiles.rows // heads.group  # of an item
         most = tokens if sequences.has_chunks and not is_decode else min(tokens, sequences.longest_decode)
         num_items = sequences.num_rows // tokens + sequences.num_sequences  # at most one of a sequence is not full
+        if is_decode:
+            num_items = min(num_items, sequences.num_sequences * -(-SHORT // tokens))
         num_programs = processor.num_sms * tiles.programs
         items = torch.empty(num_items, FIELDS.value, dtype=torch.int32, device=device)
         first_items = torch.empty(num_programs, dtype=torch.int32, device=device)

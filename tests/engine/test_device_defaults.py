@@ -1,4 +1,4 @@
-"""What suits a device where nothing is asked for: chunks, budgets, threads, and which chunks are captured."""
+"""What suits a device where nothing is asked for: chunks, budgets, threads, and which steps are captured."""
 
 from __future__ import annotations
 
@@ -61,19 +61,34 @@ def test_threads(asked: int, num_ranks: int, device: str, threads: int, monkeypa
     assert said == [threads]
 
 
+def rows_of(**limits: int) -> dict[int, list[int]]:
+    """Return the rows of the graphs of prompts, by how many sequences they hold."""
+    made = GraphLimits(**{"max_num_seqs": 256, "max_model_len": 8192, "block_size": 16, "vocab_size": 9, **limits})
+    found: dict[int, list[int]] = {}
+    for bucket in made.mixed():
+        found.setdefault(bucket.num_sequences, []).append(bucket.num_rows)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("longest_step", "last"), [(4096, 4096), (9000, 4096), (2840, 3072), (900, 1024), (178, 192), (17, 32), (16, 16)]
+    ("longest_step", "last"), [(4096, 4096), (9000, 4096), (2840, 3072), (900, 1024), (300, 320), (257, 320)]
 )
 def test_steps_are_captured_up_to_the_first_that_holds_all(longest_step: int, last: int) -> None:
-    limits = GraphLimits(
-        max_num_seqs=256, max_model_len=4096, block_size=16, vocab_size=9, longest_step=longest_step
-    )  # fmt: skip
-    rows = {bucket.num_sequences: list[int]() for bucket in limits.mixed()}
-    for bucket in limits.mixed():
-        rows[bucket.num_sequences].append(bucket.num_rows)
-    assert list(rows) == [size for size in (1, 16, 64, 256) if size <= last and (size == 1 or last > 16)]
-    for num_sequences, sizes in rows.items():
-        assert sizes == [size for size in TOKENS if num_sequences <= size <= last and (num_sequences == 1 or size > 16)]
+    rows = rows_of(longest_step=longest_step)
+    assert {size: (sizes[0], sizes[-1]) for size, sizes in rows.items()} == {
+        1: (16, last), 16: (32, last), 64: (64, last), 256: (256, last)
+    }  # fmt: skip
+    for sizes in rows.values():
+        assert sizes == [size for size in TOKENS if sizes[0] <= size <= last]
+
+
+def test_nothing_is_captured_that_no_step_needs() -> None:
+    """A sequence has at most a chunk of a step, and no more than it may be long."""
+    expected = {1: 512, 16: 4096, 64: 4096, 256: 4096}
+    for limits in ({"longest_chunk": 512}, {"longest_chunk": 2048, "max_model_len": 500}, {"max_model_len": 512}):
+        assert {size: sizes[-1] for size, sizes in rows_of(longest_step=4096, **limits).items()} == expected
+    # Of many sequences there is one graph even where steps are short: it has a row for each.
+    assert {size: sizes[-1] for size, sizes in rows_of(longest_step=17).items()} == {1: 32, 16: 32, 64: 64, 256: 256}
 
 
 @pytest.mark.parametrize("most", [1, 2, 16, 17, 100])

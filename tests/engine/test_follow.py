@@ -39,6 +39,7 @@ SCENES = {
     "window-failing": Scene(window=6, fails=0.3),
     "roles": Scene(roles=True),
     "roles-swapping-failing": Scene(roles=True, fails=0.2, host_slots=10, num_blocks=20),
+    "brownout": Scene(brownout=True, host_slots=60, num_blocks=24),
     "few-places": Scene(places=2, num_blocks=20),
 }
 

@@ -1,4 +1,4 @@
-"""When a step is begun behind one of decodes, and what it is, case by case; `test_follow.py` plays them at random.
+"""When a step is begun behind another, and what it is, case by case; `test_follow.py` plays them at random.
 
 Blocks hold 4 tokens; a step has 12, a chunk 6, a batch 4 sequences. Each draw is of token 50.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from lone_sequences import add, granted, joined, names, occupy, small_scheduler, stepped, warm
 
 from pagewire.core.messages import Role
@@ -62,6 +63,27 @@ def test_into_the_next_block_goes_one_that_is_allocated_for_it() -> None:
     assert after.grants[0].block_ids == tuple(a.block_table)
     assert (a.num_computed, a.output) == (7, [50]), "nothing else of it changed"
     scheduler.pool.check()
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 6])
+def test_behind_the_end_of_a_prompt_goes_its_first_token(length: int) -> None:
+    """On the edge of a block and within one, where the prompt's blocks are all that there are."""
+    scheduler = small_scheduler(20)
+    add(scheduler, "a", length)
+    step = next_step(scheduler)
+    after = follow(scheduler, step)
+    assert after is not None
+    (grant,) = after.grants
+    (a,) = scheduler.running
+    assert (grant.start, grant.tokens, len(grant.block_ids)) == (length, (AHEAD,), length // 4 + 1)
+    assert grant.block_ids == tuple(a.block_table)
+    assert (a.num_computed, a.output) == (0, []), "nothing else of it changed"
+
+
+def test_behind_a_chunk_that_is_not_the_last_goes_nothing() -> None:
+    scheduler = small_scheduler(20)
+    add(scheduler, "a", 9)
+    assert follow(scheduler, next_step(scheduler)) is None
 
 
 def test_into_a_block_that_it_has_already_it_goes_if_nobody_else_does() -> None:

@@ -24,7 +24,7 @@ from pagewire.engine.model import checkpoint
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.packed_batch import pack
-from pagewire.engine.step import Draw, Grant, Step
+from pagewire.engine.step import AHEAD, Draw, Grant, Step
 from pagewire.kernels.rope import Rope
 from pagewire.kernels.scaled_weight import ScaledWeight
 from pagewire.kernels.torch_backend import TorchBackend
@@ -184,6 +184,45 @@ def test_a_replay_is_the_same_bits_each_time(rig: Rig, chunks: tuple[int, ...]) 
     first = rig.graphs.run(step, bucket).logits.clone()
     for _ in range(10):
         assert torch.equal(rig.graphs.run(step, bucket).logits, first)
+
+
+@torch.inference_mode()
+def test_a_step_goes_on_with_what_a_mixed_one_drew(rig: Rig) -> None:
+    """The same is drawn as by a step that is given these tokens; one that draws nothing is waited for all the same."""
+    step = random_step(rig, random.Random(11), [f"s{number}" for number in range(6)], (70, 5))
+    every = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+    step = Step(grants=tuple(replace(grant, draw=grant.draw or every) for grant in step.grants))
+    mixed = rig.graphs.bucket_of(step)
+    assert mixed is not None
+
+    def after(tokens: dict[str, int]) -> Step:
+        """Return the step behind it, a token further in the last block that each has."""
+        ends = {
+            grant.request_id: min(grant.start + len(grant.tokens), len(grant.block_ids) * BLOCK - 1)
+            for grant in step.grants
+        }
+        return Step(
+            grants=tuple(
+                replace(grant, tokens=(tokens.get(grant.request_id, AHEAD),), start=ends[grant.request_id])
+                for grant in step.grants
+            )
+        )
+
+    decodes = rig.graphs.bucket_of(after({}))
+    assert decodes is not None
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        first = rig.graphs.run(step, mixed)
+        ahead = rig.graphs.run(after({}), decodes)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    tokens = dict(zip(first.batch.draws, first.read_tokens(), strict=True))
+    found = dict(zip(ahead.batch.draws, ahead.read_tokens(), strict=True))
+    known = rig.graphs.run(after(tokens), decodes)
+    assert dict(zip(known.batch.draws, known.read_tokens(), strict=True)) == found
+    silent = Step(grants=tuple(replace(grant, draw=None) for grant in step.grants))
+    replayed = rig.graphs.run(silent, mixed)
+    assert (replayed.read_tokens(), replayed.logits.shape[0]) == ([], 0)
 
 
 @torch.inference_mode()

@@ -21,6 +21,7 @@ from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import SequenceSpec, branches
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.block_pool import BlockPool
+from pagewire.engine.brownout import Brownout
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.limits import Limits
 from pagewire.engine.preemption import Preemption, PreemptionMode
@@ -46,6 +47,7 @@ class Scene:
     fails: float = 0.0
     launches: bool = True
     roles: bool = False
+    brownout: bool = False  # service is reduced where blocks are short
     role: Role = Role.COLOCATED
 
 
@@ -74,7 +76,11 @@ class Play:
             for role in (Role.COLOCATED, Role.DECODE)
         }
         launcher = self.device if scene.launches else None
-        self.loop = EngineLoop(self.scheduler, self.device, ManualClock(), self.device, roles=terms, launcher=launcher)
+        self.clock = ManualClock()
+        brownout = Brownout(least_prefill=BLOCK) if scene.brownout else None
+        self.loop = EngineLoop(
+            self.scheduler, self.device, self.clock, self.device, roles=terms, launcher=launcher, brownout=brownout
+        )
         self._scene = scene
         self._said: dict[tuple[str, int], Said] = {}
         self._specs: dict[str, SequenceSpec] = {}
@@ -86,6 +92,8 @@ class Play:
 
     def act(self) -> None:
         """Do something that others may do at any time."""
+        if self._scene.brownout:
+            self.clock.advance(self.chance.choice((0.01, 0.5)))
         acts = (
             self.add, self.add, self.reserve, self.ship, self.join, self.abort, self.stop, self.hold, self.release,
             self.become,
