@@ -37,7 +37,7 @@ from pagewire.kernels.gpu.tiles import Processor
 from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
 
-BLOCK, LONGEST, SEQUENCES = 16, 64, 6
+BLOCK, LONGEST, SEQUENCES, LAYERS = 16, 64, 6, 3
 CPU = torch.device("cpu")
 
 
@@ -57,12 +57,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return tiny_model.build(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def engine_of(folder: Path, backend: Backend) -> Engine:
+def engine_of(folder: Path, backend: Backend, layer_groups: int = 1) -> Engine:
     """Return an engine over a backend, whose pool is NaN."""
     with mock.patch.object(assembly, "backend_for", return_value=backend):
         engine = engine_runs.engine(
             folder, block_size=BLOCK, chunk_size=16, max_model_len=LONGEST, max_num_seqs=SEQUENCES,
-            kv_memory_bytes=1 << 20,
+            kv_memory_bytes=1 << 20, layer_groups=layer_groups,
         )  # fmt: skip
     engine.cache.pool.fill_(torch.nan)
     return engine
@@ -225,6 +225,18 @@ def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Pa
             assert order == ["sealed", "sent"]
             order.clear()
     assert bool((engine.cache.pool[1, :, :, :, 12:] == 0).all())
+
+
+def test_what_leaves_by_groups_of_layers_is_not_replayed(folder: Path) -> None:
+    """Nobody would be told of them."""
+    engine, told = engine_of(folder, triton(), layer_groups=LAYERS), list[int]()
+    graphed(engine, RecordedCapture(), longest_step=64)
+    draw = Draw(sampling=greedy(1), index=0, position=0)
+    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=draw, seal=True)
+    step = Step(grants=(grant,))
+    assert engine.runner.launch(step) is None
+    assert engine.runner.run(step, lambda _step, group: told.append(group))["a"].token is not None
+    assert told == list(range(LAYERS))
 
 
 def test_what_asks_for_more_than_a_token_is_computed_eagerly(folder: Path) -> None:
