@@ -17,7 +17,7 @@ Config = TypeVar("Config", RouterConfig, PodConfig)
 def with_collector(config: Config, environ: Mapping[str, str]) -> Config:
     """Return the settings with the collector's URL, "" for none; raises ConfigError on what it cannot be spoken to."""
     try:
-        endpoint = endpoint_of(config.otlp_endpoint, environ)
+        endpoint = endpoint_of(config.otlp_endpoint, environ, is_encrypted=bool(config.tls_ca))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return dataclasses.replace(config, otlp_endpoint=endpoint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from pathlib import Path
 
 import httpx
@@ -11,7 +10,7 @@ import typer
 
 from pagewire.core.errors import Unavailable, from_cause
 from pagewire.core.messages import Role
-from pagewire.serving.tls import show
+from pagewire.serving.tls import client_context
 
 WAIT_S = 600.0  # the router gives up before
 
@@ -33,9 +32,7 @@ def run(
     """
     if (tls_cert is None) != (tls_key is None):
         raise ValueError("a certificate and its key are given together")
-    context = ssl.create_default_context(cafile=tls_ca)
-    if tls_cert is not None and tls_key is not None:
-        show(context, tls_cert, tls_key)
+    context = client_context(tls_ca or "", tls_cert or "", tls_key or "")
     try:
         answer = httpx.post(
             f"{router.rstrip('/')}/pods/{pod_id}/role",

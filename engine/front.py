@@ -199,10 +199,9 @@ class Front:
             ends.push_async_callback(_stop, publishing)
             self.lifecycle.ready()
             doors.serving(self.lifecycle.is_ready)
-            scheme = "http" if config.metrics_tls == "off" else "https"
             on_ready({
-                "id": identity.peer_id, "grpc": doors.address, "metrics": f"{scheme}://{registration.metrics}/metrics",
-                "pid": os.getpid(), "role": identity.role.value,
+                "id": identity.peer_id, "grpc": doors.address, "role": identity.role.value, "pid": os.getpid(),
+                "metrics": f"{config.metrics_scheme}://{registration.metrics}/metrics",
             })  # fmt: skip
             await self._until_drained(doors, service, publisher, publishing)
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from pagewire.core.listeners import accepted_last
 from pagewire.router.http_protocol import BoundedProtocol
-from pagewire.serving.renewed_context import server_context
+from pagewire.serving.renewed import server_context
 from pagewire.serving.tls import Tls
 
 BACKLOG = 2048

@@ -11,7 +11,7 @@ from pagewire.core.config import setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
-from pagewire.serving.renewed_context import server_context
+from pagewire.serving.renewed import server_context
 from pagewire.serving.tls import Tls, Wire, check_redis
 
 _UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
@@ -47,9 +47,10 @@ class PodConfig:
     tls_key: str = setting("", help="PEM file of that certificate's key")
     tls_ca: str = setting("", help="PEM file of the authority that every process of the cluster has a certificate of")
     tls_name: str = setting("", help="name in all those certificates; the address that is dialled when unset")
-    metrics_tls: Literal["off", "on", "mutual"] = setting(
-        "off",
-        help="the HTTP port: off: in the clear; on: with tls_cert; mutual: for certificates of tls_ca alone",
+    metrics_tls: Literal["auto", "off", "on", "mutual"] = setting(
+        "auto",
+        help="the HTTP port: off: in the clear; on: with tls_cert; mutual: for certificates of tls_ca alone; auto: on "
+        "where there is a tls_cert",
     )
     redis_url: str = setting(
         "redis://127.0.0.1:6379/0",
@@ -165,7 +166,7 @@ class PodConfig:
         if self.tls_ca:
             check_transports(self.transports)
             check_redis(self.redis_url)
-        if self.metrics_tls != "off" and not self.tls_cert:
+        if self.metrics_tls in ("on", "mutual") and not self.tls_cert:
             raise ValueError(f"metrics_tls {self.metrics_tls} needs a certificate: tls_cert, tls_key and tls_ca")
         if self.role is Role.ROUTER:
             raise ValueError("role must be prefill, decode or colocated: a router is not a pod")
@@ -174,9 +175,14 @@ class PodConfig:
         """Return how peers are met; raises ValueError, naming the file, where a certificate cannot be used."""
         return Wire.of(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca, name=self.tls_name)
 
+    @property
+    def metrics_scheme(self) -> Literal["http", "https"]:
+        """What a URL of the HTTP port begins with."""
+        return "http" if self.metrics_tls == "off" or not self.tls_cert else "https"
+
     def metrics_context(self) -> ssl.SSLContext | None:
         """Return what the HTTP port answers with, None in the clear; raises ValueError as `wire` does."""
-        if self.metrics_tls == "off":
+        if self.metrics_scheme == "http":
             return None
         ca = Path(self.tls_ca) if self.metrics_tls == "mutual" else None
         return server_context(Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca))

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio.connection import parse_url
 
-from pagewire.serving.renewed_context import RenewedContext
-from pagewire.serving.tls import show
+from pagewire.serving.renewed import Renewed
+from pagewire.serving.tls import client_context
 
 CLUSTER = "+cluster"
 TIMEOUT_S = 1.0
@@ -34,7 +35,7 @@ class RedisAddress:
     username: str
     password: str = field(repr=False)
     is_cluster: bool
-    _tls: RenewedContext | None = field(repr=False, compare=False)
+    _tls: Renewed[ssl.SSLContext] | None = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str, ca: str = "", *, cert: str = "", key: str = "") -> RedisAddress:
@@ -78,16 +79,9 @@ class RedisAddress:
         return None if self._tls is None else self._tls.now()
 
 
-def _renewed(ca: str, cert: str, key: str) -> RenewedContext:
+def _renewed(ca: str, cert: str, key: str) -> Renewed[ssl.SSLContext]:
     """Return how a Redis is met that shows a certificate of `ca`, and is shown `cert`; see `RedisAddress.parse`."""
-
-    def make() -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=ca or None)
-        if cert:
-            show(context, cert, key)
-        return context
-
-    return RenewedContext(make, [Path(file) for file in (ca, cert, key) if file])
+    return Renewed(partial(client_context, ca, cert, key), [Path(file) for file in (ca, cert, key) if file])
 
 
 def _of_each_node(url: str) -> list[str]:

@@ -7,6 +7,7 @@ collector does not take it, it is dropped and counted. Invariant: `put` neither 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from pagewire.core.span import Span, SpanKind
 from pagewire.core.trace_context import TraceContext
+from pagewire.serving.collector_tls import collector_tls
 from pagewire.serving.tracing import Process
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ _Wall = Callable[[float], int]
 
 
 class SpanExport:
-    """One process's way out. Raises ValueError where `endpoint` is no URL."""
+    """One process's way out. Raises ValueError where `endpoint` is no URL, or its certificates cannot be used."""
 
     def __init__(self, endpoint: str) -> None:
         self.exported = 0
@@ -59,7 +61,10 @@ class SpanExport:
         scheme, _, where = endpoint.partition("://")
         if scheme not in ("http", "https") or not where:
             raise ValueError(f"the endpoint of traces is http://HOST:PORT or https://HOST:PORT, not {endpoint!r}")
-        self._exporter = OTLPSpanExporter(endpoint=endpoint, insecure=scheme == "http", timeout=TIMEOUT_S)
+        self._endpoint = endpoint
+        self._tls = collector_tls(os.environ) if scheme == "https" else None
+        self._credentials = self._tls.now() if self._tls is not None else None
+        self._exporter = self._open()
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
 
@@ -77,6 +82,18 @@ class SpanExport:
         self._waiting.put(None)
         self._thread.join(CLOSE_S)
         self._exporter.shutdown()  # ends what it still tries
+
+    def _open(self) -> OTLPSpanExporter:
+        is_clear = self._endpoint.startswith("http:")
+        return OTLPSpanExporter(self._endpoint, is_clear, self._credentials, timeout=TIMEOUT_S)
+
+    def _renew(self) -> None:
+        """Meet the collector anew where what it is met with has changed: an open channel keeps what it began with."""
+        if self._tls is None or (credentials := self._tls.now()) is self._credentials:
+            return
+        self._exporter.shutdown()
+        self._credentials = credentials
+        self._exporter = self._open()
 
     def _run(self) -> None:
         is_open = True
@@ -112,7 +129,10 @@ class SpanExport:
             if writer is None:
                 writer = self._writers[process] = _Writer(process)
             spans += writer.write(span, above)
-        return not spans or self._exporter.export(spans) is SpanExportResult.SUCCESS
+        if not spans:
+            return True
+        self._renew()
+        return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def _settle(self, num_spans: int, is_sent: bool) -> None:
         with self._lock:

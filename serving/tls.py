@@ -32,6 +32,16 @@ def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
     context.load_cert_chain(cert, key, password=passphrase)
 
 
+def client_context(ca: str | Path, cert: str | Path = "", key: str | Path = "") -> ssl.SSLContext:
+    """Return how a client that is not gRPC's meets a server: whom it believes, the system's authorities where `ca` is
+    empty, and what it shows, nothing where `cert` is. Raises as `show` does.
+    """
+    context = ssl.create_default_context(cafile=ca or None)
+    if cert:
+        show(context, cert, key)
+    return context
+
+
 def check_redis(url: str) -> None:
     """Raise ValueError where what is said to this Redis would go over a network in the clear."""
     if urlsplit(url).scheme.removesuffix("+cluster") != "redis":

@@ -79,10 +79,11 @@ def new_span_id() -> str:
     return secrets.token_hex(8)
 
 
-def endpoint_of(told: str, environ: Mapping[str, str]) -> str:
+def endpoint_of(told: str, environ: Mapping[str, str], *, is_encrypted: bool = False) -> str:
     """Return the URL of the collector, as `told` or as OpenTelemetry's variables say; "" for none.
 
-    Raises ValueError where they ask for a protocol other than gRPC.
+    Without a scheme it is met in the clear. Raises ValueError where that is not said and the cluster `is_encrypted`, or
+    where they ask for a protocol other than gRPC.
     """
     if environ.get(OFF_VARIABLE, "").lower() == "true":
         return ""
@@ -92,7 +93,11 @@ def endpoint_of(told: str, environ: Mapping[str, str]) -> str:
     protocol = next((environ[name] for name in PROTOCOL_VARIABLES if environ.get(name)), "grpc")
     if protocol != "grpc":
         raise ValueError(f"traces are sent by OTLP over gRPC, and the environment asks for {protocol}")
-    return endpoint if "://" in endpoint else f"http://{endpoint}"
+    if "://" in endpoint:
+        return endpoint
+    if is_encrypted:
+        raise ValueError(f"the cluster speaks TLS: say https://{endpoint} for traces, or http:// for the clear")
+    return f"http://{endpoint}"
 
 
 def open_exporter(endpoint: str) -> Exporter | None:

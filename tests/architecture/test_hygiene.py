@@ -25,6 +25,7 @@ READ_ENVIRONMENT = (
     "engine/client.py",
     "kvtransfer/transports/communicator.py",
     "kvtransfer/transports/nixl_agent.py",
+    "serving/span_export.py",  # where OpenTelemetry reads its own
 )
 READ_ARGV = ("cli/", "engine/process.py", "engine/ranks/follower.py")
 # What may build any object, or run any code, of the bytes or the text that it is given.

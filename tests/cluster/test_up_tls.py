@@ -75,6 +75,13 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
             with channel, pytest.raises(grpc.RpcError) as refused:
                 health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        for each in cluster.pods():  # nor does it show its loads in the clear
+            assert each["metrics"].startswith("https://")
+            page = httpx.get(each["metrics"], verify=context, trust_env=False)
+            assert page.status_code == 200
+            assert "pagewire_kv_blocks" in page.text
+            with pytest.raises(httpx.TransportError):
+                httpx.get(each["metrics"].replace("https:", "http:"), trust_env=False)
         said = pagewire(
             "complete", "a", "--url", cluster.grpc, "--tls-ca", str(ca), "--api-key", acme["key"],
             "--max-tokens", "2", "--json",

@@ -184,7 +184,7 @@ def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
 
 
 def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
-    pools = {"decode": {"settings": {"metrics_tls": "on"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
+    pools = {"prefill": {"settings": {"metrics_tls": "off"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
     rendered = render({**FULL, "pools": pools, "monitors": {"enabled": True, "apiKeySecret": "scraper"}})
     probes = {
         name: [
@@ -202,6 +202,13 @@ def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
         for each in rendered.of("StatefulSet")
     }
     assert [labels[f"rel-pagewire-{name}"] for name in probes] == ["http", "https", "https"]
+
+
+def test_pools_that_say_nothing_show_their_pages_as_the_cluster_speaks(tmp_path: Path) -> None:
+    for values, scheme in ((FULL, "HTTPS"), ({}, "HTTP")):
+        rendered = render(values)
+        assert container(rendered, "rel-pagewire-decode")["readinessProbe"]["httpGet"]["scheme"] == scheme
+        assert pod_config(rendered, "rel-pagewire-decode", tmp_path).metrics_scheme == scheme.lower()
 
 
 def test_the_schema_names_every_setting_and_no_other() -> None:

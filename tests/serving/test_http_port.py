@@ -126,7 +126,8 @@ async def test_over_tls_it_opens_to_whom_it_should_and_shows_renewed_files(
     bare = ssl.create_default_context(cafile=certificates.path("ca.pem"))
     shown = client_context(certificates.tls("client"))
     assert isinstance(shown, ssl.SSLContext)
-    for how, opens in (("on", {bare: True, shown: True}), ("mutual", {bare: False, shown: True})):
+    anybody, of_the_cluster = {bare: True, shown: True}, {bare: False, shown: True}
+    for how, opens in (("auto", anybody), ("on", anybody), ("mutual", of_the_cluster)):
         put("expired")
         config = PodConfig(model="m", role=Role.DECODE, cluster_secret="s", metrics_tls=how, **files)  # type: ignore[arg-type]
         port = http_port.HttpPort.open("127.0.0.1", 0, _Nothing(), lambda: True, tls=config.metrics_context())

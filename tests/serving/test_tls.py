@@ -279,6 +279,9 @@ def test_a_pods_settings_go_together() -> None:
     for how in ("on", "mutual"):
         with pytest.raises(ValueError, match="metrics_tls"):
             PodConfig(**pod, metrics_tls=how)
+    schemes = [PodConfig(**pod, **whole, metrics_tls=how).metrics_scheme for how in ("auto", "on", "mutual", "off")]
+    assert schemes == ["https", "https", "https", "http"]
+    assert PodConfig(**pod).metrics_scheme == "http"
     with pytest.raises(ValueError, match="redis_url speaks in the clear"):
         PodConfig(**pod, **whole, redis_url="redis://redis:6379")
 

@@ -106,6 +106,13 @@ def test_another_protocol_is_refused_by_name() -> None:
         endpoint_of("collector:4318", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
 
 
+def test_where_all_is_encrypted_traces_go_in_the_clear_by_word_alone() -> None:
+    with pytest.raises(ValueError, match="https://collector:4317"):
+        endpoint_of("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, is_encrypted=True)
+    for told in ("http://localhost:4317", "https://collector:4317", ""):
+        assert endpoint_of(told, {}, is_encrypted=True) == told
+
+
 @pytest.mark.parametrize("endpoint", ["ftp://collector:4317", "http://"])
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
@@ -208,6 +215,64 @@ def test_a_collector_is_met_by_mutual_tls(shows: bool, tmp_path: Path, monkeypat
         export.put(PROCESS, tree(), ABOVE)
         export.close()
         assert len(receiver.spans) == export.exported == (2 if shows else 0)
+
+
+def test_certificates_for_a_collector_are_renewed_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, strangers = (redis_rig.certificates(tmp_path / whose) for whose in ("ours", "strangers"))
+    names = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+    files = [tmp_path / name.lower() for name in names]
+    for name, file in zip(names, files, strict=True):
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", str(file))
+
+    def put(whose: redis_rig.Certificates) -> None:
+        for file, source in zip(files, whose, strict=True):
+            file.write_bytes(source.read_bytes())
+
+    put(strangers)
+    ca, cert, key = (each.read_bytes() for each in ours)
+    with OtlpReceiver(grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)) as receiver:
+        export = SpanExport(receiver.endpoint)
+
+        def sends() -> tuple[int, int]:
+            before = export.exported, export.dropped
+            export.put(PROCESS, tree(), ABOVE)
+            until_s = time.monotonic() + 30
+            while (now := (export.exported, export.dropped)) == before:
+                assert time.monotonic() < until_s
+                time.sleep(0.01)
+            return now[0] - before[0], now[1] - before[1]
+
+        assert sends() == (0, 2), "it is not believed, and believes nobody of theirs"
+        put(ours)
+        assert sends() == (2, 0)
+        files[2].write_bytes(strangers[2].read_bytes())
+        assert sends() == (2, 0), "the certificate's key is not there yet: the pair from before stays"
+        put(strangers)
+        assert sends() == (0, 2), "what was open is not gone on with"
+        export.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"CERTIFICATE": "no such file"}, "no such file"),
+        ({"TRACES_CERTIFICATE": "rubbish"}, "rubbish"),
+        ({"CLIENT_CERTIFICATE": "cert"}, "go together"),
+        ({"CLIENT_CERTIFICATE": "cert", "CLIENT_KEY": "other"}, "other"),
+    ],
+)
+def test_certificates_for_a_collector_that_are_none_end_the_start(
+    files: dict[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_rig.certificates(tmp_path)
+    (tmp_path / "rubbish").write_text("rubbish")
+    redis_rig.certificates(tmp_path / "strangers")[2].rename(tmp_path / "other")
+    for name, file in files.items():
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", str(tmp_path / file))
+    with pytest.raises(ValueError, match=why):
+        open_exporter("https://collector:4317")
 
 
 class _Stuck(trace_service_pb2_grpc.TraceServiceServicer):

@@ -30,6 +30,12 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- toJson $pool -}}
 {{- end -}}
 
+{{/* What metrics_tls of a pool means: a list of the context and the pool with its defaults. */}}
+{{- define "pagewire.metricsTls" -}}
+{{- $told := dig "metrics_tls" "auto" (index . 1).settings -}}
+{{- if ne $told "auto" }}{{ $told }}{{ else }}{{ ternary "on" "off" (not (empty (index . 0).Values.tls.existingSecret)) }}{{ end -}}
+{{- end -}}
+
 {{/* How a probe asks for a pod's page: a list of its metrics_tls and the path. The kubelet has no certificate to show: then
 it can only see that somebody listens, which a pod does when its engine is up. */}}
 {{- define "pagewire.podPage" -}}

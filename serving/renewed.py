@@ -1,8 +1,8 @@
-"""TLS by files as they are at each handshake, for what is not gRPC's: the servers of a process, and what it asks Redis.
+"""What is made of certificates' files, by those files as they are now.
 
-Knows certificates, no HTTP. Files are looked at for each connection and read when they changed, so a certificate, and
-the authority whose certificates are believed, are renewed in place. Invariants: what cannot be used changes nothing,
-the one from before stays; no session outlives the handshake that proved its caller.
+Files are looked at for each use and read when they changed, so a certificate, and the authority whose certificates are
+believed, are renewed in place. Knows neither HTTP nor Redis. Invariants: what cannot be used changes nothing, the one
+from before stays; no session outlives the handshake that proved its caller.
 """
 
 from __future__ import annotations
@@ -11,41 +11,43 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pagewire.serving.tls import Tls
 
 log = logging.getLogger(__name__)
 
+Made = TypeVar("Made")
 Stamp = tuple[tuple[int, int, int], ...]
 
 
-class RenewedContext:
+class Renewed(Generic[Made]):
     """What `make` makes of `files`, and makes anew when one of them has changed.
 
     Raises what `make` does where they cannot be used from the start.
     """
 
-    def __init__(self, make: Callable[[], ssl.SSLContext], files: Iterable[Path]) -> None:
+    def __init__(self, make: Callable[[], Made], files: Iterable[Path]) -> None:
         self._make = make
         self._files = tuple(files)
         self._seen = _stamp(self._files)
-        self._context = make()
+        self._made = make()
 
-    def now(self) -> ssl.SSLContext:
-        """Return what the next handshake goes by."""
+    def now(self) -> Made:
+        """Return what the next handshake goes by: the same object until a file changes."""
         stamp = _stamp(self._files)
         if stamp != self._seen:
             try:
-                self._context = self._make()
+                self._made = self._make()
             except (ValueError, OSError) as error:
                 log.error("the certificate from before stays: %s", error)
             self._seen = stamp
-        return self._context
+        return self._made
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
     """Return what a server listens with. Raises ValueError, naming the file, where one cannot be used."""
-    renewed = RenewedContext(tls.context, [path for path in (tls.cert, tls.key, tls.ca) if path is not None])
+    renewed = Renewed(tls.context, [path for path in (tls.cert, tls.key, tls.ca) if path is not None])
 
     def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = renewed.now()
