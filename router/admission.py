@@ -1,10 +1,16 @@
 """Who may come in: a bounded number of requests at once, each tenant within its limits.
 
+Places are had in the order of coming: whoever comes while others wait to be read is refused where those will need what
+there is, and not when its turn to be read has come.
+
 Pure: time is a parameter. Knows counts, nothing of pods: whether one has room is the entrance's business. Invariant:
 every `enter` that returned is followed by exactly one `leave`; `active` is their difference and never above the bound.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pagewire.router.drain_rate import DrainRate
 from pagewire.router.refusals import Reason, Refused
@@ -20,6 +26,7 @@ class Admission:
             raise ValueError(f"max_concurrent must be at least 1, is {max_concurrent}")
         self._max_concurrent = max_concurrent
         self._active = 0
+        self._num_unread = 0
         self._drain = DrainRate()
         self._tenants = TenantLimits()
 
@@ -28,26 +35,42 @@ class Admission:
         """How many requests are admitted now."""
         return self._active
 
+    @property
+    def num_unread(self) -> int:
+        """How many have come, and get their places before those that come later."""
+        return self._num_unread
+
     def most(self, tenant: Tenant) -> int:
         """Return how many requests of a tenant may be in at once, if it is alone."""
         return min(self._max_concurrent, tenant.max_concurrent or self._max_concurrent)
 
     def check(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
-        """Raise Refused, with the time in which a place should come free, where there is none for a tenant."""
-        self._check_bound(now_s)
+        """Raise Refused, with the time in which a place should come free, where none is left for a tenant."""
+        self._check_bound(self._active + self._num_unread, now_s)
         self._tenants.check(tenant, now_s)
 
+    @contextmanager
+    def unread(self, now_s: float, tenant: Tenant = ANONYMOUS) -> Iterator[None]:
+        """Count a request that waits to be read, for as long as it does."""
+        self._num_unread += 1
+        self._tenants.come(tenant, now_s)
+        try:
+            yield
+        finally:
+            self._num_unread -= 1
+            self._tenants.is_read(tenant)
+
     def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
-        """Take a place; raises Refused as `check` does."""
-        self._check_bound(now_s)
+        """Take a place; raises Refused where there is none, whoever else may wait to be read."""
+        self._check_bound(self._active, now_s)
         self._tenants.enter(tenant, now_s)
         self._active += 1
         if self._active == self._max_concurrent:
             self._drain.full(now_s)
 
-    def _check_bound(self, now_s: float) -> None:
-        if self._active >= self._max_concurrent:
-            message = f"{self._active} requests are running, which is the bound"
+    def _check_bound(self, num: int, now_s: float) -> None:
+        if num >= self._max_concurrent:
+            message = f"{num} requests are running or to be read, which is the bound"
             raise Refused(Reason.ROUTER_FULL, message, retry_after_s=self._drain.retry_after_s(1, now_s))
 
     def leave(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:

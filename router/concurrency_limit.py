@@ -122,15 +122,14 @@ class ConcurrencyLimit:
         """True while there is a limit."""
         return self.most < math.inf
 
-    @property
-    def is_reached(self) -> bool:
-        """True while there is no place for one more."""
-        return self.inside + 1 > self.most
+    def is_reached(self, ahead: int = 0) -> bool:
+        """Tell whether there is no place for one more behind `ahead` others that are to have theirs first."""
+        return self.inside + ahead + 1 > self.most
 
-    def check(self, now_s: float) -> None:
-        """Raise Refused, with the time in which a place should come free, where the limit is reached."""
+    def check(self, now_s: float, ahead: int = 0) -> None:
+        """Raise Refused, with the time in which a place should come free, where the limit `is_reached`."""
         self._look_at_long_stays(now_s)
-        if self.is_reached:
+        if self.is_reached(ahead):
             self._was_full = True
             self._drain.full(now_s)
             message = (
@@ -144,7 +143,7 @@ class ConcurrencyLimit:
         self.inside += 1
         stay = Stay(entered_s=now_s, crowd=self.inside, served=self._served)
         self._passed += 1
-        if len(self._round) < ROUND and (self._passed >= self._one_of or self.is_reached):
+        if len(self._round) < ROUND and (self._passed >= self._one_of or self.is_reached()):
             self._round.append(stay)
             self._passed = 0
         return stay

@@ -103,16 +103,27 @@ class Dispatcher:
         return READ_WITHIN * self._config.slo_ttft_s if is_pressed else math.inf
 
     def check_places(self, tenant: Tenant) -> None:
-        """Raise Refused where this tenant gets no place now, whatever it asks for: nothing of that need be read.
+        """Raise Refused where this tenant gets no place, whatever it asks for: nothing of that need be read.
 
-        Of several models it depends on which is meant, and nothing is said.
+        Those that wait to be read already are to have theirs first. Of several models it depends on which is meant, and
+        nothing is said.
         """
         model = self._models.sole
         if model is not None and self._lifecycle.is_ready:  # one that goes away says that first
             now_s = self._clock.now()
             self._admission.check(now_s, tenant)
-            if (gate := model.entrance.gate).places.is_full:
-                gate.check(now_s)
+            ahead = self._admission.num_unread
+            if (gate := model.entrance.gate).places.is_full(ahead):
+                gate.check(now_s, ahead)
+
+    async def turn(self, tenant: Tenant, here_for_s: float) -> Turn:
+        """Wait for the turn of a request that came `here_for_s` ago and is not read, and return it.
+
+        Raises Refused where it would wait for too long, or those that came before it leave it no place.
+        """
+        self.check_places(tenant)
+        with self._admission.unread(self._clock.now(), tenant):
+            return await self.turns.take(here_for_s)
 
     def refused_unread(self, error: Refused, operation: str, seconds: float) -> None:
         """Count a request that was refused after `seconds`, before anybody knew which model it is for."""

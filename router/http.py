@@ -216,7 +216,7 @@ class FrontDoor:
 
     async def _in_turn(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> ASGIApp:
         try:
-            turn = await self._dispatcher.turns.take(request.scope.get(HERE_FOR, 0.0))
+            turn = await self._dispatcher.turn(caller(), request.scope.get(HERE_FOR, 0.0))
         except Refused as error:
             return self._refuse_unread(error, request, request_id, is_chat=is_chat)
         with turn:

@@ -41,15 +41,14 @@ class Places:
         """By whom they count."""
         return {"waiting": self.waiting, "inside": self.inside}
 
-    @property
-    def is_full(self) -> bool:
-        """True while there is no place for one more."""
-        return self.waiting.is_reached or self.inside.is_reached
+    def is_full(self, ahead: int = 0) -> bool:
+        """Tell whether there is no place for one more behind `ahead` others that are to have theirs first."""
+        return self.waiting.is_reached(ahead) or self.inside.is_reached(ahead)
 
-    def check(self, now_s: float) -> None:
-        """Raise Refused, with the time in which a place should come free, where there is none."""
-        self.waiting.check(now_s)
-        self.inside.check(now_s)
+    def check(self, now_s: float, ahead: int = 0) -> None:
+        """Raise Refused, with the time in which a place should come free, where it `is_full`."""
+        self.waiting.check(now_s, ahead)
+        self.inside.check(now_s, ahead)
 
     def enter(self, now_s: float) -> Place:
         """Take a place; raises Refused as `check` does."""

@@ -38,10 +38,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pagewire.core.clock import Clock
 from pagewire.router.concurrency_limit import LATE, ROUND
@@ -63,8 +64,6 @@ PROBE_EVERY = 10
 PROBE_S = 5.0
 READ_WITHIN = 0.25  # of the TTFT objective, while it is missed: the rest is for the pods
 LEAST_S = 1e-4  # shorter times are equal, for the ratio of predicted and actual
-
-T = TypeVar("T")
 
 
 class Tally(Protocol):
@@ -201,15 +200,18 @@ class SloGate:
 
     def enter(self, now_s: float) -> Place:
         """Take a place among those that are in; raises Refused where others were late with as many."""
-        return self._asked(self.places.enter, now_s)
+        with self._noted():
+            return self.places.enter(now_s)
 
-    def check(self, now_s: float) -> None:
-        """Raise Refused where nobody gets a place."""
-        self._asked(self.places.check, now_s)
+    def check(self, now_s: float, ahead: int = 0) -> None:
+        """Raise Refused where nobody gets a place behind `ahead` others."""
+        with self._noted():
+            self.places.check(now_s, ahead)
 
-    def _asked(self, ask: Callable[[float], T], now_s: float) -> T:
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
         try:
-            return ask(now_s)
+            yield
         except Refused:
             self.recent.append(True)
             raise

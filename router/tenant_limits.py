@@ -57,11 +57,12 @@ class _Account:
     bucket: TokenBucket | None = None
     limits: tuple[float, float] = (0.0, 0.0)
     active: int = 0
+    unread: int = 0  # requests that have come, and get a place before those that come later
     last_prompt: int = 1  # tokens
     drain: DrainRate = field(default_factory=DrainRate)
 
     def is_untouched(self, now_s: float) -> bool:
-        return self.active == 0 and (self.bucket is None or self.bucket.is_full(now_s))
+        return self.active == self.unread == 0 and (self.bucket is None or self.bucket.is_full(now_s))
 
 
 class TenantLimits:
@@ -82,19 +83,22 @@ class TenantLimits:
         return account.active if account is not None else 0
 
     def check(self, tenant: Tenant, now_s: float) -> None:
-        """Raise Refused when the tenant has as many requests in as it may, or owes tokens."""
+        """Raise Refused when the tenant has as many requests in, or to be read, as it may, or owes tokens."""
         account = self._account(tenant, now_s)
-        if 0 < tenant.max_concurrent <= account.active:
-            retry_after_s = account.drain.retry_after_s(1, now_s)
-            message = f"{account.active} requests of this tenant are running, which is its bound"
-            raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
-        # Before anybody counts the prompt's tokens: who has none is told when there are enough for one like its last.
-        self._check_tokens(account, 1, now_s, wanted=account.last_prompt)
+        self._check(tenant, account, account.active + account.unread, now_s)
+
+    def come(self, tenant: Tenant, now_s: float) -> None:
+        """Count a request that is to be read, until `is_read`."""
+        self._account(tenant, now_s).unread += 1
+
+    def is_read(self, tenant: Tenant) -> None:
+        """One that came is not waited for any more, whatever becomes of it."""
+        self._accounts[tenant.name].unread -= 1
 
     def enter(self, tenant: Tenant, now_s: float) -> None:
-        """Count a request in; raises Refused as `check` does."""
-        self.check(tenant, now_s)
+        """Count a request in; raises Refused when the tenant has as many in as it may, or owes tokens."""
         account = self._account(tenant, now_s)
+        self._check(tenant, account, account.active, now_s)
         account.active += 1
         if account.active == tenant.max_concurrent:
             account.drain.full(now_s)
@@ -118,6 +122,14 @@ class TenantLimits:
         bucket = self._account(tenant, now_s).bucket
         if bucket is not None:
             bucket.take(tokens, now_s)
+
+    def _check(self, tenant: Tenant, account: _Account, num: int, now_s: float) -> None:
+        if 0 < tenant.max_concurrent <= num:
+            retry_after_s = account.drain.retry_after_s(1, now_s)
+            message = f"{num} requests of this tenant are running or to be read, which is its bound"
+            raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
+        # Before anybody counts the prompt's tokens: who has none is told when there are enough for one like its last.
+        self._check_tokens(account, 1, now_s, wanted=account.last_prompt)
 
     def _check_tokens(self, account: _Account, tokens: int, now_s: float, *, wanted: int) -> None:
         if account.bucket is not None and account.bucket.wait_s(tokens, now_s) > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -106,6 +108,23 @@ def test_a_tenant_has_so_many_requests_and_others_are_not_touched() -> None:
     assert admission.active == 3
 
 
+def test_who_waits_to_be_read_has_its_place_before_who_comes_later() -> None:
+    admission = Admission(MAX)
+    free, two = TENANTS[0], TENANTS[1]
+    with admission.unread(0.0, two), admission.unread(0.0, two):
+        assert refusal(admission.check, 0.0, two).reason is Reason.TENANT_CONCURRENCY
+        admission.check(0.0, free)
+        with admission.unread(0.0, free), admission.unread(0.0, free):
+            admission.enter(0.0, free)
+            assert (admission.active, admission.num_unread) == (1, 4)
+            assert refusal(admission.check, 0.0, free).reason is Reason.ROUTER_FULL
+            admission.enter(0.0, two)  # its turn: those behind it are nothing to it
+            admission.enter(0.0, two)
+    assert refusal(admission.check, 0.0, two).reason is Reason.TENANT_CONCURRENCY
+    admission.check(0.0, free)
+    assert (admission.active, admission.num_unread) == (3, 0)
+
+
 def test_a_tenant_is_told_when_its_own_requests_came_to_an_end() -> None:
     limits, two = TenantLimits(), TENANTS[1]
     assert limits.active(two) == 0
@@ -207,6 +226,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.admission = Admission(MAX)
         self.inside: list[Tenant] = []
+        self.unread: list[tuple[Tenant, ExitStack]] = []
         self.charged = {t.name: 0.0 for t in TENANTS}
         self.largest = {t.name: 0 for t in TENANTS}
 
@@ -227,6 +247,33 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert num_own == tenant.max_concurrent > 0
         else:
             assert tenant.tokens_per_s > 0
+
+    @rule(tenant=st.sampled_from(TENANTS))
+    def come(self, tenant: Tenant) -> None:
+        num_own = (self.inside + [each for each, _ in self.unread]).count(tenant)
+        try:
+            self.admission.check(self.now_s, tenant)
+        except Refused as error:
+            if error.reason is Reason.ROUTER_FULL:
+                assert len(self.inside) + len(self.unread) >= MAX
+            elif error.reason is Reason.TENANT_CONCURRENCY:
+                assert num_own >= tenant.max_concurrent > 0
+            else:
+                assert tenant.tokens_per_s > 0
+            return
+        assert len(self.inside) + len(self.unread) < MAX
+        assert not 0 < tenant.max_concurrent <= num_own
+        waits = ExitStack()
+        waits.enter_context(self.admission.unread(self.now_s, tenant))
+        self.unread.append((tenant, waits))
+
+    @rule(data=st.data(), goes_on=st.booleans())
+    def is_read(self, data: st.DataObject, goes_on: bool) -> None:
+        if self.unread:
+            tenant, waits = self.unread.pop(data.draw(st.integers(0, len(self.unread) - 1)))
+            waits.close()
+            if goes_on:
+                self.enter(tenant)
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
@@ -256,6 +303,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self) -> None:
         assert self.admission.active == len(self.inside) <= MAX
+        assert self.admission.num_unread == len(self.unread)
         for tenant in TENANTS:
             if tenant.max_concurrent:
                 assert self.inside.count(tenant) <= tenant.max_concurrent

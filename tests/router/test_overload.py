@@ -27,12 +27,13 @@ from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router.ask import Ask
+from pagewire.router.concurrency_limit import ConcurrencyLimit
 from pagewire.router.config import SloGateMode
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
-from pagewire.router.turns import Turns
+from pagewire.router.turns import Turn, Turns
 
 PROMPT = list(range(3, 35))  # two blocks
 ANSWER = 16  # one block more
@@ -366,6 +367,43 @@ async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anyth
         assert len(pod.submits) == 12
         pod.release()
         assert [(await each).status_code for each in late] == [200] * 12
+        assert (await ask(router)).status_code == 200
+
+
+@pytest.mark.parametrize("bound", ["router", "limit"])
+async def test_a_place_is_had_in_the_order_of_coming_and_not_of_being_read(
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Of those that wait to be read as many as there are places get one; who comes behind them hears so at once."""
+    may_read, take = asyncio.Event(), Turns.take
+    num_waiting = 0
+
+    async def waited(turns: Turns, *arguments: float) -> Turn:
+        nonlocal num_waiting
+        num_waiting += 1
+        await may_read.wait()
+        return await take(turns, *arguments)
+
+    monkeypatch.setattr(Turns, "take", waited)
+    if bound == "limit":
+        monkeypatch.setattr(ConcurrencyLimit, "is_reached", lambda limit, ahead=0: limit.inside + ahead >= 3)
+    pod = FakePod("d0")
+    async with start(pod, slo_ttft_s=30.0, **({"max_concurrent": 3} if bound == "router" else {})) as router:
+        pod.hold_at = 0
+        first = [asyncio.create_task(ask(router)) for _ in range(3)]
+
+        async def all_wait() -> bool:
+            return num_waiting == 3
+
+        await eventually(all_wait)
+        for _ in range(5):
+            assert refused(await ask(router)) >= 1
+        assert num_waiting == 3
+        may_read.set()
+        await pod.until(lambda: pod.running == 3)
+        assert refused(await ask(router)) >= 1
+        pod.release()
+        assert [(await each).status_code for each in first] == [200] * 3
         assert (await ask(router)).status_code == 200
 
 

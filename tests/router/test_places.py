@@ -144,9 +144,9 @@ def test_who_lost_its_pod_says_nothing_of_either(is_served: bool) -> None:
 def test_either_refuses_and_then_nothing_is_taken(which: str) -> None:
     places = Places(OBJECTIVES)
     places.enter(0.0)
-    assert not places.is_full
+    assert not places.is_full(1000)
     places.limits[which].most = 1
-    assert places.is_full
+    assert places.is_full()
     for ask in (places.check, places.enter):
         with pytest.raises(Refused, match={"waiting": "wait for their first token", "inside": "are in"}[which]) as told:
             ask(0.0)
@@ -159,7 +159,24 @@ def test_without_objectives_there_is_no_limit() -> None:
     for _ in range(3 * ROUND):
         places.serve(places.enter(0.0), 1e6)
     places.enter(2e6)
-    assert not places.is_full
+    assert not places.is_full()
+
+
+@pytest.mark.parametrize("which", ["waiting", "inside"])
+def test_who_comes_behind_others_finds_what_they_leave(which: str) -> None:
+    places = Places(OBJECTIVES)
+    places.limits[which].most = 3
+    places.enter(0.0)
+    for ahead, is_full in ((0, False), (1, False), (2, True), (3, True)):
+        assert places.is_full(ahead) == is_full
+        if is_full:
+            with pytest.raises(Refused):
+                places.check(0.0, ahead)
+        else:
+            places.check(0.0, ahead)
+    places.enter(0.0)  # those ahead have theirs
+    places.enter(0.0)
+    assert places.is_full()
 
 
 @pytest.mark.parametrize("load", [1.5, 3.0, 10.0])
