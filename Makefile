@@ -28,7 +28,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gpu setup demo up test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -85,10 +85,16 @@ up: setup  ## the same cluster, left running in the foreground; its URLs as one 
 ATTACK_TESTS := tests/attacks tests/compatibility tests/mutation
 TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-TESTS_APART := $(ATTACK_TESTS) $(TRITON_TESTS) $(addprefix tests/,router cluster exact faults simulation ui fuzz slo_peers containers)
+TESTS_APART := $(ATTACK_TESTS) $(TRITON_TESTS) $(addprefix tests/,engine kvtransfer router cluster exact faults simulation ui fuzz slo_peers containers)
 
 test: setup chart-tools  ## every test that has no target of its own below
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(addprefix --ignore ,$(TESTS_APART))
+
+engine-test: setup  ## the engine against transformers and against definitions, in process, in a process of its own, in ranks
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engine
+
+transfer-test: setup  ## shipments, layouts, and every transport between two processes, through every fault
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/kvtransfer
 
 attack-test: setup  ## hostile callers and peers at every door, what old and new peers say to one another, the mutation tool
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ATTACK_TESTS)

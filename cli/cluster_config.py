@@ -11,6 +11,7 @@ from pagewire.kvtransfer.offers import parse_names
 from pagewire.router.config import PrefillMode
 from pagewire.serving.pod_config import check_transports
 from pagewire.serving.tls import check_redis
+from pagewire.serving.tracing import endpoint_of
 
 MAX_PORT = 65535
 
@@ -88,7 +89,7 @@ class ClusterConfig:
     threads: int = setting(
         0, help="CPU threads of each engine, 0 to share the cores evenly, for one beside a GPU", unit="threads"
     )
-    otlp_endpoint: str | None = setting(None, help="OpenTelemetry collector that traces go to: http://HOST:PORT")
+    otlp_endpoint: str | None = setting(None, help="OpenTelemetry collector that traces go to: http(s)://HOST:PORT")
     trace_ratio: float | None = setting(None, help="share of requests that are traced, 0 to 1")
     log_dir: str = setting("", help="folder for the processes' logs; a temporary one when unset")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
@@ -108,6 +109,7 @@ class ClusterConfig:
         if self.is_encrypted:
             check_transports(self.transports or "auto")
             check_redis(self.redis)
+            endpoint_of(self.otlp_endpoint or "", {}, is_encrypted=True)
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= MAX_PORT:
                 raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pagewire.cli import certs
 from pagewire.core.errors import Unavailable
+from pagewire.serving.tls import client_context
 
 ROUTER, POD, CLIENT = "router", "pod", "client"
 
@@ -36,7 +37,7 @@ class ClusterTls:
 
     def context(self) -> ssl.SSLContext:
         """Return how to ask the router over HTTPS."""
-        return ssl.create_default_context(cafile=self._ca)
+        return client_context(self._ca)
 
     def told(self) -> dict[str, str]:
         """Return what a client has to know: whom to believe, and a certificate where it is asked for one."""

@@ -2,8 +2,8 @@
 
     pagewire-health PORT
 
-Every pod and router has that page; what it says is theirs. A router may show it over TLS, as files, variables and flags
-may say: so the port itself is asked. Python's own library alone, since this runs every few seconds in each container.
+Every pod and router has that page; what it says is theirs. It may be shown over TLS, as files, variables and flags may
+say: so the port itself is asked. Python's own library alone, since this runs every few seconds in each container.
 """
 
 import os
@@ -34,7 +34,7 @@ def main(port: int) -> int:
 
 def asked_by_tls(host: str, port: int) -> int:
     """Return the exit code as `asked` does, 0 where callers have to show a certificate: then it is seen to listen."""
-    # Its certificate is for callers: none names an address of this container.
+    # Its certificate is for callers, or by a name: none names an address of this container.
     connection = HTTPSConnection(host, port, timeout=TIMEOUT_S, context=ssl._create_unverified_context())
     connection.connect()
     try:

@@ -46,14 +46,14 @@ class Admission:
 
     def check(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Raise Refused, with the time in which a place should come free, where none is left for a tenant."""
-        self._check_bound(self._active + self._num_unread, now_s)
+        self._check_bound(self._num_unread, now_s)
         self._tenants.check(tenant, now_s)
 
     @contextmanager
     def unread(self, now_s: float, tenant: Tenant = ANONYMOUS) -> Iterator[None]:
         """Count a request that waits to be read, for as long as it does."""
-        self._num_unread += 1
         self._tenants.come(tenant, now_s)
+        self._num_unread += 1
         try:
             yield
         finally:
@@ -62,15 +62,16 @@ class Admission:
 
     def enter(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:
         """Take a place; raises Refused where there is none, whoever else may wait to be read."""
-        self._check_bound(self._active, now_s)
+        self._check_bound(0, now_s)
         self._tenants.enter(tenant, now_s)
         self._active += 1
         if self._active == self._max_concurrent:
             self._drain.full(now_s)
 
-    def _check_bound(self, num: int, now_s: float) -> None:
-        if num >= self._max_concurrent:
-            message = f"{num} requests are running or to be read, which is the bound"
+    def _check_bound(self, ahead: int, now_s: float) -> None:
+        if self._active + ahead >= self._max_concurrent:
+            others = f" and {ahead} are to be read" if ahead else ""
+            message = f"{self._active} requests are running{others}, which is the bound"
             raise Refused(Reason.ROUTER_FULL, message, retry_after_s=self._drain.retry_after_s(1, now_s))
 
     def leave(self, now_s: float, tenant: Tenant = ANONYMOUS) -> None:

@@ -131,9 +131,12 @@ class ConcurrencyLimit:
         self._look_at_long_stays(now_s)
         if self.is_reached(ahead):
             self._was_full = True
-            self._drain.full(now_s)
+            if self.is_reached():  # else those ahead may never take what is left
+                self._drain.full(now_s)
+            others = f" and {ahead} are to be read" if ahead else ""
             message = (
-                f"as many requests {self._who} as were in time, {self.inside}: with more of them answers were late"
+                f"as many requests {self._who} as were in time, {self.inside}{others}: with more of them answers were"
+                " late"
             )
             raise Refused(Reason.SLO_CONCURRENCY, message, retry_after_s=self._drain.retry_after_s(1, now_s))
 

@@ -170,7 +170,7 @@ class RouterConfig:
     rebalance_sequences: int = setting(64, help="sequences of a decode pod that are a pressure of 1", unit="sequences")
     otlp_endpoint: str = setting(
         "",
-        help="http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC) that traces go to; as "
+        help="http(s)://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC) that traces go to; as "
         "OTEL_EXPORTER_OTLP_ENDPOINT says when unset, and nothing is traced where that is unset too",
     )
     trace_ratio: float = setting(

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 
 from pagewire.core.listeners import accepted_last
 from pagewire.router.http_protocol import BoundedProtocol
-from pagewire.serving.renewed import server_context
 from pagewire.serving.tls import Tls
 
 BACKLOG = 2048
@@ -80,5 +79,5 @@ def _ssl(edge: Tls | None) -> dict[str, Any]:
     """Return what uvicorn is told of the certificate that callers are met with."""
     if edge is None:
         return {}
-    context = server_context(edge)
+    context = edge.server_context()
     return {"ssl_context_factory": lambda _config, _default: context}

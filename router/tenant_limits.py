@@ -85,7 +85,7 @@ class TenantLimits:
     def check(self, tenant: Tenant, now_s: float) -> None:
         """Raise Refused when the tenant has as many requests in, or to be read, as it may, or owes tokens."""
         account = self._account(tenant, now_s)
-        self._check(tenant, account, account.active + account.unread, now_s)
+        self._check(tenant, account, account.unread, now_s)
 
     def come(self, tenant: Tenant, now_s: float) -> None:
         """Count a request that is to be read, until `is_read`."""
@@ -98,7 +98,7 @@ class TenantLimits:
     def enter(self, tenant: Tenant, now_s: float) -> None:
         """Count a request in; raises Refused when the tenant has as many in as it may, or owes tokens."""
         account = self._account(tenant, now_s)
-        self._check(tenant, account, account.active, now_s)
+        self._check(tenant, account, 0, now_s)
         account.active += 1
         if account.active == tenant.max_concurrent:
             account.drain.full(now_s)
@@ -123,10 +123,11 @@ class TenantLimits:
         if bucket is not None:
             bucket.take(tokens, now_s)
 
-    def _check(self, tenant: Tenant, account: _Account, num: int, now_s: float) -> None:
-        if 0 < tenant.max_concurrent <= num:
+    def _check(self, tenant: Tenant, account: _Account, ahead: int, now_s: float) -> None:
+        if 0 < tenant.max_concurrent <= account.active + ahead:
             retry_after_s = account.drain.retry_after_s(1, now_s)
-            message = f"{num} requests of this tenant are running or to be read, which is its bound"
+            others = f" and {ahead} are to be read" if ahead else ""
+            message = f"{account.active} requests of this tenant are running{others}, which is its bound"
             raise Refused(Reason.TENANT_CONCURRENCY, message, retry_after_s=retry_after_s)
         # Before anybody counts the prompt's tokens: who has none is told when there are enough for one like its last.
         self._check_tokens(account, 1, now_s, wanted=account.last_prompt)

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 
 from pagewire.serving.renewed import Renewed
-from pagewire.serving.tls import client_context
+from pagewire.serving.tls import client_credentials
 
 PREFIXES = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")
 
@@ -39,10 +39,8 @@ def _named(environ: Mapping[str, str], last: str) -> str:
 
 
 def _credentials(ca: str, cert: str, key: str) -> grpc.ChannelCredentials:
-    files = ", ".join(filter(None, (ca, cert, key)))
     try:
-        client_context(ca, cert, key)  # gRPC takes any bytes, and says so at the first handshake alone
-        read = [Path(each).read_bytes() if each else None for each in (ca, key, cert)]
+        return client_credentials(ca, cert, key)
     except OSError as error:
+        files = ", ".join(filter(None, (ca, cert, key)))
         raise ValueError(f"{files} cannot be used for the collector of traces: {error.strerror}") from error
-    return grpc.ssl_channel_credentials(*read)

@@ -101,11 +101,7 @@ class LinkDialer:
         return self.link
 
     async def _dial(self) -> None:
-        try:
-            opened = self._wire.channel(self.address, CHANNEL_OPTIONS)
-        except OSError as error:
-            raise Unavailable(f"no certificate to show to {self.address}: {error}") from error
-        async with opened as channel:
+        async with self._wire.channel(self.address, CHANNEL_OPTIONS) as channel:
             link = await self._linked(channel)
             try:
                 check_cancelled()

@@ -11,7 +11,6 @@ from pagewire.core.config import setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
-from pagewire.serving.renewed import server_context
 from pagewire.serving.tls import Tls, Wire, check_redis
 
 _UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
@@ -128,7 +127,7 @@ class PodConfig:
     handover_s: float = setting(15.0, help="time for other pods to take over what was handed over", unit="s")
     otlp_endpoint: str = setting(
         "",
-        help="http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC) that traces go to; as "
+        help="http(s)://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC) that traces go to; as "
         "OTEL_EXPORTER_OTLP_ENDPOINT says when unset, and nothing is traced where that is unset too",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", help="least severe line that is logged")
@@ -185,4 +184,4 @@ class PodConfig:
         if self.metrics_scheme == "http":
             return None
         ca = Path(self.tls_ca) if self.metrics_tls == "mutual" else None
-        return server_context(Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca))
+        return Tls(cert=Path(self.tls_cert), key=Path(self.tls_key), ca=ca).server_context()

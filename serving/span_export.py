@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import grpc
 from opentelemetry import trace as otel
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -64,7 +65,7 @@ class SpanExport:
         self._endpoint = endpoint
         self._tls = collector_tls(os.environ) if scheme == "https" else None
         self._credentials = self._tls.now() if self._tls is not None else None
-        self._exporter = self._open()
+        self._exporter = self._open(self._credentials)
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
 
@@ -83,17 +84,17 @@ class SpanExport:
         self._thread.join(CLOSE_S)
         self._exporter.shutdown()  # ends what it still tries
 
-    def _open(self) -> OTLPSpanExporter:
+    def _open(self, credentials: grpc.ChannelCredentials | None) -> OTLPSpanExporter:
         is_clear = self._endpoint.startswith("http:")
-        return OTLPSpanExporter(self._endpoint, is_clear, self._credentials, timeout=TIMEOUT_S)
+        return OTLPSpanExporter(self._endpoint, is_clear, credentials, timeout=TIMEOUT_S)
 
     def _renew(self) -> None:
         """Meet the collector anew where what it is met with has changed: an open channel keeps what it began with."""
         if self._tls is None or (credentials := self._tls.now()) is self._credentials:
             return
-        self._exporter.shutdown()
+        before, self._exporter = self._exporter, self._open(credentials)
         self._credentials = credentials
-        self._exporter = self._open()
+        before.shutdown()
 
     def _run(self) -> None:
         is_open = True

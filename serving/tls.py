@@ -1,8 +1,9 @@
 """What a process shows of itself and whom it believes, on the wires between the processes of a cluster.
 
 Knows files of certificates, nothing of what is said over them. With a `tls_ca` both ends of every wire show a
-certificate of that authority, or there is no wire; without one all is in the clear. Files are read again for each new
-connection, so that a certificate can be renewed while the process runs.
+certificate of that authority, or there is no wire; without one all is in the clear. Files are looked at again for each
+new connection, so that a certificate can be renewed while the process runs. Invariant: no session outlives the
+handshake that proved its caller.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
+
+from pagewire.serving.renewed import Renewed
 
 ChannelOptions = Sequence[tuple[str, int | str]]
 
@@ -42,12 +46,18 @@ def client_context(ca: str | Path, cert: str | Path = "", key: str | Path = "") 
     return context
 
 
+def client_credentials(ca: str | Path, cert: str | Path = "", key: str | Path = "") -> grpc.ChannelCredentials:
+    """Return the same for a client that is gRPC's."""
+    client_context(ca, cert, key)  # gRPC takes any bytes, and says so at the first handshake alone
+    root, chain, own = (Path(each).read_bytes() if each else None for each in (ca, cert, key))
+    return grpc.ssl_channel_credentials(root, own, chain)
+
+
 def check_redis(url: str) -> None:
     """Raise ValueError where what is said to this Redis would go over a network in the clear."""
-    if urlsplit(url).scheme.removesuffix("+cluster") != "redis":
-        return
-    hosts = urlsplit(url).netloc.rpartition("@")[2].split(",")
-    if not all(map(_is_here, hosts)):
+    scheme, hosts = urlsplit(url).scheme, urlsplit(url).netloc.rpartition("@")[2].split(",")
+    # The nodes of a cluster tell of others, wherever those are.
+    if scheme == "redis+cluster" or (scheme == "redis" and not all(map(_is_here, hosts))):
         raise ValueError("redis_url speaks in the clear, where TLS is asked for: it begins with rediss: or unix:")
 
 
@@ -73,16 +83,21 @@ class Tls:
     ca: Path | None = None
     name: str = ""
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return tuple(path for path in (self.cert, self.key, self.ca) if path is not None)
+
     def check(self) -> None:
         """Raise ValueError, naming the file, where one cannot be read or the key is another's or has a passphrase."""
         self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return what a server that is not gRPC's answers with; raises ValueError as `check` does.
+        """Return what a server that is not gRPC's answers with, by the files as they are; raises ValueError as `check`.
 
         It asks for a certificate where there is a `ca`, and has every caller show it anew.
         """
-        for path in filter(None, (self.cert, self.key, self.ca)):
+        for path in self.files:
             try:
                 path.read_bytes()
             except OSError as error:
@@ -103,41 +118,46 @@ class Tls:
             context.num_tickets = 0
         return context
 
-    def server(self) -> grpc.ServerCredentials:
-        """Return what one gRPC server answers with, at one port; it asks for a certificate where there is a `ca`."""
-        shown = self._files()
+    def server_context(self) -> ssl.SSLContext:
+        """Return what such a server listens with, whatever is in the files later; raises ValueError as `check` does."""
+        renewed = Renewed(self.context, self.files)
 
-        def renewed() -> grpc.ServerCertificateConfiguration | None:
+        def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = renewed.now()
+
+        # The one that is listened with is looked at for its callback alone, whoever takes its place.
+        context = renewed.now()
+        context.sni_callback = renew  # which is called for callers that name no server, too
+        return context
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return what one gRPC server answers with, at one port; it asks for a certificate where there is a `ca`.
+
+        Raises ValueError as `check` does.
+        """
+        renewed = Renewed(self._configuration, self.files)
+        shown = renewed.now()
+
+        def renew() -> grpc.ServerCertificateConfiguration | None:
             """Return what to show from now on, None for what is shown already."""
             nonlocal shown
-            files = self._files()
-            if files == shown:
+            if (now := renewed.now()) is shown:
                 # To be told the same anew, gRPC frees what another connection is about to take: whoever connects
                 # often enough at once would end the process (grpc/grpc#36693).
                 return None
-            shown = files
-            return _configuration(*files)
+            shown = now
+            return now
 
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(*shown),
-            renewed,  # type: ignore[arg-type]  # None for no change, which its stub does not know
+            shown,
+            renew,  # type: ignore[arg-type]  # None for no change, which its stub does not know
             require_client_authentication=self.ca is not None,
         )
 
-    def _files(self) -> tuple[bytes, bytes, bytes | None]:
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        self.check()
         ca = self.ca.read_bytes() if self.ca is not None else None
-        return self.key.read_bytes(), self.cert.read_bytes(), ca
-
-    def channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """Return a channel to `address`, which has to show a certificate of `ca`. Raises OSError without the files."""
-        key, cert, ca = self._files()
-        credentials = grpc.ssl_channel_credentials(ca, key, cert)
-        named = [("grpc.ssl_target_name_override", self.name)] if self.name else []
-        return grpc.aio.secure_channel(address, credentials, options=[*options, *named])
-
-
-def _configuration(key: bytes, cert: bytes, ca: bytes | None) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
+        return grpc.ssl_server_certificate_configuration([(self.key.read_bytes(), self.cert.read_bytes())], ca)
 
 
 class Wire:
@@ -145,10 +165,12 @@ class Wire:
 
     def __init__(self, tls: Tls | None = None) -> None:
         self._tls = tls
+        self._credentials: Renewed[grpc.ChannelCredentials] | None = None
         if tls is not None:
             if tls.ca is None:
                 raise ValueError("tls_ca is not set: a certificate that nobody checks protects no wire")
             tls.check()
+            self._credentials = Renewed(partial(client_credentials, tls.ca, tls.cert, tls.key), tls.files)
 
     @classmethod
     def of(cls, *, cert: str, key: str, ca: str, name: str) -> Wire:
@@ -167,10 +189,14 @@ class Wire:
         return self._tls.server() if self._tls is not None else None
 
     def channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """Return a channel to a process at `address`."""
-        if self._tls is None:
+        """Return a channel to a process at `address`, which has to show a certificate of the cluster's.
+
+        It shows what is in the files now for as long as it is open: one that is to last is opened anew for each dial.
+        """
+        if self._tls is None or self._credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
-        return self._tls.channel(address, options)
+        named = [("grpc.ssl_target_name_override", self._tls.name)] if self._tls.name else []
+        return grpc.aio.secure_channel(address, self._credentials.now(), options=[*options, *named])
 
     def explain(self, why: str) -> str:
         """Return why there is no stream, with what TLS leaves unsaid: a refused certificate is a closed socket."""

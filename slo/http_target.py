@@ -6,7 +6,6 @@ Invariant: bytes are stamped before they are read, and events that came together
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +14,7 @@ import httpx
 
 from pagewire.core.errors import Unavailable
 from pagewire.core.timeline import Phase, Stamp, Timeline
-from pagewire.serving.tls import show
+from pagewire.serving.tls import client_context
 from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 
 DONE = b"[DONE]"
@@ -46,7 +45,7 @@ class HttpTarget:
             timeout=httpx.Timeout(None, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=False,
-            verify=_context(ca, cert, key) if ca or cert else True,
+            verify=client_context(ca, cert, key) if ca or cert else True,
         )
 
     async def __aenter__(self) -> Self:
@@ -145,13 +144,6 @@ class HttpTarget:
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError) as error:
             raise AskFailed("stream", f"no part of an answer: {event!r:.{DETAIL_CHARS}}") from error
-
-
-def _context(ca: str, cert: str, key: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=ca or None)
-    if cert:
-        show(context, cert, key)
-    return context
 
 
 def _object(event: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ between two of its messages as the front reads them, where a front that is late 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import os
@@ -71,18 +72,18 @@ async def _measure(
     assert process.stdin is not None
     ports = json.loads(await process.stdout.readline())
     await asyncio.open_connection(HOST, ports["tcp"])  # that nobody uses here
-    async with grpc.aio.insecure_channel(f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
-        receiver = StreamReceiver(
-            channel, pod_id="D", source_id="P", secret=SECRET, memory=engine.pool,
-            carriers=offered(transport, door=SideDoor()).carriers, on_lost=lambda _peer, _keys: None,
-        )  # fmt: skip
-        keeper = asyncio.create_task(receiver.run())
-        await receiver.connected(30)
-        figures: dict[str, float] = {}
-        for number, condition in enumerate(("idle", "beside", "idle again", "beside again")):
-            figures |= await _condition(engine, receiver, process.stdin, condition, number, seconds)
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+    dial = functools.partial(grpc.aio.insecure_channel, f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS)
+    receiver = StreamReceiver(
+        dial, pod_id="D", source_id="P", secret=SECRET, memory=engine.pool,
+        carriers=offered(transport, door=SideDoor()).carriers, on_lost=lambda _peer, _keys: None,
+    )  # fmt: skip
+    keeper = asyncio.create_task(receiver.run())
+    await receiver.connected(30)
+    figures: dict[str, float] = {}
+    for number, condition in enumerate(("idle", "beside", "idle again", "beside again")):
+        figures |= await _condition(engine, receiver, process.stdin, condition, number, seconds)
+    keeper.cancel()
+    await asyncio.gather(keeper, return_exceptions=True)
     return figures
 
 

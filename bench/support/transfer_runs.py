@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
@@ -243,9 +244,12 @@ async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterato
     memory = pool_for(transport, block_kib << 10, num_blocks)
     async with (_source_here if transport == "local" else _source_process)(transport, block_kib, num_blocks) as source:
         with socket.create_connection((HOST, source.ports["tcp"])) as connection:
-            async with grpc.aio.insecure_channel(f"{HOST}:{source.ports['grpc']}", options=CHANNEL_OPTIONS) as channel:
+            dial = functools.partial(
+                grpc.aio.insecure_channel, f"{HOST}:{source.ports['grpc']}", options=CHANNEL_OPTIONS
+            )
+            async with dial() as channel:  # of bare gRPC
                 receiver = StreamReceiver(
-                    channel, pod_id="D", source_id="P", secret=SECRET, memory=memory,
+                    dial, pod_id="D", source_id="P", secret=SECRET, memory=memory,
                     on_lost=lambda _peer, _keys: None,
                     carriers=[counting(carrier, tally) for carrier in source.carriers],
                 )  # fmt: skip

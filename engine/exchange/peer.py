@@ -10,8 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import grpc
-
 from pagewire.core.errors import PeerMismatch, Unavailable
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
@@ -21,7 +19,7 @@ from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.link_cost import LinkMeter
 from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey
-from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_receiver import Dial, StreamReceiver
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import Link, LinkEvents
 from pagewire.serving.link_dialer import LinkDialer
@@ -44,7 +42,7 @@ class Peer:
         memory: BlockMemory,
         layout: KVLayout,
         offers: Offers,
-        channel: grpc.aio.Channel,
+        dial: Dial,
         on_settled: Callable[[Delivery], None],
         wire: Wire,
     ) -> None:
@@ -63,9 +61,8 @@ class Peer:
             LinkEvents(on_message=self._on_message, on_up=self._on_up, on_down=self._on_down),
             wire=wire,
         )
-        self._channel = channel  # of the bulk stream alone
         self.receiver = StreamReceiver(
-            self._channel,
+            dial,
             pod_id=identity.peer_id,
             source_id=pod_id,
             secret=identity.secret,
@@ -154,7 +151,6 @@ class Peer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._channel.close()
 
     def _on_message(self, link: Link, message: LinkMessage) -> None:
         if isinstance(message, Heartbeat):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def open_bulk_channel(address: str, wire: Wire = CLEAR) -> grpc.aio.Channel:
 
 
 class Peers:
-    """All of them, by id and address; met on first use. `bulk_channel` opens the channel of a bulk stream."""
+    """All of them, by id and address; met on first use. `bulk_channel` opens the channel of one bulk stream."""
 
     def __init__(
         self,
@@ -81,7 +82,6 @@ class Peers:
         """Return the pod that calls itself `pod_id` at `address`."""
         peer = self._peers.get((pod_id, address))
         if peer is None:
-            channel = self._bulk_channel(address)
             peer = Peer(
                 pod_id,
                 address,
@@ -89,7 +89,7 @@ class Peers:
                 self._memory,
                 self._layout,
                 self._offers,
-                channel,
+                functools.partial(self._bulk_channel, address),
                 self._settled,
                 self._wire,
             )

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 
@@ -39,6 +39,8 @@ from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, order_of, why
 
 log = logging.getLogger(__name__)
 
+Dial = Callable[[], grpc.aio.Channel]
+
 
 class _Otherwise(Exception):
     """The source's blocks lie, or travel, otherwise than this stream was prepared for."""
@@ -47,14 +49,15 @@ class _Otherwise(Exception):
 class StreamReceiver:
     """The `Receiver` of a taker for one source; `run()` keeps the stream.
 
-    `channel` goes to the pod `source_id`, has `CHANNEL_OPTIONS`, and stays the caller's. `carriers` are tried in order;
-    empty, nothing is dialled until `offer`. In what order and how many parts blocks come, the source says; it costs
-    a second greeting where we were not ready for that. Raises ValueError on an empty secret.
+    `dial` opens a channel to the pod `source_id`, with `CHANNEL_OPTIONS`: one for each stream, which shows the
+    certificate of its time. `carriers` are tried in order; empty, nothing is dialled until `offer`. In what order and
+    how many parts blocks come, the source says; it costs a second greeting where we were not ready for that. Raises
+    ValueError on an empty secret.
     """
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        dial: Dial,
         *,
         pod_id: str,
         source_id: str,
@@ -68,7 +71,7 @@ class StreamReceiver:
     ) -> None:
         self.source_id = source_id
         self.counters = TransferCounters()
-        self._channel = channel
+        self._dial = dial
         self._greeter = Greeter(peer_id=pod_id, block_bytes=memory.block_bytes, order=order_of(layout), secret=secret)
         self._memory = memory
         self._parts = memory  # as blocks of what travels, as the source's welcome said
@@ -169,7 +172,8 @@ class StreamReceiver:
             if not carriers:
                 continue
             carrier = carriers[turn % len(carriers)]
-            call: Call = self._channel.stream_stream(METHOD)()
+            channel = self._dial()
+            call: Call = channel.stream_stream(METHOD)()
             inlet: Inlet | None = None
             try:
                 inlet = carrier.inlet(self._landing, self.source_id)
@@ -202,6 +206,7 @@ class StreamReceiver:
                 call.cancel()
                 if inlet is not None:
                     inlet.close()
+                await channel.close()
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
 

@@ -15,9 +15,10 @@ import pytest
 from pagewire.cli import doctor, pod
 from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
 from pagewire.cli.cluster_config import ClusterConfig
+from pagewire.cli.collector import with_collector
 from pagewire.cli.doctor import Finding, Verdict
 from pagewire.cli.main import main
-from pagewire.core.config import settings
+from pagewire.core.config import ConfigError, settings
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.router.keys import read
@@ -72,12 +73,28 @@ def test_a_list_is_a_flag_given_several_times_or_one_variable_with_commas() -> N
     assert (neither.returncode, "model is not set" in neither.stderr) == (2, True)
 
 
+def test_a_cluster_with_tls_is_told_how_its_collector_is_met() -> None:
+    config = PodConfig(
+        model="m", role=Role.DECODE, cluster_secret="s", tls_cert="c", tls_key="k", tls_ca="a", transports="grpc"
+    )
+    variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    with pytest.raises(ConfigError, match="say https://collector:4317"):
+        with_collector(config, {variable: "collector:4317"})
+    told = with_collector(config, {variable: "https://collector:4317"})
+    assert told.otlp_endpoint == "https://collector:4317"
+
+
 @pytest.mark.parametrize(
     ("arguments", "environ", "message"),
     [
         (("decode",), {}, "model is not set: give --model, PAGEWIRE_MODEL, or model in the file"),
         (("decode", "--model", "m"), {"PAGEWIRE_CHUNK_SZE": "1"}, "did you mean 'PAGEWIRE_CHUNK_SIZE'"),
         (("up", "--prefill", "many"), {}, "prefill from --prefill is 'many': expected int"),
+        (
+            ("up", "--tls", "--otlp-endpoint", "collector:4317"),
+            {},
+            "the cluster speaks TLS: say https://collector:4317 for traces",
+        ),
         (("up", "--decode", "0"), {}, "a cluster needs at least one decode or colocated pod"),
         (("up", "--port", "65536"), {}, "port must be between 0 and 65535, is 65536"),
         (("up", "--grpc-port", "-1"), {}, "grpc_port must be between 0 and 65535, is -1"),

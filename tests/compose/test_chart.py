@@ -329,6 +329,14 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"pools": {"router": {}}}, "router"),
         ({"keda": {"enabled": True}}, "/monitors/enabled"),
         ({"monitors": {"enabled": True}, "apiKeys": {"existingSecret": "keys"}}, "monitors.apiKeySecret"),
+        (
+            {"monitors": {"enabled": True}, "edge": {"existingSecret": "edge", "clientCa": "callers"}},
+            "monitors.edgeSecret",
+        ),
+        (
+            {"monitors": {"enabled": True, "edgeSecret": "scrape"}, "edge": {"existingSecret": "edge"}},
+            "monitors.edgeName",
+        ),
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
         ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
         ({"redis": {"maxMemory": "much"}}, "/maxMemory"),

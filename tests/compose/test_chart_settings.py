@@ -56,6 +56,9 @@ FULL: dict[str, Any] = {
 }
 
 
+SCRAPED: dict[str, Any] = {"enabled": True, "apiKeySecret": "scraper"}
+
+
 def container(rendered: Rendered, name: str) -> Manifest:
     (found,) = rendered.templates()[name]["containers"]
     return dict(found)
@@ -185,7 +188,7 @@ def test_probes_speak_the_routers_tls_and_the_pods_plain_http() -> None:
 
 def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
     pools = {"prefill": {"settings": {"metrics_tls": "off"}}, "other": {"settings": {"metrics_tls": "mutual"}}}
-    rendered = render({**FULL, "pools": pools, "monitors": {"enabled": True, "apiKeySecret": "scraper"}})
+    rendered = render({**FULL, "pools": pools, "monitors": {**SCRAPED, "edgeSecret": "scrape", "edgeName": "api"}})
     probes = {
         name: [
             container(rendered, f"rel-pagewire-{name}")[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")
@@ -202,6 +205,37 @@ def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
         for each in rendered.of("StatefulSet")
     }
     assert [labels[f"rel-pagewire-{name}"] for name in probes] == ["http", "https", "https"]
+
+
+def test_prometheus_meets_everybody_by_the_name_in_their_certificates_and_shows_its_own() -> None:
+    monitors = SCRAPED
+    of_the_cluster = {
+        "serverName": "pagewire.internal",
+        "ca": {"secret": {"name": "tls", "key": "ca.crt"}},
+        "cert": {"secret": {"name": "tls", "key": "tls.crt"}},
+        "keySecret": {"name": "tls", "key": "tls.key"},
+    }
+    of_the_edge = {
+        "serverName": "api.example.org",
+        "ca": {"secret": {"name": "scrape", "key": "ca.crt"}},
+        "cert": {"secret": {"name": "scrape", "key": "tls.crt"}},
+        "keySecret": {"name": "scrape", "key": "tls.key"},
+    }
+    edge = {"edgeSecret": "scrape", "edgeName": "api.example.org"}
+    believed = {each: of_the_edge[each] for each in ("serverName", "ca")}
+    for values, router in (
+        ({"edge": {"existingSecret": "", "clientCa": ""}, "monitors": monitors}, of_the_cluster),
+        ({"edge": {"existingSecret": "edge", "clientCa": ""}, "monitors": monitors}, {"insecureSkipVerify": True}),
+        ({"edge": {"existingSecret": "edge", "clientCa": ""}, "monitors": {**monitors, **edge}}, believed),
+        ({"monitors": {**monitors, **edge}}, of_the_edge),
+    ):
+        rendered = render({**FULL, **values})
+        assert rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]["tlsConfig"] == of_the_cluster
+        scrape = rendered.one("ServiceMonitor", "-router")["spec"]["endpoints"][0]
+        assert (scrape["scheme"], scrape["tlsConfig"]) == ("https", router)
+    clear = render({"monitors": {"enabled": True}})
+    assert "tlsConfig" not in clear.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]
+    assert "tlsConfig" not in clear.one("ServiceMonitor", "-router")["spec"]["endpoints"][0]
 
 
 def test_pools_that_say_nothing_show_their_pages_as_the_cluster_speaks(tmp_path: Path) -> None:

@@ -6,24 +6,23 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 
-import grpc
 import pytest
+from transport_rigs import dial_to
 
 from pagewire.core.messages import Role
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import TransportTimes
 from pagewire.kvtransfer.transports.grpc import GRPC
-from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.serving.handshake import Identity
 from pagewire.serving.link import LinkEvents, LinkTimes
 from pagewire.serving.link_dialer import LinkDialer
 
 NUM_TIMES = 400
-Dial = Callable[[str, grpc.aio.Channel], Coroutine[None, None, None]]
+Dialler = Callable[[str], Coroutine[None, None, None]]
 
 
-def dial_link(address: str, _channel: grpc.aio.Channel) -> Coroutine[None, None, None]:
+def dial_link(address: str) -> Coroutine[None, None, None]:
     events = LinkEvents(on_message=lambda link, message: None, on_up=lambda link: None, on_down=lambda link: None)
     who = Identity(peer_id="d", incarnation="1", role=Role.DECODE, secret=b"s")
     return LinkDialer(
@@ -31,9 +30,9 @@ def dial_link(address: str, _channel: grpc.aio.Channel) -> Coroutine[None, None,
     ).run()
 
 
-def dial_stream(_address: str, channel: grpc.aio.Channel) -> Coroutine[None, None, None]:
+def dial_stream(address: str) -> Coroutine[None, None, None]:
     receiver = StreamReceiver(
-        channel,
+        dial_to(address),
         pod_id="d",
         source_id="p",
         secret=b"s",
@@ -46,14 +45,13 @@ def dial_stream(_address: str, channel: grpc.aio.Channel) -> Coroutine[None, Non
 
 
 @pytest.mark.parametrize("dial", [dial_link, dial_stream])
-async def test_a_dialler_ends_when_it_is_cancelled(dial: Dial) -> None:
+async def test_a_dialler_ends_when_it_is_cancelled(dial: Dialler) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         for number in range(NUM_TIMES):
-            async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-                dialling = asyncio.create_task(dial(address, channel))
-                await asyncio.sleep(number % 60 * 1e-4)  # another moment each time
-                dialling.cancel()
-                async with asyncio.timeout(10):
-                    await asyncio.gather(dialling, return_exceptions=True)
+            dialling = asyncio.create_task(dial(address))
+            await asyncio.sleep(number % 60 * 1e-4)  # another moment each time
+            dialling.cancel()
+            async with asyncio.timeout(10):
+                await asyncio.gather(dialling, return_exceptions=True)

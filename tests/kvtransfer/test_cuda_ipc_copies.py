@@ -12,10 +12,9 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
-import grpc
 import pytest
 from pretended_device import PretendedDevice, PretendedPool, pretended_pool, unwritten_events
-from transport_rigs import BLOCK_BYTES, FAST, NUM_BLOCKS, SECRET, Recorder, RecordingSink, running, serving
+from transport_rigs import BLOCK_BYTES, FAST, NUM_BLOCKS, SECRET, Recorder, RecordingSink, dial_to, running, serving
 
 from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed, TransferTimeout
 from pagewire.kvtransfer.carrier import Carrier
@@ -24,7 +23,6 @@ from pagewire.kvtransfer.transports import cuda_ipc
 from pagewire.kvtransfer.transports.cuda_ipc import MAX_PLACES, MAX_SPANS, CudaIpcInlet, CudaIpcOutlet
 from pagewire.kvtransfer.transports.device_pool import NUM_EVENTS
 from pagewire.kvtransfer.transports.grpc import GRPC
-from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 from pagewire.kvtransfer.wire import Ready
@@ -194,9 +192,9 @@ async def streaming(device: PretendedDevice, *others: Carrier) -> AsyncIterator[
     source, target, recorder = pretended_pool(device, filled=True), pretended_pool(device, filled=False), Recorder()
     carriers = (dataclasses.replace(cuda_ipc.carrier(), flow=FLOW), *others)
     sender = StreamSender(pod_id="P", secret=SECRET, memory=source, carriers=carriers, times=FAST)
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with serving(sender) as address:
         receiver = StreamReceiver(
-            channel, pod_id="D", source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
             carriers=carriers, times=FAST,
         )  # fmt: skip
         async with running(receiver):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 
-import grpc
 import pytest
 import torch
-from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, RecordingSink, running, serving
+from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, RecordingSink, dial_to, running, serving
 
 from pagewire.core.errors import TransferFailed
 from pagewire.core.kv_layout import BlockOrder, KVLayout
@@ -20,7 +19,6 @@ from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.local import TOKEN_BYTES, LocalPools
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.kvtransfer.transports.shm import shm_carrier
-from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
@@ -121,9 +119,9 @@ async def test_blocks_of_another_order_arrive_in_ours(name: str, theirs: KVLayou
         pod_id="P", secret=SECRET, memory=source, carriers=carriers, on_lost=recorder.on_lost, layout=theirs,
         times=FAST,
     )  # fmt: skip
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with serving(sender) as address:
         receiver = StreamReceiver(
-            channel, pod_id="D", source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
             carriers=carriers, layout=ours, flow=SMALL, times=FAST,
         )  # fmt: skip
         async with running(receiver):
@@ -143,9 +141,9 @@ async def test_a_taker_that_does_not_say_its_order_takes_no_other() -> None:
         pod_id="P", secret=SECRET, memory=a_pool(filled=True), carriers=(GRPC,), on_lost=recorder.on_lost,
         layout=LAYOUT, times=FAST,
     )  # fmt: skip
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with serving(sender) as address:
         receiver = StreamReceiver(
-            channel, pod_id="D", source_id="P", secret=SECRET, memory=a_pool(filled=False), carriers=(GRPC,),
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=a_pool(filled=False), carriers=(GRPC,),
             on_lost=recorder.on_lost, times=FAST,
         )  # fmt: skip
         async with running(receiver):

@@ -22,6 +22,7 @@ from transport_rigs import (
     SMALL,
     Recorder,
     RecordingSink,
+    dial_to,
     pool,
     running,
     serving,
@@ -50,13 +51,13 @@ def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times:
 
 
 def a_receiver(
-    channel: grpc.aio.Channel, recorder: Recorder | None = None, *, secret: bytes = SECRET, source_id: str = "P",
+    address: str, recorder: Recorder | None = None, *, secret: bytes = SECRET, source_id: str = "P",
     block_bytes: int = BLOCK_BYTES, carriers: tuple[Carrier, ...] = (GRPC,),
 ) -> StreamReceiver:  # fmt: skip
     heard = recorder or Recorder()
     memory = PoolMemory(memoryview(bytearray(4 * block_bytes)), block_bytes=block_bytes, num_blocks=4)
     return StreamReceiver(
-        channel, pod_id="D", source_id=source_id, secret=secret, memory=memory, on_lost=heard.on_lost,
+        dial_to(address), pod_id="D", source_id=source_id, secret=secret, memory=memory, on_lost=heard.on_lost,
         carriers=carriers, flow=SMALL, times=FAST,
     )  # fmt: skip
 
@@ -85,9 +86,8 @@ async def open_call(sender: StreamSender) -> AsyncIterator[grpc.aio.StreamStream
 async def test_an_empty_secret_is_refused_on_both_sides() -> None:
     with pytest.raises(ValueError, match="empty"):
         a_sender(secret=b"")
-    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
-        with pytest.raises(ValueError, match="empty"):
-            a_receiver(channel, secret=b"")
+    with pytest.raises(ValueError, match="empty"):
+        a_receiver("127.0.0.1:1", secret=b"")
 
 
 async def test_a_block_that_no_message_holds_has_no_carrier_in_band() -> None:
@@ -105,8 +105,8 @@ async def test_a_misfit_is_refused_with_a_reason_and_may_try_again(
     secret: bytes, source_id: str, block_bytes: int
 ) -> None:
     sender = a_sender()
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, secret=secret, source_id=source_id, block_bytes=block_bytes)
+    async with serving(sender) as address:
+        receiver = a_receiver(address, secret=secret, source_id=source_id, block_bytes=block_bytes)
         async with running(receiver):
             async with asyncio.timeout(10):
                 while "refused" not in receiver.reason:
@@ -209,8 +209,7 @@ async def test_a_second_stream_of_a_pod_replaces_the_first() -> None:
         recorders = [Recorder(), Recorder()]
         receivers = []
         for recorder in recorders:
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS))
-            receiver = a_receiver(channel, recorder)
+            receiver = a_receiver(address, recorder)
             receivers.append(receiver)
             task = asyncio.create_task(receiver.run())
             stack.callback(task.cancel)
@@ -247,8 +246,8 @@ async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest
     broken = dataclasses.replace(GRPC, name="broken", inlet=misfit)
     unknown = dataclasses.replace(GRPC, name="unknown")
     sender = a_sender()
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=(broken, unknown, GRPC))
+    async with serving(sender) as address:
+        receiver = a_receiver(address, carriers=(broken, unknown, GRPC))
         async with running(receiver):
             await receiver.connected(10)
             assert (receiver.transport, receiver.is_fallback) == ("grpc", True)
@@ -272,8 +271,8 @@ async def test_nobody_waits_for_a_stream_that_has_not_come_for_as_long() -> None
         return time.monotonic() - begun_s
 
     carriers = (dataclasses.replace(GRPC, inlet=inlet),)
-    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=carriers)
+    async with serving(a_sender()) as address:
+        receiver = a_receiver(address, carriers=carriers)
         async with running(receiver):
             assert await waited_s() > 0.9
             assert await waited_s() < 0.5
@@ -288,8 +287,8 @@ async def test_nobody_waits_for_a_stream_that_has_not_come_for_as_long() -> None
 
 async def test_nothing_is_dialled_before_a_carrier_is_offered() -> None:
     sender = a_sender()
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=())
+    async with serving(sender) as address:
+        receiver = a_receiver(address, carriers=())
         async with running(receiver):
             with pytest.raises(TransferFailed, match="not dialled yet"):
                 await receiver.connected(0.01)
@@ -306,16 +305,16 @@ async def test_a_carrier_that_breaks_in_no_foreseen_way_costs_a_stream_and_not_t
             raise AttributeError("our own bug")
         return GRPC.inlet(memory, source_id)
 
-    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
+    async with serving(a_sender()) as address:
+        receiver = a_receiver(address, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
         async with running(receiver):
             await receiver.connected(10)
 
 
 async def test_who_offers_nothing_any_more_is_not_dialled() -> None:
-    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with serving(a_sender()) as address:
         recorder = Recorder()
-        receiver = a_receiver(channel, recorder)
+        receiver = a_receiver(address, recorder)
         async with running(receiver):
             await receiver.connected(10)
             receiver.offer(())
@@ -328,8 +327,8 @@ async def test_who_offers_nothing_any_more_is_not_dialled() -> None:
 
 
 async def test_an_offer_that_is_taken_back_at_once_ends_nothing() -> None:
-    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=())
+    async with serving(a_sender()) as address:
+        receiver = a_receiver(address, carriers=())
         async with running(receiver):
             await asyncio.sleep(0.01)
             receiver.offer((GRPC,))
@@ -353,8 +352,8 @@ async def test_an_offer_that_is_taken_back_during_a_greeting_that_fails_ends_not
             setattr(made, "open", hang)  # noqa: B010 - its own is a method
         return made
 
-    async with serving(a_sender()) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
+    async with serving(a_sender()) as address:
+        receiver = a_receiver(address, carriers=(dataclasses.replace(GRPC, inlet=inlet),))
         async with running(receiver):
             await greets.wait()
             receiver.offer(())
@@ -376,8 +375,8 @@ async def test_a_source_that_changes_its_mind_at_each_greeting_is_dialled_at_lei
         return welcome(hello, challenge, card, 2 ** (next(answered) % 2 + 1))
 
     sender._greeter = cast("Greeter", SimpleNamespace(admit=sender._greeter.admit, welcome=otherwise, order=""))
-    async with serving(sender) as address, grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        receiver = a_receiver(channel)
+    async with serving(sender) as address:
+        receiver = a_receiver(address)
         async with running(receiver), asyncio.timeout(10):
             while "each time anew" not in receiver.reason:
                 with contextlib.suppress(TransferFailed):

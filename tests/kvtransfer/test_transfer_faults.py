@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import cast
 
-import grpc
 import pytest
-from faulty_channel import FaultyChannel, Plan, corrupt, duplicate, reorder, swallow
-from transport_rigs import BLOCK_BYTES, FAST, SECRET, SMALL, Recorder, RecordingSink, pool, running, serving
+from faulty_channel import FaultyPath, Plan, corrupt, duplicate, reorder, swallow
+from transport_rigs import BLOCK_BYTES, FAST, SECRET, SMALL, Recorder, RecordingSink, dial_to, pool, running, serving
 
 from pagewire.core.clock import ManualClock
 from pagewire.kvtransfer.effects import (
@@ -38,7 +36,6 @@ from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.outgoing import OutgoingShipment, OutgoingState
 from pagewire.kvtransfer.shipment import IncomingShipment, IncomingState
 from pagewire.kvtransfer.transports.grpc import GRPC
-from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
@@ -133,7 +130,7 @@ class Transfer:
 
 
 @contextlib.asynccontextmanager
-async def transfer(plan: Plan) -> AsyncIterator[tuple[Transfer, FaultyChannel]]:
+async def transfer(plan: Plan) -> AsyncIterator[tuple[Transfer, FaultyPath]]:
     recorder = Recorder()
     sender = StreamSender(
         pod_id="P", secret=SECRET, memory=pool(filled=True), carriers=(GRPC,), on_lost=recorder.on_lost,
@@ -141,12 +138,11 @@ async def transfer(plan: Plan) -> AsyncIterator[tuple[Transfer, FaultyChannel]]:
     )  # fmt: skip
     async with (
         serving(sender) as address,
-        grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
         asyncio.TaskGroup() as tasks,
     ):
-        faulty, target = FaultyChannel(channel, plan), pool(filled=False)
+        faulty, target = FaultyPath(dial_to(address), plan), pool(filled=False)
         receiver = StreamReceiver(
-            cast("grpc.aio.Channel", faulty), pod_id="D", source_id="P", secret=SECRET, memory=target,
+            faulty.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
             carriers=(GRPC,), on_lost=recorder.on_lost, flow=SMALL, times=FAST,
         )  # fmt: skip
         async with running(receiver):

@@ -10,18 +10,28 @@ what travels there rests on the hardware's own, and what a source may have chang
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
-import grpc
 import pytest
 from faulty_carrier import Faults
-from faulty_channel import FaultyChannel, Plan, corrupt, duplicate, reorder, swallow
+from faulty_channel import FaultyPath, Plan, corrupt, duplicate, reorder, swallow
 from shipping import Shipping
 from sources import Source, started
-from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, each_of, pool, running, target_pool
+from transport_rigs import (
+    CARRIERS,
+    FAST,
+    ON_HOSTS,
+    SECRET,
+    SMALL,
+    Recorder,
+    dial_to,
+    each_of,
+    pool,
+    running,
+    target_pool,
+)
 
 from pagewire.kvtransfer.effects import Outcome
-from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.wire import Kind
 
@@ -34,7 +44,7 @@ class Setting:
     """A source process and a taker with a faulty channel and a faulty carrier between them."""
 
     def __init__(
-        self, source: Source, receiver: StreamReceiver, channel: FaultyChannel, faults: Faults, target: Any
+        self, source: Source, receiver: StreamReceiver, channel: FaultyPath, faults: Faults, target: Any
     ) -> None:
         self.source, self.receiver, self.channel, self.faults, self.target = source, receiver, channel, faults, target
         self.recorder = Recorder()
@@ -77,13 +87,12 @@ async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
     faults, target = Faults(), target_pool(request.param)
     async with (
         started(request.param, Recorder(), SMALL.message_bytes) as source,
-        grpc.aio.insecure_channel(f"127.0.0.1:{source.port}", options=CHANNEL_OPTIONS) as plain,
     ):
-        channel = FaultyChannel(plain, lambda _number, message: [message])
+        channel = FaultyPath(dial_to(f"127.0.0.1:{source.port}"), lambda _number, message: [message])
         faults.around_line = channel.line
         holder: list[Setting] = []
         receiver = StreamReceiver(
-            cast("grpc.aio.Channel", channel), pod_id="D", source_id="P", secret=SECRET, memory=target,
+            channel.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
             on_lost=lambda peer_id, keys: holder[0].on_lost(peer_id, keys),
             carriers=(faults.around(CARRIERS[request.param]()),), flow=SMALL, times=FAST,
         )  # fmt: skip

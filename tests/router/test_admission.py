@@ -190,6 +190,19 @@ def test_accounts_that_hold_nothing_are_forgotten() -> None:
     assert limits.active(Tenant(name="0")) == 1
 
 
+def test_who_is_to_be_read_is_not_forgotten() -> None:
+    limits, waits = TenantLimits(), Tenant(name="waits", max_concurrent=1)
+    limits.come(waits, 0.0)
+    for number in range(2 * SWEEP_AT):
+        each = Tenant(name=str(number))
+        limits.enter(each, 0.0)
+        limits.leave(each, 0.0)
+    assert limits.num_accounts < SWEEP_AT + 2
+    refusal(limits.check, waits, 0.0)
+    limits.is_read(waits)
+    limits.check(waits, 0.0)
+
+
 def test_who_is_in_or_in_debt_is_remembered_and_others_until_there_are_twice_as_many() -> None:
     limits = TenantLimits()
     names = iter(range(10**6))

@@ -7,10 +7,13 @@ are shown end to end. Whether a real pod's blocks are what it says is shown else
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import socket
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -31,6 +34,7 @@ from pagewire.router.concurrency_limit import ConcurrencyLimit
 from pagewire.router.config import SloGateMode
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
+from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
 from pagewire.router.turns import Turn, Turns
@@ -370,41 +374,111 @@ async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anyth
         assert (await ask(router)).status_code == 200
 
 
+class HeldTurns:
+    """Turns that nobody gets before `may_read`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_read, self.num_waiting = asyncio.Event(), 0
+        self._take = Turns.take
+        monkeypatch.setattr(Turns, "take", lambda turns, *arguments: self._waited(turns, *arguments))
+
+    async def _waited(self, turns: Turns, *arguments: float) -> Turn:
+        self.num_waiting += 1
+        try:
+            await self.may_read.wait()
+        finally:
+            self.num_waiting -= 1
+        return await self._take(turns, *arguments)
+
+    async def until(self, count: int) -> None:
+        async def is_so() -> bool:
+            return self.num_waiting == count
+
+        await eventually(is_so)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> HeldTurns:
+    return HeldTurns(monkeypatch)
+
+
 @pytest.mark.parametrize("bound", ["router", "limit"])
 async def test_a_place_is_had_in_the_order_of_coming_and_not_of_being_read(
-    start: StartRouter, monkeypatch: pytest.MonkeyPatch, bound: str
+    start: StartRouter, held: HeldTurns, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     """Of those that wait to be read as many as there are places get one; who comes behind them hears so at once."""
-    may_read, take = asyncio.Event(), Turns.take
-    num_waiting = 0
-
-    async def waited(turns: Turns, *arguments: float) -> Turn:
-        nonlocal num_waiting
-        num_waiting += 1
-        await may_read.wait()
-        return await take(turns, *arguments)
-
-    monkeypatch.setattr(Turns, "take", waited)
     if bound == "limit":
         monkeypatch.setattr(ConcurrencyLimit, "is_reached", lambda limit, ahead=0: limit.inside + ahead >= 3)
     pod = FakePod("d0")
     async with start(pod, slo_ttft_s=30.0, **({"max_concurrent": 3} if bound == "router" else {})) as router:
         pod.hold_at = 0
         first = [asyncio.create_task(ask(router)) for _ in range(3)]
-
-        async def all_wait() -> bool:
-            return num_waiting == 3
-
-        await eventually(all_wait)
+        await held.until(3)
         for _ in range(5):
             assert refused(await ask(router)) >= 1
-        assert num_waiting == 3
-        may_read.set()
+        first.pop().cancel()  # who goes away leaves its place to the next
+        await held.until(2)
+        first.append(asyncio.create_task(ask(router)))
+        await held.until(3)
+        assert refused(await ask(router)) >= 1
+        held.may_read.set()
         await pod.until(lambda: pod.running == 3)
         assert refused(await ask(router)) >= 1
         pod.release()
         assert [(await each).status_code for each in first] == [200] * 3
         assert (await ask(router)).status_code == 200
+
+
+async def test_whose_body_comes_behind_others_comes_behind_them(start: StartRouter, held: HeldTurns) -> None:
+    head, _, body = raw_stream.request().partition(b"\r\n\r\n")
+    async with start(FakePod("d0"), max_concurrent=3) as router, contextlib.AsyncExitStack() as ends:
+        url = router.http.base_url
+        callers = []
+        for _ in range(4):  # all of them begin while there is room for each
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            ends.callback(writer.close)
+            writer.write(head + b"\r\n\r\n" + body[:1])
+            callers.append((reader, writer))
+        assert (await router.http.get("/health")).status_code == 200
+        for number, (_, writer) in enumerate(callers[:3]):
+            writer.write(body[1:])
+            await held.until(number + 1)
+        callers[3][1].write(body[1:])
+        assert await callers[3][0].readexactly(12) == b"HTTP/1.1 429"
+        held.may_read.set()
+        for reader, _ in callers[:3]:
+            assert await reader.readexactly(12) == b"HTTP/1.1 200"
+            await raw_stream.read_whole(reader)
+
+
+async def test_what_a_tenant_sends_beyond_its_bound_is_in_nobodys_way(
+    start: StartRouter, held: HeldTurns, tmp_path: Path
+) -> None:
+    keys = {name: NewKey.of(secrets.token_bytes(KEY_BYTES)) for name in ("two", "other")}
+    file = tmp_path / "keys.toml"
+    file.write_text(
+        f"[tenants.two]\nkeys = ['{keys['two'].line}']\nmax_concurrent = 2\n"
+        f"[tenants.other]\nkeys = ['{keys['other'].line}']\n"
+    )
+    async with start(FakePod("d0"), max_concurrent=3, api_keys=str(file), open_metrics=True) as router:
+
+        async def asked(name: str) -> httpx.Response:
+            body = {"prompt": PROMPT, "max_tokens": ANSWER, "ignore_eos": True}
+            headers = {"authorization": f"Bearer {keys[name].key}"}
+            return await router.http.post("/v1/completions", json=body, headers=headers)
+
+        first = [asyncio.create_task(asked("two")) for _ in range(2)]
+        await held.until(2)
+        for _ in range(5):
+            assert refused(await asked("two")) >= 1
+        first.append(asyncio.create_task(asked("other")))
+        await held.until(3)
+        assert refused(await asked("other")) >= 1
+        text = (await router.http.get("/metrics")).text
+        assert 'refusals_total{reason="tenant_concurrency"} 5.0' in text
+        assert 'refusals_total{reason="router_full"} 1.0' in text
+        held.may_read.set()
+        assert [(await each).status_code for each in first] == [200] * 3
 
 
 async def test_what_a_request_waits_for_in_the_kernel_while_the_router_has_others_to_look_after_is_its_time(

@@ -162,6 +162,12 @@ def test_without_objectives_there_is_no_limit() -> None:
     assert not places.is_full()
 
 
+def refused_s(places: Places, now_s: float) -> float:
+    with pytest.raises(Refused, match="1 and 2 are to be read") as told:
+        places.check(now_s, 2)
+    return told.value.retry_after_s
+
+
 @pytest.mark.parametrize("which", ["waiting", "inside"])
 def test_who_comes_behind_others_finds_what_they_leave(which: str) -> None:
     places = Places(OBJECTIVES)
@@ -174,6 +180,8 @@ def test_who_comes_behind_others_finds_what_they_leave(which: str) -> None:
                 places.check(0.0, ahead)
         else:
             places.check(0.0, ahead)
+    told = [refused_s(places, now_s) for now_s in (0.0, 3600.0)]
+    assert told == [1.0, 1.0], "those ahead never came, and nobody waited for a place"
     places.enter(0.0)  # those ahead have theirs
     places.enter(0.0)
     assert places.is_full()

@@ -258,7 +258,7 @@ def test_certificates_for_a_collector_are_renewed_without_a_restart(
     ("files", "why"),
     [
         ({"CERTIFICATE": "no such file"}, "no such file"),
-        ({"TRACES_CERTIFICATE": "rubbish"}, "rubbish"),
+        ({"TRACES_CERTIFICATE": "rubbish", "CERTIFICATE": "ca"}, "rubbish"),
         ({"CLIENT_CERTIFICATE": "cert"}, "go together"),
         ({"CLIENT_CERTIFICATE": "cert", "CLIENT_KEY": "other"}, "other"),
     ],

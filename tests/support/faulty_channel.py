@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import grpc
 
 from pagewire.kvtransfer.carrier import Line
+from pagewire.kvtransfer.transports.stream_receiver import Dial
 from pagewire.kvtransfer.wire import Kind
 
 KINDS = (Kind.BLOCKS, Kind.READY)
@@ -114,15 +116,22 @@ class FaultyLine:
         return message if isinstance(message, bytes) else None
 
 
-class FaultyChannel(Spoiling):
-    """A channel whose streams are spoilt."""
+class FaultyPath(Spoiling):
+    """Channels that `dial` opens, one after another, and whose streams are spoilt by one plan."""
 
-    def __init__(self, channel: grpc.aio.Channel, plan: Plan) -> None:
+    def __init__(self, dial: Dial, plan: Plan) -> None:
         super().__init__(plan)
+        self._dial = dial
+
+    def dial(self) -> grpc.aio.Channel:
+        return cast("grpc.aio.Channel", _FaultyChannel(self._dial(), self))
+
+
+class _FaultyChannel:
+    def __init__(self, channel: grpc.aio.Channel, spoiling: Spoiling) -> None:
         self._channel = channel
+        self._spoiling = spoiling
+        self.close = channel.close
 
     def stream_stream(self, method: str) -> Callable[[], FaultyCall]:
-        return lambda: FaultyCall(self._channel.stream_stream(method)(), self)
-
-    async def close(self) -> None:
-        await self._channel.close()
+        return lambda: FaultyCall(self._channel.stream_stream(method)(), self._spoiling)

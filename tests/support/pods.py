@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import fake_pod
+import grpc
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
 from faulty_carrier import Faults
-from faulty_channel import FaultyChannel
+from faulty_channel import FaultyPath
 from patience import comes_true
 from reference import NEAR_TIE, Reference
 from threaded_engine import ThreadedEngine
@@ -159,7 +161,7 @@ class Pod:
         config = PodConfig(
             model=str(model), role=role, cluster_secret=SECRET, pod_id=pod_id, **({"transports": "grpc"} | settings)
         )
-        self.bulk: list[FaultyChannel] = []
+        self._paths: dict[str, FaultyPath] = {}  # of bulk streams, by the address of the source
         faults = Faults()
         faults.around_line = lambda line: self.bulk[-1].line(line)
         offers = faults.around_all(offers or offered(config.transports, door=SideDoor()))
@@ -181,9 +183,19 @@ class Pod:
         self.server = GrpcServer("127.0.0.1", 0, self.service.handlers())
         self.engine.on_step = self._on_step
 
-    def _bulk_channel(self, address: str) -> Any:
-        self.bulk.append(FaultyChannel(open_bulk_channel(address), lambda number, message: [message]))
-        return self.bulk[-1]
+    @property
+    def bulk(self) -> list[FaultyPath]:
+        """What blocks come by, of each pod that was met."""
+        return list(self._paths.values())
+
+    def _bulk_channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._paths:
+            self._paths[address] = FaultyPath(functools.partial(open_bulk_channel, address), self._read)
+        return self._paths[address].dial()
+
+    def _read(self, _number: int, message: bytes) -> list[bytes]:
+        """Return what is read in the place of a message of blocks."""
+        return [message]
 
     def _on_step(self, step: StepDone) -> None:
         self.front.note(step)

@@ -25,7 +25,7 @@ from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.local import LocalPools
 from pagewire.kvtransfer.transports.shm import shm_carrier
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS
-from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_receiver import Dial, StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
 if TYPE_CHECKING:  # torch, only where it is used
@@ -196,6 +196,11 @@ async def serving(sender: StreamSender) -> AsyncIterator[str]:
         await server.stop(0)
 
 
+def dial_to(address: str) -> Dial:
+    """Return what dials a source there."""
+    return functools.partial(grpc.aio.insecure_channel, address, options=CHANNEL_OPTIONS)
+
+
 @contextlib.asynccontextmanager
 async def running(receiver: StreamReceiver) -> AsyncIterator[None]:
     """A receiver that keeps its stream."""
@@ -215,11 +220,10 @@ async def taking(
 ) -> AsyncIterator[tuple[StreamReceiver, BlockMemory]]:  # fmt: skip
     """A taker whose stream is up, and its pool: `memory`, or a new one on the host."""
     target = memory or pool(filled=False)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-        receiver = StreamReceiver(
-            channel, pod_id=pod_id, source_id="P", secret=SECRET, memory=target, on_lost=recorder.on_lost,
-            carriers=carriers, flow=flow, times=FAST,
-        )  # fmt: skip
-        async with running(receiver):
-            await receiver.connected(30)
-            yield receiver, target
+    receiver = StreamReceiver(
+        dial_to(f"127.0.0.1:{port}"), pod_id=pod_id, source_id="P", secret=SECRET, memory=target,
+        on_lost=recorder.on_lost, carriers=carriers, flow=flow, times=FAST,
+    )  # fmt: skip
+    async with running(receiver):
+        await receiver.connected(30)
+        yield receiver, target

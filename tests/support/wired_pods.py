@@ -14,10 +14,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from engine_runs import spec
-from faulty_channel import FaultyChannel
 from patience import comes_true
 from pod_wire import Wire
 from pods import FREE, Asked, Pod, RouterEnd
@@ -29,7 +27,6 @@ from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch
 from pagewire.core.side_door import SideDoor
 from pagewire.engine.exchange.delivery import Delivery
-from pagewire.engine.exchange.peers import open_bulk_channel
 from pagewire.kvtransfer import wire as blocks_wire
 from pagewire.kvtransfer.offers import Offers
 from pagewire.kvtransfer.transports.local import LocalPools
@@ -83,12 +80,7 @@ class WiredPod(Pod):
         await self.wire.aclose()
         await super().aclose()
 
-    def _bulk_channel(self, address: str) -> Any:
-        channel = FaultyChannel(open_bulk_channel(address), lambda _, message: self._read(message))
-        self.bulk.append(channel)
-        return channel
-
-    def _read(self, message: bytes) -> list[bytes]:
+    def _read(self, _number: int, message: bytes) -> list[bytes]:
         key = blocks_wire.decode_ready(message, self.engine.pool.block_bytes).key
         for_whom = [each for each in self.deliveries if each.shipment.shipment_id == key.shipment_id]
         late, self.late = self.late, []

@@ -46,6 +46,33 @@ httpGet: {path: {{ index . 1 }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (
 {{- end -}}
 {{- end -}}
 
+{{/* How Prometheus meets who shows the cluster's certificate: by the name that stands in it, for it scrapes addresses, and
+with the same certificate, for those who ask for one. */}}
+{{- define "pagewire.clusterScrape" -}}
+{{- with .Values.tls -}}
+serverName: {{ required "tls.name has to stand in the certificate" .name }}
+ca: {secret: {name: {{ .existingSecret }}, key: ca.crt}}
+cert: {secret: {name: {{ .existingSecret }}, key: tls.crt}}
+keySecret: {name: {{ .existingSecret }}, key: tls.key}
+{{- end -}}
+{{- end -}}
+
+{{/* How it meets routers with a certificate for callers. */}}
+{{- define "pagewire.edgeScrape" -}}
+{{- with .Values.monitors -}}
+{{- if not .edgeSecret -}}
+insecureSkipVerify: true
+{{- else -}}
+serverName: {{ required "monitors.edgeName: a name in the certificate of edge.existingSecret" .edgeName }}
+ca: {secret: {name: {{ .edgeSecret }}, key: ca.crt}}
+{{- if $.Values.edge.clientCa }}
+cert: {secret: {name: {{ .edgeSecret }}, key: tls.crt}}
+keySecret: {name: {{ .edgeSecret }}, key: tls.key}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* "true" where KEDA scales a pool, which takes a target: a list of the context and the pool with its defaults. */}}
 {{- define "pagewire.isScaled" -}}
 {{- $scaling := (index . 1).autoscaling -}}
