@@ -35,7 +35,8 @@ def main() -> None:
     password = os.environ.get("REDIS_PASSWORD") or drawn
     secret = os.environ.get("CLUSTER_SECRET") or told.get("cluster_secret") or secrets.token_urlsafe(32)
     cluster = os.environ.get("CLUSTER") or "pagewire"
-    url = f"redis://pagewire:{quote(password, safe='')}@redis:6379/0"
+    scheme = "rediss" if os.environ.get("REDIS_TLS") else "redis"
+    url = f"{scheme}://pagewire:{quote(password, safe='')}@redis:6379/0"
     settings = {"cluster": cluster, "cluster_secret": secret, "redis_url": url}
     write(CLUSTER, "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
     write(USERS, ACL.format(digest=hashlib.sha256(password.encode()).hexdigest(), cluster=cluster))

@@ -53,8 +53,9 @@ def stages() -> dict[str, str]:
     }
 
 
-def test_there_are_the_three_files() -> None:
-    assert [path.name for path in FILES] == ["compose.gpu.yaml", "compose.observe.yaml", "compose.yaml"]
+def test_there_are_the_four_files() -> None:
+    names = ["compose.gpu.yaml", "compose.observe.yaml", "compose.tls.yaml", "compose.yaml"]
+    assert [path.name for path in FILES] == names
 
 
 @pytest.mark.parametrize("path", [*FILES, OF_THE_CLONE], ids=lambda path: str(path.relative_to(ROOT)))
@@ -170,6 +171,8 @@ def test_no_secret_is_written_anywhere() -> None:
     """What is secret has no default, and no service but the one that writes the files is told it."""
     for where, service in services():
         for name, value in service.get("environment", {}).items():
+            if value.startswith("/etc/pagewire/certs/"):
+                continue  # where a key is, not what it is
             if re.search(r"PASSWORD|SECRET|TOKEN|_KEY$|REDIS_URL", name) and not name.startswith("GF_SECURITY_DISABLE"):
                 assert where == "compose.yaml:secrets"
                 assert default(value) == ""
@@ -189,6 +192,28 @@ def test_images_of_others_are_pinned_by_digest() -> None:
     assert DIGEST.search(base[1])
     told = {each for path in FILES for name, each in VARIABLE.findall(text(path)) if name == "BASE_IMAGE"}
     assert told == {base[1]}
+
+
+def test_with_tls_every_process_shows_a_certificate_and_believes_one_authority() -> None:
+    """By settings that go together, as a pod and a router take them; Redis as Redis takes them."""
+    with_tls = yaml.safe_load(text(COMPOSE / "compose.tls.yaml"))["services"]
+    certs = "/etc/pagewire/certs"
+    for name, own in (("router", "router"), ("prefill", "pod"), ("decode", "pod")):
+        told = with_tls[name]["environment"]
+        assert told == {
+            "PAGEWIRE_TLS_CERT": f"{certs}/{own}.pem",
+            "PAGEWIRE_TLS_KEY": f"{certs}/{own}.key",
+            "PAGEWIRE_TLS_CA": f"{certs}/ca.pem",
+            "PAGEWIRE_TLS_NAME": "pagewire",
+            "PAGEWIRE_REDIS_CA": f"{certs}/ca.pem",
+            "PAGEWIRE_REDIS_CERT": f"{certs}/{own}.pem",
+            "PAGEWIRE_REDIS_KEY": f"{certs}/{own}.key",
+        }
+    for name in ("router", "prefill", "decode", "redis"):
+        assert f"${{CERTS:-./certs}}:{certs}:ro" in with_tls[name]["volumes"]
+    # What Redis is told besides is what it is told in the clear.
+    clear = yaml.safe_load(text(COMPOSE / "compose.yaml"))["services"]["redis"]["command"]
+    assert ["--aclfile", "/run/redis-acl/users.acl", *with_tls["redis"]["command"]] == clear
 
 
 def test_environment_is_of_settings_that_exist() -> None:

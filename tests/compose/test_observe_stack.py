@@ -92,6 +92,15 @@ def test_the_guide_says_of_the_collector_what_the_services_are_told() -> None:
     assert set(re.findall(r"`OTEL_EXPORTER_OTLP_ENDPOINT=([^`]+)`", guide)) == told
 
 
+def test_with_tls_prometheus_scrapes_the_same_and_knows_it_by_name() -> None:
+    clear, with_tls = read("prometheus/prometheus.yml"), read("prometheus/prometheus-tls.yml")
+    for job in with_tls["scrape_configs"]:
+        if job["job_name"].startswith("pagewire-"):
+            assert job.pop("scheme") == "https"
+            assert job.pop("tls_config") == {"ca_file": "/etc/pagewire/certs/ca.pem", "server_name": "pagewire"}
+    assert with_tls == clear
+
+
 def test_prometheus_scrapes_what_is_there(collector: dict[str, Any]) -> None:
     (reader,) = collector["service"]["telemetry"]["metrics"]["readers"]
     own = reader["pull"]["exporter"]["prometheus"]

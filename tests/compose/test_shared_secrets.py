@@ -30,7 +30,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "CLUSTER", tmp_path / "cluster.toml")
     monkeypatch.setattr(module, "USERS", tmp_path / "users.acl")
-    for name in ("CLUSTER", "CLUSTER_SECRET", "REDIS_PASSWORD"):
+    for name in ("CLUSTER", "CLUSTER_SECRET", "REDIS_PASSWORD", "REDIS_TLS"):
         monkeypatch.setenv(name, "")
     return module
 
@@ -69,6 +69,12 @@ def test_what_is_set_wins(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     assert 'p"' not in users  # a hash of it
     monkeypatch.setenv("REDIS_PASSWORD", "")
     assert written(script)["redis_url"] == told["redis_url"]
+
+
+def test_with_tls_redis_is_met_by_it(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear = written(script)["redis_url"]
+    monkeypatch.setenv("REDIS_TLS", "1")
+    assert written(script)["redis_url"] == clear.replace("redis:", "rediss:", 1)
 
 
 def test_nobody_else_can_read_them(script: ModuleType) -> None:

@@ -5,6 +5,7 @@ Without a container engine the run ends with exit code 77 and says so: nothing w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from container_engine import CERTIFICATES, Engine, Project, find, told
 from free_ports import free_port
+
+from pagewire.cli.certs import HOSTS, make
 
 NO_ENGINE = 77
 ROOT = Path(__file__).parents[2]
@@ -140,13 +143,56 @@ class _torch_wheel:
             path.unlink()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Project]:
     """The stack, up and healthy; gone with its volumes afterwards."""
     override = folder / "override.yaml"
     override.write_text(OVERRIDE.format(certificates=CERTIFICATES))
+    with running(engine, (COMPOSE / "compose.yaml", COMPOSE / "compose.observe.yaml", override), images) as project:
+        yield project
+
+
+@pytest.fixture(scope="module")
+def certs(folder: Path) -> Path:
+    """Return a folder of certificates as compose.tls.yaml wants them."""
+    made = Path(tempfile.mkdtemp(prefix="certs-", dir=folder))
+    made.chmod(0o755)
+    return made
+
+
+@pytest.fixture(scope="module")
+def write_certificates(certs: Path) -> Callable[[], None]:
+    """Return what writes a whole set anew, of an authority that nobody has seen."""
+
+    def write() -> None:
+        for old in certs.iterdir():
+            old.unlink()
+        make(certs, hosts=(*HOSTS, "router", "redis"))
+        for key in certs.glob("*.key"):
+            key.chmod(0o644)  # for whom the containers run as
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def secured(
+    engine: Engine, images: dict[str, str], folder: Path, certs: Path, write_certificates: Callable[[], None]
+) -> Iterator[Project]:
+    """The stack with TLS on every wire."""
+    write_certificates()
+    override = folder / "override-tls.yaml"
+    override.write_text(OVERRIDE.format(certificates=CERTIFICATES) + '  redis:\n    environment: {RENEW_S: "1"}\n')
+    files = tuple(COMPOSE / name for name in ("compose.yaml", "compose.observe.yaml", "compose.tls.yaml"))
+    variables = {**images, "CERTS": str(certs), "PROMETHEUS_FILE": "prometheus-tls.yml"}
+    with running(engine, (*files, override), variables) as project:
+        yield project
+
+
+@contextlib.contextmanager
+def running(engine: Engine, files: Sequence[Path], told_variables: dict[str, str]) -> Iterator[Project]:
+    """Bring a stack up, and yield it when it is healthy; gone with its volumes afterwards."""
     variables = {
-        **images,
+        **told_variables,
         "HTTP_PORT": str(free_port()),
         "GRPC_PORT": str(free_port()),
         "PROMETHEUS_PORT": str(free_port()),
@@ -155,7 +201,6 @@ def stack(engine: Engine, images: dict[str, str], folder: Path) -> Iterator[Proj
         "KV_MEMORY": "256MiB",
     }
     name = f"pagewire-test-{secrets.token_hex(3)}"
-    files = (COMPOSE / "compose.yaml", COMPOSE / "compose.observe.yaml", override)
     project = Project(engine, name, files, variables)
     began_s = time.monotonic()
     try:
