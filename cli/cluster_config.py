@@ -11,7 +11,6 @@ from pagewire.kvtransfer.offers import parse_names
 from pagewire.router.config import PrefillMode
 from pagewire.serving.pod_config import check_transports
 from pagewire.serving.tls import check_redis
-from pagewire.serving.tracing import endpoint_of
 
 MAX_PORT = 65535
 
@@ -109,7 +108,6 @@ class ClusterConfig:
         if self.is_encrypted:
             check_transports(self.transports or "auto")
             check_redis(self.redis)
-            endpoint_of(self.otlp_endpoint or "", {}, is_encrypted=True)
         for name in ("port", "grpc_port"):
             if not 0 <= getattr(self, name) <= MAX_PORT:
                 raise ValueError(f"{name} must be between 0 and {MAX_PORT}, is {getattr(self, name)}")

@@ -15,9 +15,14 @@ Config = TypeVar("Config", RouterConfig, PodConfig)
 
 
 def with_collector(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return the settings with the collector's URL, "" for none; raises ConfigError on what it cannot be spoken to."""
+    """Return the settings with the collector's URL, "" for none; raises as `collector_of` does."""
+    endpoint = collector_of(config.otlp_endpoint, environ, is_encrypted=bool(config.tls_ca))
+    return dataclasses.replace(config, otlp_endpoint=endpoint)
+
+
+def collector_of(told: str, environ: Mapping[str, str], *, is_encrypted: bool) -> str:
+    """Return the collector's URL, "" for none; raises ConfigError on what it cannot be spoken to."""
     try:
-        endpoint = endpoint_of(config.otlp_endpoint, environ, is_encrypted=bool(config.tls_ca))
+        return endpoint_of(told, environ, is_encrypted=is_encrypted)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return dataclasses.replace(config, otlp_endpoint=endpoint)

@@ -17,7 +17,7 @@ import typer
 from pagewire.cli import flags, models, slo_commands
 from pagewire.cli.batch_config import BatchConfig
 from pagewire.cli.cluster_config import ClusterConfig
-from pagewire.cli.collector import with_collector
+from pagewire.cli.collector import collector_of, with_collector
 from pagewire.cli.keys import keys_create
 from pagewire.cli.progress import bar
 from pagewire.core import garbage, local_models
@@ -86,6 +86,7 @@ def up(config: ClusterConfig) -> None:
     """Start a cluster on this machine and keep it running: Valkey, pods and a router."""
     from pagewire.cli.cluster import Cluster
 
+    collector_of(config.otlp_endpoint or "", os.environ, is_encrypted=config.is_encrypted)  # else each child refuses
     if config.model in models.KNOWN:
         with bar(config.model) as report:
             models.get(config.model, report)

@@ -7,11 +7,12 @@ umask 077
 
 # Redis reads its certificate when it is told to, by a user whose password nobody else ever sees.
 renewer=$(head -c 32 /dev/urandom | sha256sum | cut -c 1-64)
+[ ${#renewer} = 64 ]
 cat /run/redis-acl/users.acl > /tmp/users.acl
 echo "user renewer on >$renewer resetchannels -@all +config|set" >> /tmp/users.acl
 
+seen=$(sha256sum $cert $key $ca)  # before Redis reads them: at worst it is told once in vain
 renew() {
-  seen=$(sha256sum $cert $key $ca)
   while sleep "${RENEW_S:-30}"; do
     now=$(sha256sum $cert $key $ca) && [ "$now" != "$seen" ] || continue
     said=$(REDISCLI_AUTH=$renewer redis-cli -s /tmp/socket --user renewer CONFIG SET \

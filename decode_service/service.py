@@ -32,7 +32,7 @@ from pagewire.decode_service.surroundings import Surroundings
 from pagewire.engine.brownout import shorten
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
-from pagewire.engine.exchange.peers import BulkChannel
+from pagewire.engine.exchange.peers import DialBulk
 from pagewire.engine.exchange.prefix_plan import FetchMode
 from pagewire.engine.front import Front
 from pagewire.engine.scheduling_policy import policy_named
@@ -57,7 +57,7 @@ class DecodeService:
         clock: Clock,
         wall: Callable[[], float] = time.time,
         sender: StreamSender,
-        bulk_channel: BulkChannel | None = None,
+        dial_bulk: DialBulk | None = None,
     ) -> None:
         config, engine = front.config, front.engine
         self._front = front
@@ -70,7 +70,7 @@ class DecodeService:
         scheduling = policy_named(config.scheduling)
         self._admission = Admission(engine.reserve, config.max_num_waiting, scheduling, clock)
         self._handovers = Handovers(engine, clock)
-        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
+        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, dial_bulk=dial_bulk)
         self._costs = PrefillCosts(
             engine.ready.layout, front.load, self._exchange.peers, FetchMode(config.prefix_fetch)
         )

@@ -21,7 +21,7 @@ from pagewire.core.timeline import Phase, Stopwatch
 from pagewire.core.token_record import TokenRecord
 from pagewire.engine.exchange.exchange import Exchange
 from pagewire.engine.exchange.export import Export
-from pagewire.engine.exchange.peers import BulkChannel
+from pagewire.engine.exchange.peers import DialBulk
 from pagewire.engine.exchange.prefix_plan import FetchMode, PrefixPlan, plan_prefix
 from pagewire.engine.front import Front
 from pagewire.kvtransfer.outgoing import OutgoingState
@@ -43,7 +43,7 @@ class PrefillService:
         clock: Clock,
         wall: Callable[[], float],
         sender: StreamSender,
-        bulk_channel: BulkChannel | None = None,
+        dial_bulk: DialBulk | None = None,
     ) -> None:
         self._front = front
         self._engine = front.engine
@@ -51,7 +51,7 @@ class PrefillService:
         self._by_engine_id: dict[str, Prompt] = {}
         self._counters: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, bulk_channel=bulk_channel)
+        self._exchange = Exchange(front, self, sender, clock=clock, wall=wall, dial_bulk=dial_bulk)
 
     # ---------------------------------------------------------------------------------------------- front.Service
 

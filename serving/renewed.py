@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, ...], ...]
 
 
 class Renewed(Generic[Made]):
@@ -28,7 +28,7 @@ class Renewed(Generic[Made]):
         self._make = make
         self._files = tuple(files)
         self._lock = threading.Lock()
-        self._seen = _stamp(self._files)
+        self._seen = self._failed = _stamp(self._files)
         self._made = make()
 
     def now(self) -> Made:
@@ -36,12 +36,19 @@ class Renewed(Generic[Made]):
         with self._lock:
             stamp = _stamp(self._files)
             if stamp != self._seen:
-                try:
-                    self._made = self._make()
-                except (ValueError, OSError) as error:
-                    log.error("what was in %s before stays: %s", ", ".join(map(str, self._files)), error)
-                self._seen = stamp
+                self._renew(stamp)
             return self._made
+
+    def _renew(self, stamp: Stamp) -> None:
+        try:
+            made = self._make()
+        except (ValueError, OSError) as error:
+            if stamp != self._failed:  # it is tried each time, and told once
+                log.error("what was in %s before stays: %s", ", ".join(map(str, self._files)), error)
+            self._failed = stamp
+            return
+        if _stamp(self._files) == stamp:  # else one was replaced meanwhile, and whoever is next looks again
+            self._made, self._seen = made, stamp
 
 
 def _stamp(files: Iterable[Path]) -> Stamp:
@@ -49,9 +56,9 @@ def _stamp(files: Iterable[Path]) -> Stamp:
     return tuple(_mark(path) for path in files)
 
 
-def _mark(path: Path) -> tuple[int, int, int]:
+def _mark(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
     except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+        return ()
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)

@@ -2,8 +2,8 @@
 
 Knows files of certificates, nothing of what is said over them. With a `tls_ca` both ends of every wire show a
 certificate of that authority, or there is no wire; without one all is in the clear. Files are looked at again for each
-new connection, so that a certificate can be renewed while the process runs. Invariant: no session outlives the
-handshake that proved its caller.
+new connection, so that a certificate can be renewed while the process runs. Invariant: no session of TLS 1.3 outlives
+the handshake that proved its caller.
 """
 
 from __future__ import annotations

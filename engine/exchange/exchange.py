@@ -33,7 +33,7 @@ from pagewire.core.timeline import Stopwatch
 from pagewire.core.trace_context import TraceContext
 from pagewire.engine.exchange.export import Export
 from pagewire.engine.exchange.exports import Exports
-from pagewire.engine.exchange.peers import BulkChannel, Peers, open_bulk_channel
+from pagewire.engine.exchange.peers import DialBulk, Peers, open_bulk_channel
 from pagewire.engine.exchange.permits import Permits
 from pagewire.engine.exchange.taking import Taker, Taking
 from pagewire.engine.front import Front
@@ -79,14 +79,14 @@ class Exchange:
         *,
         clock: Clock,
         wall: Callable[[], float],
-        bulk_channel: BulkChannel | None = None,
+        dial_bulk: DialBulk | None = None,
     ) -> None:
         self.clock = clock
         self._front = front
         self._job = job
         self._sender = sender
         permits = Permits(front.identity.peer_id, front.identity.secret, wall)
-        bulk = bulk_channel or functools.partial(open_bulk_channel, wire=front.wire)
+        bulk = dial_bulk or functools.partial(open_bulk_channel, wire=front.wire)
         self.peers = Peers(front.identity, front.engine.pool, front.engine.ready.layout, front.offers, bulk, front.wire)
         self.exports = Exports(
             front.engine,

@@ -45,7 +45,7 @@ CAUSES = [cause for cause, error in BY_CAUSE.items() if issubclass(error, Transf
 UNREACHED = (Unavailable.cause, PeerMismatch.cause, Unauthenticated.cause, TransferFailed.cause)
 REFUSED = (Overloaded.cause, Draining.cause, Unauthenticated.cause, InvalidRequest.cause, PrefillLost.cause)
 
-BulkChannel = Callable[[str], grpc.aio.Channel]
+DialBulk = Callable[[str], grpc.aio.Channel]
 
 
 def open_bulk_channel(address: str, wire: Wire = CLEAR) -> grpc.aio.Channel:
@@ -54,7 +54,7 @@ def open_bulk_channel(address: str, wire: Wire = CLEAR) -> grpc.aio.Channel:
 
 
 class Peers:
-    """All of them, by id and address; met on first use. `bulk_channel` opens the channel of one bulk stream."""
+    """All of them, by id and address; met on first use. `dial_bulk` opens the channel of one bulk stream."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Peers:
         memory: BlockMemory,
         layout: KVLayout,
         offers: Offers,
-        bulk_channel: BulkChannel,
+        dial_bulk: DialBulk,
         wire: Wire,
     ) -> None:
         self._identity = identity
         self._memory = memory
         self._layout = layout
         self._offers = offers
-        self._bulk_channel = bulk_channel
+        self._dial_bulk = dial_bulk
         self._wire = wire
         self._peers: dict[tuple[str, str], Peer] = {}
         self.lost = Counter(dict.fromkeys(CAUSES, 0))  # shipments to us, by the cause of their loss
@@ -89,7 +89,7 @@ class Peers:
                 self._memory,
                 self._layout,
                 self._offers,
-                functools.partial(self._bulk_channel, address),
+                functools.partial(self._dial_bulk, address),
                 self._settled,
                 self._wire,
             )

@@ -11,6 +11,7 @@ written for it is settled before there is a next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -51,7 +52,7 @@ class StreamReceiver:
 
     `dial` opens a channel to the pod `source_id`, with `CHANNEL_OPTIONS`: one for each stream, which shows the
     certificate of its time. `carriers` are tried in order; empty, nothing is dialled until `offer`. In what order and
-    how many parts blocks come, the source says; it costs a second greeting where we were not ready for that. Raises
+    how many parts blocks come, the source says; it costs a second connection where we were not ready for that. Raises
     ValueError on an empty secret.
     """
 
@@ -172,18 +173,23 @@ class StreamReceiver:
             if not carriers:
                 continue
             carrier = carriers[turn % len(carriers)]
-            channel = self._dial()
-            call: Call = channel.stream_stream(METHOD)()
-            inlet: Inlet | None = None
             try:
-                inlet = carrier.inlet(self._landing, self.source_id)
-                async with asyncio.timeout(times.connect_s):
-                    window_bytes = await self._greet(call, carrier, inlet)
-                check_cancelled()
-                delay_s, has_learned = times.reconnect_min_s, False
-                level = logging.WARNING if turn else logging.INFO  # what was preferred has failed
-                log.log(level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes)
-                turn = turn + 1 if await self._carry(self._begun(call, carrier, inlet, window_bytes)) else 0
+                async with contextlib.AsyncExitStack() as ends:
+                    channel = self._dial()
+                    ends.push_async_callback(channel.close)
+                    inlet = carrier.inlet(self._landing, self.source_id)
+                    ends.callback(inlet.close)
+                    call: Call = channel.stream_stream(METHOD)()
+                    ends.callback(call.cancel)
+                    async with asyncio.timeout(times.connect_s):
+                        window_bytes = await self._greet(call, carrier, inlet)
+                    check_cancelled()
+                    delay_s, has_learned = times.reconnect_min_s, False
+                    level = logging.WARNING if turn else logging.INFO  # what was preferred has failed
+                    log.log(
+                        level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes
+                    )
+                    turn = turn + 1 if await self._carry(self._begun(call, carrier, inlet, window_bytes)) else 0
             except _Otherwise as error:
                 if not has_learned:  # now we are ready for it
                     has_learned = True
@@ -202,11 +208,6 @@ class StreamReceiver:
                 self._reason = f"internal error: {error}"
                 log.exception("the stream for blocks from %s broke", self.source_id)
                 turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)
-            finally:
-                call.cancel()
-                if inlet is not None:
-                    inlet.close()
-                await channel.close()
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
 

@@ -18,7 +18,7 @@ SECURED: dict[str, Any] = {
     "apiKeys": {"existingSecret": "keys"},
     "tls": {"existingSecret": "cluster-tls", "name": "pagewire.internal"},
     "edge": {"existingSecret": "edge-tls"},
-    "monitors": {"enabled": True, "apiKeySecret": "scraper"},
+    "monitors": {"enabled": True, "apiKeySecret": "scraper", "edgeName": "api.example.org"},
     "redis": {"enabled": False},
     "externalRedis": {"existingSecret": "redis", "caSecret": "redis-ca", "port": 6380},
 }
@@ -337,6 +337,7 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
             {"monitors": {"enabled": True, "edgeSecret": "scrape"}, "edge": {"existingSecret": "edge"}},
             "monitors.edgeName",
         ),
+        ({"poolDefaults": {"settings": {"metrics_tls": "mutual"}}}, "tls.existingSecret"),
         ({"tls": {"existingSecret": "tls"}}, "tls.name"),
         ({"redis": {"enabled": False}}, "externalRedis.existingSecret"),
         ({"redis": {"maxMemory": "much"}}, "/maxMemory"),

@@ -208,7 +208,6 @@ def test_probes_and_scrapes_of_pods_speak_what_metrics_tls_says() -> None:
 
 
 def test_prometheus_meets_everybody_by_the_name_in_their_certificates_and_shows_its_own() -> None:
-    monitors = SCRAPED
     of_the_cluster = {
         "serverName": "pagewire.internal",
         "ca": {"secret": {"name": "tls", "key": "ca.crt"}},
@@ -221,15 +220,17 @@ def test_prometheus_meets_everybody_by_the_name_in_their_certificates_and_shows_
         "cert": {"secret": {"name": "scrape", "key": "tls.crt"}},
         "keySecret": {"name": "scrape", "key": "tls.key"},
     }
-    edge = {"edgeSecret": "scrape", "edgeName": "api.example.org"}
-    believed = {each: of_the_edge[each] for each in ("serverName", "ca")}
-    for values, router in (
-        ({"edge": {"existingSecret": "", "clientCa": ""}, "monitors": monitors}, of_the_cluster),
-        ({"edge": {"existingSecret": "edge", "clientCa": ""}, "monitors": monitors}, {"insecureSkipVerify": True}),
-        ({"edge": {"existingSecret": "edge", "clientCa": ""}, "monitors": {**monitors, **edge}}, believed),
-        ({"monitors": {**monitors, **edge}}, of_the_edge),
+    by_name = {"edgeName": "api.example.org"}
+    both = {**by_name, "edgeSecret": "scrape"}
+    only_edge, only_asked = {"existingSecret": "edge", "clientCa": ""}, {"existingSecret": "", "clientCa": "callers"}
+    for edge, told, router in (
+        ({"existingSecret": "", "clientCa": ""}, {}, of_the_cluster),
+        (only_edge, by_name, {"serverName": "api.example.org"}),
+        (only_edge, both, {each: of_the_edge[each] for each in ("serverName", "ca")}),
+        (only_asked, both, {**of_the_edge, **{each: of_the_cluster[each] for each in ("serverName", "ca")}}),
+        (FULL["edge"], both, of_the_edge),
     ):
-        rendered = render({**FULL, **values})
+        rendered = render({**FULL, "edge": edge, "monitors": {**SCRAPED, **told}})
         assert rendered.one("PodMonitor", "-pods")["spec"]["podMetricsEndpoints"][0]["tlsConfig"] == of_the_cluster
         scrape = rendered.one("ServiceMonitor", "-router")["spec"]["endpoints"][0]
         assert (scrape["scheme"], scrape["tlsConfig"]) == ("https", router)

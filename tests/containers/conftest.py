@@ -50,6 +50,9 @@ services:
 """
 
 
+RUNS_AS = (10001, 10001)
+
+
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
     """Where the engine keeps images: COMPOSE_TEST_FOLDER, which stays for the next run, or one that goes."""
@@ -165,11 +168,12 @@ def write_certificates(certs: Path) -> Callable[[], None]:
     """Return what writes a whole set anew, of an authority that nobody has seen."""
 
     def write() -> None:
-        for old in certs.iterdir():
-            old.unlink()
-        make(certs, hosts=(*HOSTS, "router", "redis"))
-        for key in certs.glob("*.key"):
-            key.chmod(0o644)  # for whom the containers run as
+        with tempfile.TemporaryDirectory(dir=certs.parent) as fresh:
+            make(Path(fresh), hosts=(*HOSTS, "router", "redis"))
+            for file in Path(fresh).iterdir():
+                if file.stem in ("router", "pod"):
+                    os.chown(file, *RUNS_AS)
+                file.replace(certs / file.name)
 
     return write
 

@@ -23,12 +23,16 @@ wire = socket.create_connection((socket.gethostbyname(service), port), 10)
 try:
     if what != "clear":
         context = ssl.create_default_context(cafile=certs + "ca.pem")
+        if port == 50051:
+            context.set_alpn_protocols(["h2"])
         if what == "shown":
             context.load_cert_chain(certs + "router.pem", certs + "router.key")
         wire = context.wrap_socket(wire, server_hostname="pagewire")
-    wire.sendall(b"PING\\r\\n" if service == "redis" else b"GET /live HTTP/1.0\\r\\n\\r\\n")
-    print((wire.recv(100) or b"hung up").decode(errors="replace").split()[0])
-except (ssl.SSLError, ConnectionError) as error:
+    http2 = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(3) + b"\\x04" + bytes(5)  # with no settings of our own
+    wire.sendall({6379: b"PING\\r\\n", 9100: b"GET /live HTTP/1.0\\r\\n\\r\\n", 50051: http2}[port])
+    heard = wire.recv(100)
+    print("settings" if heard[3:4] == b"\\x04" else (heard or b"hung up").decode(errors="replace").split()[0])
+except OSError as error:
     print("hung up", error)
 """
 
@@ -60,9 +64,11 @@ def test_inside_nothing_is_said_in_the_clear(secured: Project) -> None:
     for service in ("prefill", "decode"):
         assert look(secured, service, 9100, "bare").startswith("HTTP/1")
         assert not look(secured, service, 9100, "clear").startswith("HTTP/1")
+        assert look(secured, service, 50051, "shown") == "settings"
     assert look(secured, "redis", 6379, "shown") == "-NOAUTH"
-    for what in ("bare", "clear"):
-        assert look(secured, "redis", 6379, what).startswith("hung")
+    for service, port in (("redis", 6379), ("prefill", 50051), ("decode", 50051)):  # who shows a certificate of theirs
+        for what in ("bare", "clear"):
+            assert look(secured, service, port, what).startswith("hung")
 
 
 def test_prometheus_sees_all_of_them(secured: Project) -> None:

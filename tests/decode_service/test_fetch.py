@@ -157,7 +157,7 @@ async def test_a_source_that_goes_before_its_stream_is_up_is_not_waited_for(
         silent = await asyncio.start_server(keep_open, "127.0.0.1", 0)
         ends.push_async_callback(accepted_last, silent)
         address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        asker.service._exchange.peers._bulk_channel = lambda _: open_bulk_channel(address)
+        asker.service._exchange.peers._dial_bulk = lambda _: open_bulk_channel(address)
         asked = await cluster.submit("b", LONG, on=asker, sources=[holder.source(100)])
         await until(lambda: bool(holder.service._exchange._links_of[asker.pod_id]))
         await cluster.router.hang_up(holder)

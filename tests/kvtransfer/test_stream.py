@@ -20,6 +20,7 @@ from transport_rigs import (
     NUM_BLOCKS,
     SECRET,
     SMALL,
+    CountedDial,
     Recorder,
     RecordingSink,
     dial_to,
@@ -37,7 +38,7 @@ from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransportTimes
 from pagewire.kvtransfer.transports.grpc import GRPC
 from pagewire.kvtransfer.transports.stream import CHANNEL_OPTIONS, METHOD
-from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
+from pagewire.kvtransfer.transports.stream_receiver import Dial, StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
 
@@ -51,14 +52,14 @@ def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times:
 
 
 def a_receiver(
-    address: str, recorder: Recorder | None = None, *, secret: bytes = SECRET, source_id: str = "P",
+    address: str | Dial, recorder: Recorder | None = None, *, secret: bytes = SECRET, source_id: str = "P",
     block_bytes: int = BLOCK_BYTES, carriers: tuple[Carrier, ...] = (GRPC,),
 ) -> StreamReceiver:  # fmt: skip
     heard = recorder or Recorder()
     memory = PoolMemory(memoryview(bytearray(4 * block_bytes)), block_bytes=block_bytes, num_blocks=4)
     return StreamReceiver(
-        dial_to(address), pod_id="D", source_id=source_id, secret=secret, memory=memory, on_lost=heard.on_lost,
-        carriers=carriers, flow=SMALL, times=FAST,
+        dial_to(address) if isinstance(address, str) else address, pod_id="D", source_id=source_id, secret=secret,
+        memory=memory, on_lost=heard.on_lost, carriers=carriers, flow=SMALL, times=FAST,
     )  # fmt: skip
 
 
@@ -247,12 +248,26 @@ async def test_a_carrier_that_does_not_open_gives_way_to_the_next(caplog: pytest
     unknown = dataclasses.replace(GRPC, name="unknown")
     sender = a_sender()
     async with serving(sender) as address:
-        receiver = a_receiver(address, carriers=(broken, unknown, GRPC))
+        dial = CountedDial(address)
+        receiver = a_receiver(dial, carriers=(broken, unknown, GRPC))
         async with running(receiver):
             await receiver.connected(10)
             assert (receiver.transport, receiver.is_fallback) == ("grpc", True)
+            assert (dial.num_opened, dial.num_closed) == (3, 2)
+        assert (dial.num_opened, dial.num_closed) == (3, 3)
     assert "by broken: TransferFailed: no such memory" in caplog.text
     assert "by unknown: FAILED_PRECONDITION" in caplog.text
+
+
+async def test_an_address_that_cannot_be_dialled_costs_a_stream_and_not_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(a_sender()) as address:
+        dials = [lambda: grpc.aio.insecure_channel(0), dial_to(address)]  # type: ignore[arg-type]
+        receiver = a_receiver(lambda: dials.pop(0)())
+        async with running(receiver):
+            await receiver.connected(10)
+    assert "the stream for blocks from P broke" in caplog.text
 
 
 async def test_nobody_waits_for_a_stream_that_has_not_come_for_as_long() -> None:

@@ -41,12 +41,10 @@ where_a_cpu_touches_the_payload = pytest.mark.parametrize("setting", each_of(ON_
 
 
 class Setting:
-    """A source process and a taker with a faulty channel and a faulty carrier between them."""
+    """A source process and a taker with a faulty path and a faulty carrier between them."""
 
-    def __init__(
-        self, source: Source, receiver: StreamReceiver, channel: FaultyPath, faults: Faults, target: Any
-    ) -> None:
-        self.source, self.receiver, self.channel, self.faults, self.target = source, receiver, channel, faults, target
+    def __init__(self, source: Source, receiver: StreamReceiver, path: FaultyPath, faults: Faults, target: Any) -> None:
+        self.source, self.receiver, self.path, self.faults, self.target = source, receiver, path, faults, target
         self.recorder = Recorder()
         self.original = pool(filled=True)
         self.shipments: list[Shipping] = []
@@ -71,7 +69,7 @@ class Setting:
 
     async def still_serves(self) -> None:
         """What follows arrives."""
-        self.channel.plan = lambda _number, message: [message]
+        self.path.plan = lambda _number, message: [message]
         await self.receiver.connected(20)
         after = await self.begin(first=40, num=16)
         assert (await after.over()).outcome is Outcome.LANDED, after.cause
@@ -88,15 +86,15 @@ async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
     async with (
         started(request.param, Recorder(), SMALL.message_bytes) as source,
     ):
-        channel = FaultyPath(dial_to(f"127.0.0.1:{source.port}"), lambda _number, message: [message])
-        faults.around_line = channel.line
+        path = FaultyPath(dial_to(f"127.0.0.1:{source.port}"), lambda _number, message: [message])
+        faults.around_line = path.line
         holder: list[Setting] = []
         receiver = StreamReceiver(
-            channel.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
+            path.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
             on_lost=lambda peer_id, keys: holder[0].on_lost(peer_id, keys),
             carriers=(faults.around(CARRIERS[request.param]()),), flow=SMALL, times=FAST,
         )  # fmt: skip
-        holder.append(Setting(source, receiver, channel, faults, target))
+        holder.append(Setting(source, receiver, path, faults, target))
         async with running(receiver):
             await receiver.connected(30)
             yield holder[0]
@@ -108,7 +106,7 @@ async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
     ids=["duplicate", "reorder", "corrupt end", "corrupt start", "corrupt head", "corrupt checksum"],
 )
 async def test_a_message_that_is_not_as_it_was_sent(setting: Setting, plan: Plan) -> None:
-    setting.channel.plan = plan
+    setting.path.plan = plan
     shipping = await setting.begin()
     over = await shipping.over()
     assert shipping.matches(setting.original)
@@ -117,7 +115,7 @@ async def test_a_message_that_is_not_as_it_was_sent(setting: Setting, plan: Plan
 
 
 async def test_a_message_that_never_comes(setting: Setting) -> None:
-    setting.channel.plan = swallow(4)
+    setting.path.plan = swallow(4)
     shipping = await setting.begin()
     await setting.recorder.until(lambda: shipping.shipment.num_verified >= 8)
     shipping.expire()
@@ -133,11 +131,11 @@ async def test_a_message_that_never_comes(setting: Setting) -> None:
 
 async def test_late_messages_of_a_shipment_that_ended(setting: Setting) -> None:
     """The stream stalls until the shipment is cancelled; what comes then goes nowhere."""
-    setting.channel.flowing.clear()
+    setting.path.flowing.clear()
     shipping = await setting.begin()
     shipping.act(shipping.shipment.cancel(0.0))
     assert shipping.handed is None, "it is fenced first"
-    setting.channel.flowing.set()
+    setting.path.flowing.set()
     assert (await shipping.over()).outcome is Outcome.CANCELLED
     await setting.still_serves()
     zeros = bytes(setting.target.block_bytes)
@@ -231,8 +229,8 @@ async def test_a_source_block_that_changes_under_a_copy_is_noticed(setting: Sett
 
 @pytest.mark.parametrize("plan", [duplicate, corrupt(1)], ids=["duplicate", "corrupt"])
 async def test_checksums_that_follow_and_are_not_as_they_were_sent(setting: Setting, plan: Plan) -> None:
-    setting.channel.kinds = (Kind.SUMS,)
-    setting.channel.plan = plan
+    setting.path.kinds = (Kind.SUMS,)
+    setting.path.plan = plan
     shipping = await setting.begin()
     over = await shipping.over()
     assert shipping.matches(setting.original)

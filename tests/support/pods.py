@@ -178,7 +178,7 @@ class Pod:
         )
         kind = PrefillService if role is Role.PREFILL else DecodeService
         self.service = kind(
-            self.front, clock=self.clock, wall=lambda: self.wall_s, sender=self.sender, bulk_channel=self._bulk_channel
+            self.front, clock=self.clock, wall=lambda: self.wall_s, sender=self.sender, dial_bulk=self._dial_bulk
         )
         self.server = GrpcServer("127.0.0.1", 0, self.service.handlers())
         self.engine.on_step = self._on_step
@@ -188,7 +188,7 @@ class Pod:
         """What blocks come by, of each pod that was met."""
         return list(self._paths.values())
 
-    def _bulk_channel(self, address: str) -> grpc.aio.Channel:
+    def _dial_bulk(self, address: str) -> grpc.aio.Channel:
         if address not in self._paths:
             self._paths[address] = FaultyPath(functools.partial(open_bulk_channel, address), self._read)
         return self._paths[address].dial()

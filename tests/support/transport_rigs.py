@@ -201,6 +201,26 @@ def dial_to(address: str) -> Dial:
     return functools.partial(grpc.aio.insecure_channel, address, options=CHANNEL_OPTIONS)
 
 
+class CountedDial:
+    """Dials a source, and counts the channels that were opened and those that were closed."""
+
+    def __init__(self, address: str) -> None:
+        self.num_opened = self.num_closed = 0
+        self._dial = dial_to(address)
+
+    def __call__(self) -> grpc.aio.Channel:
+        channel = self._dial()
+        self.num_opened += 1
+        close = channel.close
+
+        async def closed(grace: float | None = None) -> None:
+            await close(grace)
+            self.num_closed += 1
+
+        channel.close = closed  # type: ignore[method-assign]
+        return channel
+
+
 @contextlib.asynccontextmanager
 async def running(receiver: StreamReceiver) -> AsyncIterator[None]:
     """A receiver that keeps its stream."""

@@ -33,6 +33,9 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{/* What metrics_tls of a pool means: a list of the context and the pool with its defaults. */}}
 {{- define "pagewire.metricsTls" -}}
 {{- $told := dig "metrics_tls" "auto" (index . 1).settings -}}
+{{- if and (has $told (list "on" "mutual")) (not (index . 0).Values.tls.existingSecret) -}}
+{{- fail "metrics_tls of a pool shows the cluster's certificate: tls.existingSecret" -}}
+{{- end -}}
 {{- if ne $told "auto" }}{{ $told }}{{ else }}{{ ternary "on" "off" (not (empty (index . 0).Values.tls.existingSecret)) }}{{ end -}}
 {{- end -}}
 
@@ -46,31 +49,39 @@ httpGet: {path: {{ index . 1 }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (
 {{- end -}}
 {{- end -}}
 
-{{/* How Prometheus meets who shows the cluster's certificate: by the name that stands in it, for it scrapes addresses, and
-with the same certificate, for those who ask for one. */}}
-{{- define "pagewire.clusterScrape" -}}
-{{- with .Values.tls -}}
-serverName: {{ required "tls.name has to stand in the certificate" .name }}
-ca: {secret: {name: {{ .existingSecret }}, key: ca.crt}}
-cert: {secret: {name: {{ .existingSecret }}, key: tls.crt}}
-keySecret: {name: {{ .existingSecret }}, key: tls.key}
+{{/* How Prometheus meets pods: by the name that stands in their certificate, for it scrapes addresses, and with the same
+certificate, for pools that ask for one. */}}
+{{- define "pagewire.podScrape" -}}
+serverName: {{ required "tls.name has to stand in the certificate" .Values.tls.name | quote }}
+ca: {{ include "pagewire.ofSecret" (list .Values.tls.existingSecret "ca.crt") }}
+cert: {{ include "pagewire.ofSecret" (list .Values.tls.existingSecret "tls.crt") }}
+keySecret: {name: {{ .Values.tls.existingSecret | quote }}, key: tls.key}
+{{- end -}}
+
+{{/* How it meets routers: by whichever certificate they show to callers, and with one of edge.clientCa where they ask. */}}
+{{- define "pagewire.routerScrape" -}}
+{{- if and (not .Values.edge.existingSecret) (not .Values.edge.clientCa) -}}
+{{ include "pagewire.podScrape" . }}
+{{- else -}}
+{{- $own := .Values.monitors.edgeSecret -}}
+{{- if .Values.edge.existingSecret -}}
+serverName: {{ .Values.monitors.edgeName | quote }}
+{{- with $own }}
+ca: {{ include "pagewire.ofSecret" (list . "ca.crt") }}
+{{- end }}
+{{- else -}}
+serverName: {{ .Values.tls.name | quote }}
+ca: {{ include "pagewire.ofSecret" (list .Values.tls.existingSecret "ca.crt") }}
+{{- end }}
+{{- if .Values.edge.clientCa }}
+cert: {{ include "pagewire.ofSecret" (list $own "tls.crt") }}
+keySecret: {name: {{ $own | quote }}, key: tls.key}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* How it meets routers with a certificate for callers. */}}
-{{- define "pagewire.edgeScrape" -}}
-{{- with .Values.monitors -}}
-{{- if not .edgeSecret -}}
-insecureSkipVerify: true
-{{- else -}}
-serverName: {{ required "monitors.edgeName: a name in the certificate of edge.existingSecret" .edgeName }}
-ca: {secret: {name: {{ .edgeSecret }}, key: ca.crt}}
-{{- if $.Values.edge.clientCa }}
-cert: {secret: {name: {{ .edgeSecret }}, key: tls.crt}}
-keySecret: {name: {{ .edgeSecret }}, key: tls.key}
-{{- end -}}
-{{- end -}}
-{{- end -}}
+{{- define "pagewire.ofSecret" -}}
+{secret: {name: {{ index . 0 | quote }}, key: {{ index . 1 }}}}
 {{- end -}}
 
 {{/* "true" where KEDA scales a pool, which takes a target: a list of the context and the pool with its defaults. */}}
