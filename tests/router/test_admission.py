@@ -125,6 +125,22 @@ def test_who_waits_to_be_read_has_its_place_before_who_comes_later() -> None:
     assert (admission.active, admission.num_unread) == (3, 0)
 
 
+def test_a_refusal_says_how_many_are_in_and_how_many_are_to_be_read() -> None:
+    admission, two = Admission(3), TENANTS[1]
+    with admission.unread(0.0, two), admission.unread(0.0, two):
+        assert "0 requests of this tenant are running and 2 are to be read, which" in str(
+            refusal(admission.check, 0.0, two)
+        )
+    admission.check(0.0, two)
+    admission.enter(0.0, two)
+    with admission.unread(0.0), admission.unread(0.0):
+        assert "1 requests are running and 2 are to be read, which" in str(refusal(admission.check, 0.0))
+    admission.enter(0.0, two)
+    assert "2 requests of this tenant are running, which" in str(refusal(admission.check, 0.0, two))
+    admission.enter(0.0)
+    assert "3 requests are running, which" in str(refusal(admission.check, 0.0))
+
+
 def test_a_tenant_is_told_when_its_own_requests_came_to_an_end() -> None:
     limits, two = TenantLimits(), TENANTS[1]
     assert limits.active(two) == 0

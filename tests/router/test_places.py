@@ -173,6 +173,10 @@ def test_who_comes_behind_others_finds_what_they_leave(which: str) -> None:
     places = Places(OBJECTIVES)
     places.limits[which].most = 3
     places.enter(0.0)
+    places.limits[which].most = 2
+    assert not places.is_full()  # there is one for who comes behind nobody
+    places.check(0.0)
+    places.limits[which].most = 3
     for ahead, is_full in ((0, False), (1, False), (2, True), (3, True)):
         assert places.is_full(ahead) == is_full
         if is_full:
