@@ -568,3 +568,13 @@ class Limits(RuleBasedStateMachine):
 
 Limits.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestLimits = Limits.TestCase
+
+
+def test_the_last_place_is_one_and_behind_somebody_it_is_his() -> None:
+    limit = limit_of({})
+    limit.most = 2
+    limit.enter(0.0)
+    assert not limit.is_reached()
+    assert limit.is_reached(1)
+    limit.enter(0.0)
+    assert limit.is_reached()
