@@ -9,8 +9,8 @@ import ssl
 from pathlib import Path
 
 from pagewire.cli import certs
+from pagewire.core.certificates import client_context
 from pagewire.core.errors import Unavailable
-from pagewire.serving.tls import client_context
 
 ROUTER, POD, CLIENT = "router", "pod", "client"
 

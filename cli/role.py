@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import typer
 
+from pagewire.core.certificates import client_context
 from pagewire.core.errors import Unavailable, from_cause
 from pagewire.core.messages import Role
-from pagewire.serving.tls import client_context
 
 WAIT_S = 600.0  # the router gives up before
 
@@ -28,11 +28,11 @@ def run(
     """Print what the router says of the change, as JSON; raises why it refuses, Unavailable where it is no router.
 
     `tls_ca` is whom to believe where it speaks TLS, the system's authorities when unset; the rest is what to show it.
-    Raises OSError as the files do, ValueError on one of these without the other.
+    Raises ValueError on a file that cannot be used, or on one of these without the other.
     """
     if (tls_cert is None) != (tls_key is None):
         raise ValueError("a certificate and its key are given together")
-    context = client_context(tls_ca or "", tls_cert or "", tls_key or "")
+    context = client_context(tls_ca, tls_cert, tls_key)
     try:
         answer = httpx.post(
             f"{router.rstrip('/')}/pods/{pod_id}/role",

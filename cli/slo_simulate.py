@@ -168,7 +168,7 @@ def calibrate(
             costs = roofline(read_model(model), device, link_bytes_per_s=link)
             print("\n".join(sheet_lines(costs)))
         else:
-            tls = Tls.of_files(tls_ca) if tls_ca is not None else None
+            tls = Tls(ca=tls_ca) if tls_ca is not None else None
             costs = asyncio.run(measured(url, api_key=api_key, tls=tls, rounds=rounds, say=say))
             print("\n".join(summary_lines(costs)))
     except ValueError as error:

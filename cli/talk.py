@@ -26,10 +26,10 @@ def client_of(
 ) -> Client:
     """Return a client of a router. `tls_ca` is whom to believe where it speaks TLS, the rest what to show to it.
 
-    Raises OSError as the files do, ValueError on a certificate without its key.
+    Raises ValueError on a file that cannot be used, or a certificate without its key.
     """
-    tls = Tls.of_files(tls_ca, certificate=tls_cert, key=tls_key) if tls_ca or tls_cert or tls_key else None
-    return Client(url, api_key=api_key, tls=tls)
+    tls = Tls(ca=tls_ca, cert=tls_cert, key=tls_key)
+    return Client(url, api_key=api_key, tls=tls if tls.files else None)
 
 
 def chat(connected: Client, *, system: str, options: Options) -> None:

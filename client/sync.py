@@ -12,9 +12,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 import grpc
 
 from pagewire.client.attempts import Attempts
-from pagewire.client.channel import callables, options, targets_of
+from pagewire.client.channel import targets_of
 from pagewire.client.cluster import KvEvent, PodLoad
 from pagewire.client.codec import loads_from_wire, model_info_from_wire, request_to_wire, tokenize_to_wire
+from pagewire.client.connection import Connection
 from pagewire.client.course import Course
 from pagewire.client.generation import Generation
 from pagewire.client.listening import Listening
@@ -140,8 +141,9 @@ class Client:
     within `retry` and a budget that all calls share, as long as no chunk was handed out; a router that is lost is left
     for the next of `urls` (several, or one text with commas), and an answer that it had begun goes on there.
 
-    `tls` holds for all routers, "grpcs://" in an address for one; `api_key` goes with each call, in the clear without
-    TLS. Raises ValueError on an address or key of no known form.
+    `tls` holds for all routers, "grpcs://" in an address for one; its files are read again for new calls once they have
+    changed. `api_key` goes with each call, in the clear without TLS. Raises ValueError on an address or key of no known
+    form, or a file that cannot be used.
     """
 
     def __init__(
@@ -159,13 +161,7 @@ class Client:
         self._metadata = call_metadata(api_key)
         targets = targets_of(urls)
         self._routers = Routers(len(targets))
-        self._channels = [
-            grpc.secure_channel(target.name, (tls or Tls()).credentials(), options=options(timeout, tls))
-            if tls is not None or target.has_tls
-            else grpc.insecure_channel(target.name, options=options(timeout, tls))
-            for target in targets
-        ]
-        self._methods = [callables(channel) for channel in self._channels]
+        self._connections = [Connection(grpc, target, tls, timeout) for target in targets]
         self._closed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -179,8 +175,8 @@ class Client:
     def close(self) -> None:
         """Close the connections; running requests are cancelled, and new ones raise Cancelled."""
         self._closed.set()
-        for channel in self._channels:
-            channel.close()
+        for connection in self._connections:
+            connection.close()
 
     def stream(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> Stream:
         """Return the answer to a text, token ids or chat messages as a stream, to be used in a `with` block.
@@ -255,7 +251,8 @@ class Client:
 
     def _open(self, place: int, course: Course[Any], left_s: float | None) -> _Call:
         metadata = (*self._metadata, *course.metadata)
-        call: _Call = self._methods[place][course.method](course.request, timeout=left_s, metadata=metadata)
+        connection = self._connections[place]
+        call: _Call = connection.stream(course.method, course.request, timeout=left_s, metadata=metadata)
         return call
 
     def _unary(self, method: str, request: Any, timeout_s: float | None) -> Any:
@@ -263,7 +260,7 @@ class Client:
         while True:
             place, left_s = attempts.begin(time.monotonic())
             try:
-                answer = self._methods[place][method](request, timeout=left_s, metadata=self._metadata)
+                answer = self._connections[place].call(method, request, timeout=left_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 failure = error_from_wire(*_status(error), "")
             else:

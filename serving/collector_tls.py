@@ -11,13 +11,12 @@ for a day has to be read again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import grpc
 
-from pagewire.serving.renewed import Renewed
-from pagewire.serving.tls import client_credentials
+from pagewire.core.certificates import client_pem
+from pagewire.core.renewed import Renewed
 
 PREFIXES = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")
 
@@ -31,16 +30,8 @@ def collector_tls(environ: Mapping[str, str]) -> Renewed[grpc.ChannelCredentials
     if bool(cert) != bool(key):
         raise ValueError("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY go together")
     files = [Path(each) for each in (ca, cert, key) if each]
-    return Renewed(partial(_credentials, ca, cert, key), files) if files else None
+    return Renewed(lambda: grpc.ssl_channel_credentials(*client_pem(ca, cert, key)), files) if files else None
 
 
 def _named(environ: Mapping[str, str], last: str) -> str:
     return next((environ[prefix + last] for prefix in PREFIXES if environ.get(prefix + last)), "")
-
-
-def _credentials(ca: str, cert: str, key: str) -> grpc.ChannelCredentials:
-    try:
-        return client_credentials(ca, cert, key)
-    except OSError as error:
-        files = ", ".join(filter(None, (ca, cert, key)))
-        raise ValueError(f"{files} cannot be used for the collector of traces: {error.strerror}") from error

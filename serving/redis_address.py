@@ -18,8 +18,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio.connection import parse_url
 
-from pagewire.serving.renewed import Renewed
-from pagewire.serving.tls import client_context
+from pagewire.core.certificates import client_context
+from pagewire.core.renewed import Renewed
 
 CLUSTER = "+cluster"
 TIMEOUT_S = 1.0
@@ -42,8 +42,8 @@ class RedisAddress:
         """Return what `url` says. `ca` is a file of certificates to trust with TLS, the system's when empty; `cert` and
         `key` are our own, in PEM files, where the server asks for one.
 
-        Raises ValueError on a URL that names no Redis, or a key that a passphrase protects; OSError where a file cannot
-        be read or is none of its kind.
+        Raises ValueError on a URL that names no Redis, or a file that cannot be used, as a key that a passphrase
+        protects.
         """
         scheme = urlsplit(url).scheme
         is_cluster = scheme.endswith(CLUSTER)

@@ -12,45 +12,15 @@ import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 
-from pagewire.serving.renewed import Renewed
+from pagewire.core.certificates import client_pem, show
+from pagewire.core.renewed import Renewed
 
 ChannelOptions = Sequence[tuple[str, int | str]]
-
-
-def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
-    """Have `context` show the certificate in these files.
-
-    Raises ValueError on a key that a passphrase protects, OSError where a file cannot be read or is none of its kind.
-    """
-
-    def passphrase() -> str:
-        # Without this OpenSSL asks whoever sits at the terminal, and a service waits for ever.
-        raise ValueError(f"{key} is protected by a passphrase, which nobody is asked for: store it without one")
-
-    context.load_cert_chain(cert, key, password=passphrase)
-
-
-def client_context(ca: str | Path, cert: str | Path = "", key: str | Path = "") -> ssl.SSLContext:
-    """Return how a client that is not gRPC's meets a server: whom it believes, the system's authorities where `ca` is
-    empty, and what it shows, nothing where `cert` is. Raises as `show` does.
-    """
-    context = ssl.create_default_context(cafile=ca or None)
-    if cert:
-        show(context, cert, key)
-    return context
-
-
-def client_credentials(ca: str | Path, cert: str | Path = "", key: str | Path = "") -> grpc.ChannelCredentials:
-    """Return the same for a client that is gRPC's."""
-    client_context(ca, cert, key)  # gRPC takes any bytes, and says so at the first handshake alone
-    root, chain, own = (Path(each).read_bytes() if each else None for each in (ca, cert, key))
-    return grpc.ssl_channel_credentials(root, own, chain)
 
 
 def check_redis(url: str) -> None:
@@ -170,7 +140,9 @@ class Wire:
             if tls.ca is None:
                 raise ValueError("tls_ca is not set: a certificate that nobody checks protects no wire")
             tls.check()
-            self._credentials = Renewed(partial(client_credentials, tls.ca, tls.cert, tls.key), tls.files)
+            self._credentials = Renewed(
+                lambda: grpc.ssl_channel_credentials(*client_pem(tls.ca, tls.cert, tls.key)), tls.files
+            )
 
     @classmethod
     def of(cls, *, cert: str, key: str, ca: str, name: str) -> Wire:

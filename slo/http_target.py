@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import httpx
 
+from pagewire.core.certificates import client_context
 from pagewire.core.errors import Unavailable
 from pagewire.core.timeline import Phase, Stamp, Timeline
-from pagewire.serving.tls import client_context
 from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 
 DONE = b"[DONE]"

@@ -61,9 +61,9 @@ class Server:
                 self.url, now=now, extends=self.extends, model=self.model, api_key=self.api_key, ca=self.ca,
                 cert=self.cert, key=self.key,
             )  # fmt: skip
-        ca, cert, key = (each or None for each in (self.ca, self.cert, self.key))
-        tls = Tls.of_files(ca, certificate=cert, key=key) if ca or cert else None
-        return GrpcTarget(self.url, now=now, model=self.model, api_key=self.api_key, tls=tls)
+        tls = Tls(ca=self.ca, cert=self.cert, key=self.key)
+        shown = tls if tls.files else None
+        return GrpcTarget(self.url, now=now, model=self.model, api_key=self.api_key, tls=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,9 +128,7 @@ async def test_tls_proves_both_sides(tmp_path: Path) -> None:
         [(router.key.read_bytes(), router.certificate.read_bytes())], caller.certificate.read_bytes(), True
     )
     with scripted_server(credentials) as (server, address):
-        tls = Tls.of_files(
-            router.certificate, certificate=caller.certificate, key=caller.key, server_name="router.test"
-        )
+        tls = Tls(ca=router.certificate, cert=caller.certificate, key=caller.key, server_name="router.test")
         with Client(f"grpcs://{address}", tls=tls, api_key="k") as client:
             assert client.generate("a b").text == "ab"
         async with AsyncClient(address, tls=tls) as aio:
@@ -138,13 +136,13 @@ async def test_tls_proves_both_sides(tmp_path: Path) -> None:
         assert server.metadata[0]["authorization"] == "Bearer k"
         once = RetryPolicy(max_attempts=1)
         strangers = (
-            Tls.of_files(router.certificate, server_name="router.test"),  # no certificate of its own
-            Tls.of_files(caller.certificate, certificate=caller.certificate, key=caller.key, server_name="router.test"),
-            Tls.of_files(router.certificate, certificate=caller.certificate, key=caller.key, server_name="else.test"),
+            Tls(ca=router.certificate, server_name="router.test"),  # no certificate of its own
+            Tls(ca=caller.certificate, cert=caller.certificate, key=caller.key, server_name="router.test"),
+            Tls(ca=router.certificate, cert=caller.certificate, key=caller.key, server_name="else.test"),
             None,  # in the clear
         )
         for stranger in strangers:
             with Client(address, tls=stranger, retry=once) as client, pytest.raises(RouterLost):
                 client.generate("a", timeout_s=10)
     with pytest.raises(ValueError, match="together"):
-        Tls(certificate=b"c")
+        Tls(cert="c.pem")

@@ -50,7 +50,7 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
             assert client.post("/v1/completions", json={"prompt": asked[0]}).status_code == 401
             with pytest.raises(httpx.TransportError):
                 httpx.get(cluster.http.replace("https:", "http:") + "/health", trust_env=False)
-        with Client(cluster.grpc, tls=Tls.of_files(ca), api_key=acme["key"]) as sdk:
+        with Client(cluster.grpc, tls=Tls(ca=ca), api_key=acme["key"]) as sdk:
             for prompt, right in zip(asked, expected, strict=True):
                 answer = sdk.generate(prompt, max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
                 assert answer.token_ids == tuple(right.tokens)
@@ -62,9 +62,9 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
         asks = ("slo", "calibrate", "--url", cluster.grpc, "--rounds", "1", "--output", str(costs))
         pagewire(*asks, "--tls-ca", str(ca), "--api-key", ops["key"], timeout_s=240)
         assert json.loads(costs.read_text())["about"]["source"] == "measured"
-        with Client(cluster.grpc, tls=Tls.of_files(ca), api_key=ops["key"]) as sdk:
+        with Client(cluster.grpc, tls=Tls(ca=ca), api_key=ops["key"]) as sdk:
             assert {pod.role for pod in sdk.loads()} == {"prefill", "decode"}
-        with Client(cluster.grpc, tls=Tls.of_files(ca), retry=ONCE) as sdk, pytest.raises(Unauthenticated):
+        with Client(cluster.grpc, tls=Tls(ca=ca), retry=ONCE) as sdk, pytest.raises(Unauthenticated):
             sdk.model_info()
         with Client(cluster.grpc, api_key=acme["key"], retry=ONCE) as sdk, pytest.raises(RouterLost):
             sdk.model_info()

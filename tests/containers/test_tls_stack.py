@@ -49,7 +49,7 @@ def asked(stack: Project, certs: Path) -> list[str]:
     body = {"messages": [{"role": "user", "content": ASKED}], "temperature": 0, "max_tokens": 32}
     answer = httpx.post(url, json=body, timeout=300, trust_env=False, verify=context).raise_for_status().json()
     address = f"127.0.0.1:{stack.variables['GRPC_PORT']}"
-    with Client(address, tls=Tls.of_files(certs / "ca.pem")) as client:
+    with Client(address, tls=Tls(ca=certs / "ca.pem")) as client:
         said = client.generate([Message(role="user", content=ASKED)], max_tokens=32, temperature=0.0)
     return [answer["choices"][0]["message"]["content"], said.text]
 

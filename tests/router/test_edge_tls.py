@@ -61,7 +61,7 @@ async def test_both_doors_and_the_link_open_to_the_right_certificate(
         assert len(events((await router.complete(stream=True)).text)) > 1
         answers = [each async for each in router.rpc.Generate(pb.GenerateRequest(text="hello world"))]
         assert answers[-1].HasField("complete")
-        tls = ClientTls.of_files(ours.ca, certificate=ours.cert, key=ours.key)
+        tls = ClientTls(ca=ours.ca, cert=ours.cert, key=ours.key)
         async with AsyncClient(router.addresses["grpc"], tls=tls) as client:
             assert (await client.generate("hello world", max_tokens=4)).text
         assert len(pod.submits) == 4

@@ -413,7 +413,7 @@ def test_a_key_with_a_passphrase_is_refused_by_name_and_nobody_is_asked(
     assert asked.returncode == 1
     for refused in (
         lambda: RedisAddress.parse("rediss://r", str(good.ca), cert=str(good.cert), key=str(protected)),
-        lambda: ClientTls.of_files(good.ca, certificate=good.cert, key=protected),
+        lambda: ClientTls(ca=good.ca, cert=good.cert, key=protected).credentials(),
         lambda: HttpTarget(
             "https://s", now=lambda: 0.0, ca=str(good.ca), cert=str(good.cert), key=str(protected)
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.serving.renewed import Renewed
+from pagewire.core.renewed import Renewed
 
 
 class Maker:
