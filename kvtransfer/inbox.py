@@ -135,6 +135,7 @@ class Inbox:
         if spoilt:
             positions = [position for position in positions if position not in spoilt]
             self._counters.corrupt += len(spoilt)
+        self._counters.placed_bytes += len(positions) * self._block_bytes
         for those, is_intact in ((positions, True), (spoilt, False)):
             if those:
                 claimed.sink.settle(*ready.key, ready.indices_at(those), is_intact)

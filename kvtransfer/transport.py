@@ -38,6 +38,7 @@ class TransferCounters:
     bytes: int = 0  # payload alone
     blocks: int = 0
     messages: int = 0
+    placed_bytes: int = 0  # of what came, those that were right where they were written
     late: int = 0
     duplicate: int = 0
     corrupt: int = 0

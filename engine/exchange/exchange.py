@@ -154,6 +154,7 @@ class Exchange:
         return {
             "kv_blocks_received": received.bytes / block_bytes,
             "kv_bytes_received": float(received.bytes),
+            "kv_blocks_placed": received.placed_bytes / block_bytes,
             "kv_blocks_corrupt": float(received.corrupt),
             "kv_blocks_late": float(received.late),
             "kv_blocks_sent": sent.bytes / block_bytes,
@@ -175,8 +176,7 @@ class Exchange:
             if transport := peer.receiver.transport:
                 labels = {"peer": pod_id, "transport": transport}
                 yield Sample("link_fallback", labels, peer.receiver.is_fallback, LINK_FALLBACK)
-        arriving, quarantined, exports = self.peers.num_arriving, self.peers.num_quarantined, self.exports
-        yield Sample("kv_blocks_arriving", {}, arriving, "Held blocks whose KV is on its way here")
+        quarantined, exports = self.peers.num_quarantined, self.exports
         yield Sample("kv_blocks_quarantined", {}, quarantined, "Blocks that nobody may touch until a write is over")
         yield Sample("leases_held", {}, len(exports), "Shipments whose blocks are held for a pod that takes them")
         yield Sample("leases_orphaned", {}, exports.num_orphaned, "Of those, the ones whose taker is gone or too late")

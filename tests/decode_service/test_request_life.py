@@ -27,6 +27,7 @@ async def test_shipped(model: Path, colocated: Colocated) -> None:
         assert (report.prefill_computed_tokens, report.decode_computed_tokens) == (100, 0)
         assert (report.chunks, report.manifest_blocks, report.blocks_shipped) == (7, 7, 7)
         assert cluster.d.counter("kv_blocks_received") == cluster.p.counter("kv_blocks_sent") == 7
+        assert cluster.d.counter("kv_blocks_placed") == 7
         assert asked.ended is not None
         assert {timeline.process for timeline in asked.ended.timelines} == {"p0", "d0"}
 

@@ -86,7 +86,7 @@ def test_a_message_is_claimed_in_order_settled_and_credited_once() -> None:
     stream.inbox.settle(last)
     assert sink.settled == [(7, 1, 9, True), (7, 1, 4, False), (7, 1, 14, True)]
     assert (stream.credits, stream.disposed) == ([Credit(A, 30)], [ready])
-    assert stream.counters == TransferCounters(bytes=30, blocks=3, messages=1, corrupt=1)
+    assert stream.counters == TransferCounters(bytes=30, blocks=3, messages=1, placed_bytes=20, corrupt=1)
     assert stream.inbox.claim(8) is None
 
 

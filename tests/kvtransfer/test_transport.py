@@ -29,7 +29,9 @@ def test_unless_told_otherwise_a_stream_has_the_documented_window() -> None:
 
 def test_nothing_was_counted_before_anything_went_through() -> None:
     counters = TransferCounters()
-    assert counters == TransferCounters(bytes=0, blocks=0, messages=0, late=0, duplicate=0, corrupt=0, dropped=0)
+    assert counters == TransferCounters(
+        bytes=0, blocks=0, messages=0, placed_bytes=0, late=0, duplicate=0, corrupt=0, dropped=0
+    )
 
 
 def test_an_answer_without_a_block_names_none_and_a_loss_keeps_none() -> None:

@@ -23,7 +23,6 @@ MOMENTS_GROW = 1.02  # where a busy machine gives a process none of its moment
 MOST_MOMENT_S = 0.02
 MAX_TRIES = 20
 BLOCK = 16
-READ_S = 0.3  # nixl counts what is announced, and reads it then, which no engine is needed for
 SUBMITTED_S = 0.1  # until a request that is in has gone to a pod
 MOST_LANDED = 10  # blocks of those 20 that another prefill pod is to fetch, where it computes the rest
 
@@ -116,9 +115,9 @@ class Scene:
         return next(pod for pod in self.decode if pod is not self.d)
 
     @property
-    def num_received(self) -> float:
-        """Blocks of this request that came to its decode pod."""
-        return self.counter(self.d, "kv_blocks_received_total") - self._before[self.d["id"]]["kv_blocks_received_total"]
+    def num_placed(self) -> float:
+        """Blocks of this request that are in place at its decode pod: more came, perhaps, and has no block yet."""
+        return self.counter(self.d, "kv_blocks_placed_total") - self._before[self.d["id"]]["kv_blocks_placed_total"]
 
     @property
     def num_lost(self) -> float:
@@ -182,7 +181,7 @@ async def shipping(scene: Scene) -> None:
     engine = scene.cluster.engine_of(scene.p)
     scene.stop(engine)
     await scene.ask()
-    await scene.walk(lambda: scene.num_received > 0, "the first blocks", engine)
+    await scene.walk(lambda: scene.num_placed > 0, "the first blocks", engine)
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")  # as where the first blocks wait for a stream to open
 
@@ -212,11 +211,8 @@ async def shipping_beside_others(scene: Scene, begin_others: Callable[[], Awaita
     for other in engines.values():
         scene.let_go(other)
     await scene.walk(lambda: scene.counter(pod, "kv_blocks_reserved") > 0, "a reservation", here)
-    await scene.walk(lambda: scene.num_received > 0, "the first blocks", here, engine)
-    # What came is kept once those who receive it know a block for it: the engine, stopped, may have one and not say so.
-    await scene.walk(lambda: scene.counter(pod, "kv_blocks_arriving") > 0, "blocks for the first blocks", here)
-    await asyncio.sleep(READ_S)
-    if scene.num_received > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
+    await scene.walk(lambda: scene.num_placed > 0, "the first blocks", here, engine)
+    if scene.num_placed > MOST_LANDED:  # to fetch more would take about as long as to compute the little that is left
         raise TooFast("too much of it is here")
     if scene.counter(scene.p, "num_requests_running") == 0:
         raise TooFast("the prompt is done")
@@ -229,7 +225,7 @@ async def landed(scene: Scene, num_blocks: int) -> None:
     front = scene.front(scene.p)
     scene.stop(front)
     await scene.ask()
-    await scene.walk(lambda: scene.num_received >= num_blocks, "the last block", front)
+    await scene.walk(lambda: scene.num_placed >= num_blocks, "the last block", front)
 
 
 async def fencing(scene: Scene) -> None:
