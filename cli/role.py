@@ -30,8 +30,6 @@ def run(
     `tls_ca` is whom to believe where it speaks TLS, the system's authorities when unset; the rest is what to show it.
     Raises ValueError on a file that cannot be used, or on one of these without the other.
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise ValueError("a certificate and its key are given together")
     context = client_context(tls_ca, tls_cert, tls_key)
     try:
         answer = httpx.post(

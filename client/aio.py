@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
@@ -39,7 +40,7 @@ class _Call(Protocol):
     def cancel(self) -> object: ...
 
 
-_Open = Callable[[int, Course[Any], float | None], _Call]
+_Open = Callable[[int, Course[Any], float | None], AbstractContextManager[_Call]]
 
 
 class _Stream(Generic[T]):
@@ -82,10 +83,11 @@ class _Stream(Generic[T]):
         try:
             while not self._course.is_finished:
                 try:
-                    async for response in self._begin():
-                        piece = self._course.on_response(response)
-                        if piece is not None:
-                            yield piece
+                    with self._begin() as call:
+                        async for response in call:
+                            piece = self._course.on_response(response)
+                            if piece is not None:
+                                yield piece
                     self._course.result()
                 except grpc.aio.AioRpcError as error:
                     await self._pause(error)
@@ -97,12 +99,14 @@ class _Stream(Generic[T]):
             if self._call is not None:
                 self._call.cancel()
 
-    def _begin(self) -> _Call:
+    @contextmanager
+    def _begin(self) -> Iterator[_Call]:
         place, left_s = self._course.begin(time.monotonic())
-        self._call = self._open_call(place, self._course, left_s)
-        if self._cancelled.is_set():
-            self._call.cancel()
-        return self._call
+        with self._open_call(place, self._course, left_s) as call:
+            self._call = call
+            if self._cancelled.is_set():
+                call.cancel()
+            yield call
 
     async def _pause(self, error: grpc.aio.AioRpcError) -> None:
         self._raise_if_cancelled()
@@ -188,7 +192,7 @@ class AsyncClient:
         """Close the connections; running requests are cancelled, and new ones raise Cancelled."""
         self._is_closed = True
         for connection in self._connections:
-            await connection.close()
+            await asyncio.gather(*connection.close())
 
     def stream(self, prompt: Prompt, *, timeout_s: float | None = None, **asked: Unpack[Options]) -> AsyncStream:
         """Return the answer to a text, token ids or chat messages as a stream, to be used in an `async with` block.
@@ -261,18 +265,19 @@ class AsyncClient:
             now_s=time.monotonic(),
         )
 
-    def _open(self, place: int, course: Course[Any], left_s: float | None) -> _Call:
+    @contextmanager
+    def _open(self, place: int, course: Course[Any], left_s: float | None) -> Iterator[_Call]:
         metadata = (*self._metadata, *course.metadata)
-        connection = self._connections[place]
-        call: _Call = connection.stream(course.method, course.request, timeout=left_s, metadata=metadata)
-        return call
+        with self._connections[place].methods() as methods:
+            yield methods[course.method](course.request, timeout=left_s, metadata=metadata)
 
     async def _unary(self, method: str, request: Any, timeout_s: float | None) -> Any:
         attempts = self._attempts(timeout_s)
         while True:
             place, left_s = attempts.begin(time.monotonic())
             try:
-                answer = await self._connections[place].call(method, request, timeout=left_s, metadata=self._metadata)
+                with self._connections[place].methods() as methods:
+                    answer = await methods[method](request, timeout=left_s, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 failure = error_from_wire(*_status(error), "")
             else:

@@ -1,24 +1,27 @@
 """The way to one router, by the client's certificates as they are now.
 
 A gRPC channel shows for its life what it was made with, so once a file has changed there is another for the calls that
-begin from then on. Those under way keep the one they have; gRPC closes it behind the last of them, when nobody holds it
-any more. Knows nothing of what is asked. Invariant: files that cannot be used leave the channel from before.
+begin from then on; the one from before is forgotten, and so closed, with the last call on it. Knows nothing of what is
+asked. Invariants: files that cannot be used leave the channel from before; when it is closed, so is every channel.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import WeakSet
 
 import grpc
 
 from pagewire.client.channel import Target, callables, options
 from pagewire.client.retry import Timeout
 from pagewire.client.security import Tls
+from pagewire.core.errors import Cancelled
 from pagewire.core.renewed import Renewed
+
+Methods = Mapping[str, Callable[..., Any]]
+"""gRPC's callables for the methods of the service, by their names."""
 
 PUBLIC = Tls()
 
@@ -33,48 +36,49 @@ class Dial(Protocol):
         """Return one in the clear."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Dialled:
-    channel: Any
-    methods: Mapping[str, Callable[..., Any]]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Channel:
+    grpc: Any
+    methods: Methods
 
 
 class Connection:
-    """One router, for any thread. `tls` counts where it is given, or where the target asks for TLS.
+    """One router. `tls` counts where it is given, or where the target asks for TLS.
 
-    Raises as `Tls.credentials` does.
+    Threads may share it as far as gRPC's channels may be shared. Raises as `Tls.credentials` does.
     """
 
     def __init__(self, dial: Dial, target: Target, tls: Tls | None, timeout: Timeout) -> None:
-        shown = (tls or PUBLIC) if target.has_tls else tls
+        self._dial = dial
+        self._target = target
+        self._tls = (tls or PUBLIC) if target.has_tls else tls
+        self._options = options(timeout, self._tls)
+        self._is_closed = False
+        self._current: Renewed[_Channel] = Renewed(self._make, self._tls.files if self._tls is not None else ())
+        # By use. Only ever set and popped, which no other thread comes between: a call that was forgotten ends its use
+        # from within the garbage collector, where a lock could be held already.
+        self._used: dict[object, _Channel] = {}
 
-        def dialled() -> _Dialled:
-            offered = options(timeout, shown)
-            if shown is None:
-                channel = dial.insecure_channel(target.name, options=offered)
-            else:
-                channel = dial.secure_channel(target.name, shown.credentials(), options=offered)
-            return _Dialled(channel, callables(channel))
+    def _make(self) -> _Channel:
+        if self._tls is None:
+            made = self._dial.insecure_channel(self._target.name, options=self._options)
+        else:
+            made = self._dial.secure_channel(self._target.name, self._tls.credentials(), options=self._options)
+        return _Channel(made, callables(made))
 
-        self._dialled = Renewed(dialled, shown.files if shown is not None else ())
-        self._streams: WeakSet[Any] = WeakSet()  # on any channel of this connection
-        self._lock = threading.Lock()
+    @contextmanager
+    def methods(self) -> Iterator[Methods]:
+        """Lend the methods, for one call and until it is over. Raises Cancelled once it is closed."""
+        if self._is_closed:
+            raise Cancelled("the client is closed")
+        use, channel = object(), self._current.now()
+        self._used[use] = channel
+        try:
+            yield channel.methods
+        finally:
+            self._used.pop(use, None)
 
-    def call(self, method: str, request: Any, **how: Any) -> Any:
-        """Return what gRPC's callable does, the answer or what to await for it. `how` is its `timeout` and so on."""
-        return self._dialled.now().methods[method](request, **how)
-
-    def stream(self, method: str, request: Any, **how: Any) -> Any:
-        """Return a call whose answer comes in pieces."""
-        call = self.call(method, request, **how)
-        with self._lock:
-            self._streams.add(call)
-        return call
-
-    def close(self) -> Any:
-        """Cancel what is under way; return what gRPC's own `close` does."""
-        with self._lock:
-            streams = list(self._streams)
-        for each in streams:
-            each.cancel()
-        return self._dialled.now().channel.close()
+    def close(self) -> list[Any]:
+        """Close every channel, and so cancel the calls that are under way; return what gRPC's own `close` does."""
+        self._is_closed = True
+        return [channel.grpc.close() for channel in {self._current.last(), *self._used.copy().values()}]

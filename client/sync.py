@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
@@ -38,7 +39,7 @@ class _Call(Protocol):
     def cancel(self) -> object: ...
 
 
-_Open = Callable[[int, Course[Any], float | None], _Call]
+_Open = Callable[[int, Course[Any], float | None], AbstractContextManager[_Call]]
 
 
 class _Stream(Generic[T]):
@@ -80,10 +81,11 @@ class _Stream(Generic[T]):
         try:
             while not self._course.is_finished:
                 try:
-                    for response in self._begin():
-                        piece = self._course.on_response(response)
-                        if piece is not None:
-                            yield piece
+                    with self._begin() as call:
+                        for response in call:
+                            piece = self._course.on_response(response)
+                            if piece is not None:
+                                yield piece
                     self._course.result()
                 except grpc.RpcError as error:
                     self._pause(error)
@@ -91,12 +93,14 @@ class _Stream(Generic[T]):
             if self._call is not None:
                 self._call.cancel()
 
-    def _begin(self) -> _Call:
+    @contextmanager
+    def _begin(self) -> Iterator[_Call]:
         place, left_s = self._course.begin(time.monotonic())
-        self._call = self._open_call(place, self._course, left_s)
-        if self._cancelled.is_set():
-            self._call.cancel()
-        return self._call
+        with self._open_call(place, self._course, left_s) as call:
+            self._call = call
+            if self._cancelled.is_set():
+                call.cancel()
+            yield call
 
     def _pause(self, error: grpc.RpcError) -> None:
         if self._cancelled.is_set():
@@ -249,18 +253,19 @@ class Client:
             now_s=time.monotonic(),
         )
 
-    def _open(self, place: int, course: Course[Any], left_s: float | None) -> _Call:
+    @contextmanager
+    def _open(self, place: int, course: Course[Any], left_s: float | None) -> Iterator[_Call]:
         metadata = (*self._metadata, *course.metadata)
-        connection = self._connections[place]
-        call: _Call = connection.stream(course.method, course.request, timeout=left_s, metadata=metadata)
-        return call
+        with self._connections[place].methods() as methods:
+            yield methods[course.method](course.request, timeout=left_s, metadata=metadata)
 
     def _unary(self, method: str, request: Any, timeout_s: float | None) -> Any:
         attempts = self._attempts(timeout_s)
         while True:
             place, left_s = attempts.begin(time.monotonic())
             try:
-                answer = self._connections[place].call(method, request, timeout=left_s, metadata=self._metadata)
+                with self._connections[place].methods() as methods:
+                    answer = methods[method](request, timeout=left_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 failure = error_from_wire(*_status(error), "")
             else:

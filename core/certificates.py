@@ -1,7 +1,7 @@
-"""PEM files of certificates as a client needs them: whose it believes, and the one that it shows.
+"""PEM files of certificates: whose a process believes, and the one that it shows.
 
 Knows files and OpenSSL's contexts, nothing of who is met. Invariant: what is returned was tried, so that a file that is
-no certificate, or another's key, is an error here and not at the first handshake.
+no certificate, or another's key, is an error that names it here, and not one of the first handshake.
 """
 
 from __future__ import annotations
@@ -10,56 +10,82 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 File = str | Path | None
-"""Where a PEM file is; nowhere where this is empty."""
+"""Where a PEM file is; there is none where this is empty."""
+
+
+class Pem(NamedTuple):
+    """What is in files, in the order in which `grpc.ssl_channel_credentials` takes it; None for what there is not."""
+
+    root_certificates: bytes | None
+    private_key: bytes | None
+    certificate_chain: bytes | None
 
 
 def show(context: ssl.SSLContext, cert: str | Path, key: str | Path) -> None:
     """Have `context` show the certificate in these files.
 
-    Raises ValueError on a key that a passphrase protects, OSError where a file cannot be read or is none of its kind.
+    Raises ValueError, naming them, where one cannot be read, the key is another's, or a passphrase protects it.
     """
 
     def passphrase() -> str:
         # Without this OpenSSL asks whoever sits at the terminal, and a service waits for ever.
         raise ValueError(f"{key} is protected by a passphrase, which nobody is asked for: store it without one")
 
-    context.load_cert_chain(cert, key, password=passphrase)
+    for path in (cert, key):
+        _read(path)
+    with _named(f"{cert} and {key} are no certificate with its key"):
+        context.load_cert_chain(cert, key, password=passphrase)
+
+
+def believe(context: ssl.SSLContext, ca: str | Path) -> None:
+    """Have `context` believe what authorities in this file have signed; raises ValueError, naming it, as `show`."""
+    _read(ca)
+    with _named(f"{ca} holds no certificate of an authority"):
+        context.load_verify_locations(ca)
 
 
 def client_context(ca: File, cert: File = None, key: File = None) -> ssl.SSLContext:
-    """Return how a client that is not gRPC's meets a server: whom it believes, the system's authorities where `ca` is
-    empty, and what it shows, nothing where `cert` is. Raises ValueError, naming the files, where one cannot be used.
+    """Return how a client that is not gRPC's meets a server.
+
+    It believes the system's authorities where `ca` is empty, and shows nothing where `cert` and `key` are. Raises
+    ValueError, naming the file, where one cannot be used, or on one of these two without the other.
     """
-    with _named(ca, cert, key):
-        context = ssl.create_default_context(cafile=ca or None)
-        if cert and key:
-            show(context, cert, key)
-        return context
+    _check(ca, cert, key)
+    context = ssl.create_default_context(cafile=ca or None)
+    if cert and key:
+        show(context, cert, key)
+    return context
 
 
-def client_pem(ca: File, cert: File = None, key: File = None) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """Return the same for a client that is gRPC's: authorities, key and certificate, in the order of its arguments.
+def client_pem(ca: File, cert: File = None, key: File = None) -> Pem:
+    """Return the same for a client that is gRPC's, which believes authorities of its own where `ca` is empty."""
+    _check(ca, cert, key)  # gRPC takes any bytes, and tells what is wrong with them at the first handshake alone
+    return Pem(*(_read(each) if each else None for each in (ca, key, cert)))
 
-    None stands for each that is empty; gRPC believes authorities of its own without `ca`. Raises as `client_context`.
-    """
-    with _named(ca, cert, key):
-        # gRPC takes any bytes, and tells what is wrong with them at the first handshake alone.
-        tried = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if ca:
-            tried.load_verify_locations(ca)
-        if cert and key:
-            show(tried, cert, key)
-        root, own, chain = (Path(each).read_bytes() if each else None for each in (ca, key, cert))
-        return root, own, chain
+
+def _check(ca: File, cert: File, key: File) -> None:
+    if bool(cert) != bool(key):
+        raise ValueError("a certificate and its key are given together")
+    tried = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca:
+        believe(tried, ca)
+    if cert and key:
+        show(tried, cert, key)
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
 @contextmanager
-def _named(*files: File) -> Iterator[None]:
-    """Turn an OSError, where OpenSSL names no file, into a ValueError that does."""
+def _named(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        names = ", ".join(str(each) for each in files if each)
-        raise ValueError(f"{names} cannot be used: {error.strerror or error}") from error
+    except ssl.SSLError as error:
+        raise ValueError(f"{what}: {error.reason or error}") from error

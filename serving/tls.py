@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from pagewire.core.certificates import client_pem, show
+from pagewire.core.certificates import believe, client_pem, show
 from pagewire.core.renewed import Renewed
 
 ChannelOptions = Sequence[tuple[str, int | str]]
@@ -67,22 +67,11 @@ class Tls:
 
         It asks for a certificate where there is a `ca`, and has every caller show it anew.
         """
-        for path in self.files:
-            try:
-                path.read_bytes()
-            except OSError as error:
-                raise ValueError(f"cannot read {path}: {error.strerror}") from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            show(context, self.cert, self.key)
-        except ssl.SSLError as error:
-            raise ValueError(f"{self.cert} and {self.key} are no certificate with its key: {error.reason}") from error
+        show(context, self.cert, self.key)
         if self.ca is not None:
-            try:
-                context.load_verify_locations(self.ca)
-            except ssl.SSLError as error:
-                raise ValueError(f"{self.ca} holds no certificate of an authority: {error.reason}") from error
+            believe(context, self.ca)
             context.verify_mode = ssl.CERT_REQUIRED
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import shutil
 import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from certificates import Certificates
+from open_files import open_files
 from patience import comes_true
 from scripted_server import Context, Responses, ScriptedServer, one, scripted_server
 
@@ -20,7 +21,7 @@ from pagewire.client import AsyncClient, Client, RetryPolicy, Tls
 from pagewire.client.channel import target_of
 from pagewire.client.connection import Connection
 from pagewire.client.retry import Timeout
-from pagewire.core.errors import PagewireError, RouterLost
+from pagewire.core.errors import Cancelled, PagewireError, RouterLost
 from pagewire.protos import inference_pb2
 from pagewire.serving.tls import Tls as ServerTls
 
@@ -28,7 +29,7 @@ ONCE = RetryPolicy(max_attempts=1)
 FILES = ("ca.pem", "router.pem", "router.key", "client.pem", "client.key")
 
 
-class Renewed:
+class Rotation:
     """A router that asks for certificates, a client's files, and two authorities to which all can belong in turn."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,149 +52,209 @@ class Renewed:
         path = self.files
         return ServerTls(cert=path / "router.pem", key=path / "router.key", ca=path / "ca.pem").server()
 
-    def paused(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
-        """Answer with one word, and with another once `go_on` is set."""
+    def whose(self, context: Context) -> str:
+        """Whose certificate the caller has shown."""
+        (shown,) = cast(dict[str, list[bytes]], context.auth_context())["x509_pem_cert"]
+        made = {self.certificates.path("client.pem", each).read_bytes(): each for each in ("ours", "strangers")}
+        return made[shown]
+
+    def answer(self, request: inference_pb2.GenerateRequest, context: Context) -> Responses:
+        """Say whom the router takes the caller for; for a "pause", twice, the second time once `go_on` is set."""
         context.add_callback(self.go_on.set)
-        yield one("a")
-        self.go_on.wait(30)
-        yield one("b")
+        yield one(self.whose(context))
+        if request.text == "pause":
+            self.go_on.wait(30)
+            yield one(self.whose(context))
         usage = inference_pb2.Usage(prompt_tokens=1, completion_tokens=2)
         last = inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="length")], usage=usage)
         yield inference_pb2.GenerateResponse(request_id="r1", complete=last)
 
 
 @pytest.fixture
-def renewed(tmp_path: Path) -> Renewed:
-    return Renewed(tmp_path)
+def rotation(tmp_path: Path) -> Rotation:
+    return Rotation(tmp_path)
 
 
 @pytest.fixture
-def router(renewed: Renewed) -> Iterator[tuple[ScriptedServer, str]]:
-    with scripted_server(renewed.credentials()) as running:
+def router(rotation: Rotation) -> Iterator[tuple[ScriptedServer, str]]:
+    with scripted_server(rotation.credentials()) as running:
+        running[0].script = rotation.answer
         yield running
-        renewed.go_on.set()
+        rotation.go_on.set()
 
 
-def test_new_calls_go_by_the_new_files_and_old_ones_go_on(renewed: Renewed, router: tuple[ScriptedServer, str]) -> None:
-    server, address = router
-    with Client(address, tls=renewed.tls, retry=ONCE) as client:
-        assert client.generate("x y").text == "xy"
-        echo, server.script = server.script, renewed.paused
-        with client.stream("x") as stream:
-            assert next(iter(stream)).text == "a"
-            renewed.issue("strangers", *FILES)
-            server.script = echo
-            assert client.generate("x y").text == "xy"
+def test_new_calls_go_by_the_new_files_and_old_ones_go_on(
+    rotation: Rotation, router: tuple[ScriptedServer, str]
+) -> None:
+    with Client(router[1], tls=rotation.tls, retry=ONCE) as client:
+        assert client.generate("x").text == "ours"
+        with client.stream("pause") as stream:
+            assert next(iter(stream)).text == "ours"
+            rotation.issue("strangers", *FILES)
+            assert client.generate("x").text == "strangers"
             assert client.tokenize("hi") == (104, 105)
             gc.collect()
-            renewed.go_on.set()
-            assert [chunk.text for chunk in stream] == ["b"]
+            rotation.go_on.set()
+            assert [chunk.text for chunk in stream] == ["ours"]
             assert stream.result.usage.completion_tokens == 2
 
 
 async def test_new_calls_go_by_the_new_files_and_old_ones_go_on_async(
-    renewed: Renewed, router: tuple[ScriptedServer, str]
+    rotation: Rotation, router: tuple[ScriptedServer, str]
 ) -> None:
-    server, address = router
-    async with AsyncClient(address, tls=renewed.tls, retry=ONCE) as client:
-        assert (await client.generate("x y")).text == "xy"
-        echo, server.script = server.script, renewed.paused
-        async with client.stream("x") as stream:
+    async with AsyncClient(router[1], tls=rotation.tls, retry=ONCE) as client:
+        assert (await client.generate("x")).text == "ours"
+        async with client.stream("pause") as stream:
             pieces = aiter(stream)
-            assert (await anext(pieces)).text == "a"
-            renewed.issue("strangers", *FILES)
-            server.script = echo
-            assert (await client.generate("x y")).text == "xy"
+            assert (await anext(pieces)).text == "ours"
+            rotation.issue("strangers", *FILES)
+            assert (await client.generate("x")).text == "strangers"
             assert await client.tokenize("hi") == (104, 105)
             gc.collect()
-            renewed.go_on.set()
-            assert [chunk.text async for chunk in pieces] == ["b"]
+            rotation.go_on.set()
+            assert [chunk.text async for chunk in pieces] == ["ours"]
             assert stream.result.usage.completion_tokens == 2
 
 
-def test_the_old_channel_would_not_do(renewed: Renewed, router: tuple[ScriptedServer, str]) -> None:
-    with Client(router[1], tls=renewed.tls, retry=ONCE) as client:
-        renewed.issue("strangers", "ca.pem", "router.pem", "router.key")  # and not the client's own
+def test_who_shows_what_is_over_is_not_let_in_until_it_is_renewed(
+    rotation: Rotation, router: tuple[ScriptedServer, str]
+) -> None:
+    with Client(router[1], tls=rotation.tls, retry=ONCE) as client:
+        rotation.issue("strangers", "ca.pem", "router.pem", "router.key")  # and not the client's own
         with pytest.raises(RouterLost):
             client.generate("x", timeout_s=10)
-        renewed.issue("strangers", "client.pem", "client.key")
-        assert client.generate("x").text == "x"
+        rotation.issue("strangers", "client.pem", "client.key")
+        assert client.generate("x").text == "strangers"
 
 
-def test_half_a_pair_is_shown_to_nobody(renewed: Renewed, router: tuple[ScriptedServer, str]) -> None:
-    with Client(router[1], tls=renewed.tls, retry=ONCE) as client:
-        renewed.issue("strangers", "client.pem")
-        assert client.generate("x").text == "x"
-        renewed.issue("ours", "client.pem")
-        assert client.generate("x").text == "x"
+def test_half_a_pair_is_shown_to_nobody(rotation: Rotation, router: tuple[ScriptedServer, str]) -> None:
+    with Client(router[1], tls=rotation.tls, retry=ONCE) as client:
+        rotation.issue("strangers", "client.pem")
+        assert client.generate("x").text == "ours"
+        rotation.issue("ours", "client.pem")
+        assert client.generate("x").text == "ours"
 
 
 @pytest.mark.parametrize("is_renewed", [False, True])
-def test_closing_cancels_what_began_before(
-    renewed: Renewed, router: tuple[ScriptedServer, str], is_renewed: bool
+def test_closing_cancels_what_began_before_and_lets_nothing_begin(
+    rotation: Rotation, router: tuple[ScriptedServer, str], is_renewed: bool
 ) -> None:
     server, address = router
-    client = Client(address, tls=renewed.tls, retry=ONCE)
+    client = Client(address, tls=rotation.tls, retry=ONCE)
     server.script = server.endless
-    stream = client.stream("x")
+    stream, never_begun = client.stream("x"), client.stream("y")
     assert next(iter(stream)).text == "first"
     if is_renewed:
-        renewed.issue("strangers", *FILES)
+        rotation.issue("strangers", *FILES)
         assert client.tokenize("hi") == (104, 105)
+        rotation.issue("ours", *FILES)
     client.close()
     assert server.cancelled.wait(10)
     with pytest.raises(PagewireError):
         list(stream)
+    with pytest.raises(Cancelled):
+        list(never_begun)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("is_renewed", [False, True])
-async def test_closing_cancels_what_began_before_async(
-    renewed: Renewed, router: tuple[ScriptedServer, str], is_renewed: bool
+async def test_closing_cancels_what_began_before_and_lets_nothing_begin_async(
+    rotation: Rotation, router: tuple[ScriptedServer, str], is_renewed: bool
 ) -> None:
     server, address = router
-    client = AsyncClient(address, tls=renewed.tls, retry=ONCE)
+    client = AsyncClient(address, tls=rotation.tls, retry=ONCE)
     server.script = server.endless
-    stream = client.stream("x")
+    stream, never_begun = client.stream("x"), client.stream("y")
     assert (await anext(aiter(stream))).text == "first"
     if is_renewed:
-        renewed.issue("strangers", *FILES)
+        rotation.issue("strangers", *FILES)
         assert await client.tokenize("hi") == (104, 105)
+        rotation.issue("ours", *FILES)
     await client.close()
     assert await comes_true(server.cancelled.is_set, within_s=10, every_s=0.01)
+    with pytest.raises(Cancelled):
+        _ = [chunk async for chunk in never_begun]
+    assert len(server.requests) == 1
 
 
-def test_a_channel_goes_with_the_last_call_on_it(renewed: Renewed, router: tuple[ScriptedServer, str]) -> None:
-    made = []
+@pytest.mark.parametrize("is_renewed", [False, True])
+async def test_closing_cancels_a_call_with_one_answer_too(
+    rotation: Rotation, is_renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a thread or a task waits for it."""
+    arrived, over = threading.Semaphore(0), threading.Semaphore(0)
 
-    class Counting:
-        """gRPC, and what it made."""
+    def silent(_server: ScriptedServer, _request: Any, context: Context) -> inference_pb2.TokenizeResponse:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        arrived.release()
+        assert ended.wait(20)
+        over.release()
+        return inference_pb2.TokenizeResponse()
 
-        insecure_channel = staticmethod(grpc.insecure_channel)
-
-        @staticmethod
-        def secure_channel(target: str, credentials: grpc.ChannelCredentials, options: Any) -> grpc.Channel:
-            channel: grpc.Channel = grpc.secure_channel(target, credentials, options=options)
-            made.append(weakref.ref(channel))
-            return channel
-
-    connection = Connection(Counting, target_of(router[1]), renewed.tls, Timeout())
-    request = inference_pb2.TokenizeRequest(text="hi")
-    for whose in ("ours", "strangers", "ours"):
-        renewed.issue(whose, *FILES)
+    monkeypatch.setattr(ScriptedServer, "Tokenize", silent)
+    with scripted_server(rotation.credentials()) as (_, address):
+        client, aio = (kind(address, tls=rotation.tls, retry=ONCE) for kind in (Client, AsyncClient))
+        assert isinstance(client, Client)
+        assert isinstance(aio, AsyncClient)
+        by_thread = asyncio.create_task(asyncio.to_thread(client.tokenize, "hi"))
+        by_task = asyncio.create_task(aio.tokenize("hi"))
         for _ in range(2):
-            assert connection.call("Tokenize", request, timeout=10).token_ids == [104, 105]
-    gc.collect()
-    assert [ref() is not None for ref in made] == [False] * (len(made) - 1) + [True]
-    assert len(made) == 4  # the first was for files that were there at the start
-    connection.close()
+            assert await asyncio.to_thread(arrived.acquire, timeout=10)
+        if is_renewed:
+            rotation.issue("strangers", *FILES)
+            assert client.model_info().model == (await aio.model_info()).model == "tiny"
+        client.close()
+        await aio.close()
+        for _ in range(2):
+            assert await asyncio.to_thread(over.acquire, timeout=10)
+        with pytest.raises(PagewireError):
+            await by_thread
+        with pytest.raises((PagewireError, asyncio.CancelledError)):
+            await by_task
 
 
-def test_files_that_cannot_be_used_are_told_at_once(renewed: Renewed) -> None:
-    (renewed.files / "garbage.pem").write_text("garbage", encoding="utf-8")
-    for tls, name in (
-        (Tls(ca=renewed.files / "gone.pem"), "gone.pem"),
-        (Tls(ca=renewed.files / "garbage.pem"), "garbage.pem"),
-        (Tls(cert=renewed.files / "client.pem", key=renewed.files / "router.key"), "router.key"),
+def sockets() -> set[tuple[str, str]]:
+    return {each for each in open_files() if each[1].startswith("socket:")}
+
+
+async def test_a_channel_goes_with_the_last_call_on_it(rotation: Rotation, router: tuple[ScriptedServer, str]) -> None:
+    before = sockets()
+    connection = Connection(grpc, target_of(router[1]), rotation.tls, Timeout())
+    request = inference_pb2.TokenizeRequest(text="hi")
+
+    def ask() -> None:
+        with connection.methods() as methods:
+            assert methods["Tokenize"](request, timeout=10).token_ids == [104, 105]
+
+    ask()
+    num_ends = len(sockets() - before)  # of the server, which is here too, as well
+    for whose in ("strangers", "ours"):
+        with connection.methods() as methods:
+            call = methods["Generate"](inference_pb2.GenerateRequest(text="pause"), timeout=20)
+            next(call)
+            rotation.issue(whose, *FILES)
+            ask()
+            gc.collect()
+            assert len(sockets() - before) == 2 * num_ends
+            rotation.go_on.set()
+            assert len(list(call)) == 2
+        rotation.go_on.clear()
+        del call, methods
+        assert await comes_true(lambda: len(sockets() - before) == num_ends, within_s=10, every_s=0.01)
+    assert connection.close() == [None]
+    assert await comes_true(lambda: not sockets() - before, within_s=10, every_s=0.01)
+
+
+def test_files_that_cannot_be_used_are_named(rotation: Rotation) -> None:
+    (rotation.files / "garbage.pem").write_text("garbage", encoding="utf-8")
+    files = {name: rotation.files / f"{name}.pem" for name in ("ca", "client", "garbage", "gone")}
+    client_key, other_key = rotation.files / "client.key", rotation.files / "router.key"
+    for tls, message in (
+        (Tls(ca=files["gone"], cert=files["client"], key=client_key), r"cannot read \S+gone.pem: No such file"),
+        (Tls(ca=files["garbage"]), r"\S+garbage.pem holds no certificate of an authority"),
+        (Tls(ca=files["ca"], cert=files["client"], key=files["gone"]), r"cannot read \S+gone.pem"),
+        (Tls(cert=files["client"], key=other_key), r"\S+client.pem and \S+router.key are no certificate with its key"),
     ):
-        with pytest.raises(ValueError, match=rf"{name} cannot be used"):
+        with pytest.raises(ValueError, match=rf"^{message}"):
             Client("127.0.0.1:1", tls=tls)

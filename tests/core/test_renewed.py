@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.core.renewed import Renewed
+from pagewire.core.renewed import RETRY_S, Renewed
 
 
 class Maker:
@@ -46,14 +46,29 @@ def test_it_is_the_same_until_a_file_changes(maker: Maker) -> None:
 def test_what_failed_is_tried_again_though_no_file_changes_meanwhile(
     maker: Maker, why: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    renewed = Renewed(maker, [maker.file])
+    now_s = 100.0
+    renewed = Renewed(maker, [maker.file], lambda: now_s)
     maker.file.write_text("another")
     maker.fails = why
     with caplog.at_level(logging.ERROR):
-        assert [renewed.now() for _ in range(3)] == [["one"]] * 3
+        for tried in (2, 2, 3, 3):
+            assert renewed.now() == ["one"]
+            assert maker.tried == tried, "not again at each use"
+            now_s += RETRY_S / 2
     assert len(caplog.records) == 1, "it is told once"
     maker.fails = None
-    assert renewed.now() == ["another"]
+    assert renewed.now() == renewed.last() == ["another"]
+
+
+def test_what_failed_is_tried_again_at_once_where_a_file_changed(maker: Maker) -> None:
+    renewed = Renewed(maker, [maker.file], lambda: 0.0)
+    maker.file.write_text("another")
+    maker.fails = ValueError("half a pair")
+    assert renewed.now() == renewed.last() == ["one"]
+    maker.file.write_text("a third")
+    maker.fails = None
+    assert renewed.last() == ["one"]
+    assert renewed.now() == ["a third"]
 
 
 def test_a_file_that_may_be_read_from_now_on_is_one_that_changed(maker: Maker) -> None:

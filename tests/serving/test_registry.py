@@ -142,7 +142,7 @@ def test_an_address_that_cannot_be_meant_is_refused(url: str, files: dict[str, s
 
 def test_files_that_are_no_certificates_are_an_error_at_once() -> None:
     for files in ({"ca": "/etc/hosts"}, {"cert": "/etc/hosts", "key": "/etc/hosts"}, {"ca": "/nowhere"}):
-        with pytest.raises(ValueError, match="cannot be used"):
+        with pytest.raises(ValueError, match=r"cannot read|holds no|are no"):
             RedisAddress.parse("rediss://localhost", **files)
 
 
