@@ -188,7 +188,7 @@ class Inbox:
 
     def _dispose(self, parcel: Parcel, num_blocks: int) -> None:
         parcel.num_open -= num_blocks
-        if num_blocks and not parcel.num_open:
+        if not parcel.num_open:
             num_bytes = len(parcel.ready) * self._block_bytes
             self._kept_bytes -= num_bytes
             self._on_disposed(parcel.ready)

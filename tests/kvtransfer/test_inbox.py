@@ -107,6 +107,16 @@ def test_what_nobody_wants_is_counted_by_why_and_credited() -> None:
     assert stream.credits == [Credit(A, 40), Credit(B, 20)]
 
 
+@pytest.mark.parametrize("num_answers", [1, 3])
+def test_a_sink_that_does_not_answer_for_each_block_is_a_bug_that_is_told(num_answers: int) -> None:
+    sink = Taker()
+    stream = Stream(a=sink)
+    sink.claim = lambda *_: [Claim(Verdict.PLACE, 100)] * num_answers  # type: ignore[method-assign]
+    stream.inbox.accept(message(A, 0, 2))
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        stream.inbox.claim(2)
+
+
 def test_a_message_is_over_only_with_the_last_of_its_blocks_however_they_end() -> None:
     stream = Stream(a=Taker(_1=Verdict.LATE, _2=Verdict.WAIT))
     stream.inbox.accept(message(A, 0, 3))
