@@ -78,7 +78,7 @@ def test_nothing_is_settled_without_a_claim() -> None:
 def test_all_of_some_parts_are_claimed_or_none_of_them() -> None:
     arrivals = Arrivals(2)
     assert arrivals.claim_all([4, 5, 6])
-    assert not arrivals.claim_all([3, 4])
+    assert arrivals.claim_all([3, 4]) is False
     arrivals.settle([4, 5], is_intact=True)
     assert not arrivals.claim_all([7, 5])
     assert [arrivals.is_taken(part) for part in range(3, 8)] == [False, True, True, True, False]

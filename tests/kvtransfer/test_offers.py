@@ -82,6 +82,7 @@ def test_some_transports_are_for_pools_on_a_gpu_and_some_for_those_in_host_memor
         offered("cuda_ipc")
     with pytest.raises(ValueError, match="shm is for pools in host memory, this pod's is on cuda:1"):
         offered("grpc,shm", device="cuda:1")
+    assert parse_names("cuda_ipc,grpc", "cuda") == ("cuda_ipc", "grpc")
     assert tuple(parse_names("auto", "cuda")) == AUTO_ON_A_DEVICE == ("cuda_ipc", "grpc")
     assert [text.partition("@")[0] for text in offered(device="cuda").texts] == list(AUTO_ON_A_DEVICE)
 
