@@ -129,3 +129,17 @@ def test_an_answer_earns_a_part_of_a_retry_and_its_router_is_no_lost_one() -> No
     attempts.succeeded()
     assert budget.left == 0.5
     assert routers.has_other(100.0, ())
+
+
+def test_each_router_is_tried_once_though_the_policy_has_fewer_attempts() -> None:
+    attempts = Attempts(
+        timeout_s=None, policy=RetryPolicy(max_attempts=2), budget=RetryBudget(), routers=Routers(3), now_s=100.0
+    )
+    places = []
+    for _ in range(2):
+        places.append(attempts.begin(100.0)[0])
+        assert attempts.failed(RouterLost("gone"), now_s=100.0, draw=0.5) == 0.0
+    places.append(attempts.begin(100.0)[0])
+    with pytest.raises(RouterLost):
+        attempts.failed(RouterLost("gone"), now_s=100.0, draw=0.5)
+    assert places == [0, 1, 2]

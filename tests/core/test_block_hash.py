@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.core.block_hash import HASH_BYTES, chain, extend, is_indexed, max_hit_blocks, root_hash
+from pagewire.core.block_hash import HASH_BYTES, chain, extend, is_indexed, max_hit_blocks, root_hash, tenant_salt
 
 ROOT = root_hash(model_digest="model", kv_fingerprint="layout", adapter="", salt="tenant", key=b"secret")
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=80)
@@ -18,6 +18,12 @@ def test_golden_vectors() -> None:
         "5d77cecf061640ff54f2a5ac7c1b163e",
         "b193545e73a81a67bf11a5c4ef6e093a",
     ]
+
+
+def test_a_tenants_salt_is_the_same_everywhere_and_needs_the_secret() -> None:
+    assert tenant_salt("acme", b"secret") == "dc5e2d5548742ff34fdfd7d488e85ce83e9c0bfc7ce4f9de5be9cb9b1c951193"
+    salts = {tenant_salt("acme", b"secret"), tenant_salt("acme", b"other"), tenant_salt("else", b"secret")}
+    assert len(salts) == 3
 
 
 def test_every_part_of_the_root_counts() -> None:
