@@ -147,6 +147,8 @@ def _assemble(
     mover = BlockMover(cache.pool, num_slots, backend)
     graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
+    if device.type == "cuda":  # what the longest step takes beside graphs is taken now, or told to be lacking
+        runner.rehearse(config.max_num_batched_tokens, config.max_num_seqs)
     # What is preempted by swapping comes back by way of the cache.
     preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(

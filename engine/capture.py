@@ -40,4 +40,5 @@ class CudaCapture:
         mode = "thread_local"
         with torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode=mode):
             work()
+        graph.replay()  # the first brings the graph to the device, which is not to hold a request up
         return graph.replay  # bound: it keeps the graph

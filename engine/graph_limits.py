@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pagewire.kernels.ragged import SHORT
 
-SMALL = (1, 2, 4, 8)
+SMALL = (1, 2, 3, 4, 8)  # up to four rows products are compiled for their number
 EVERY = 8
 # Rows of a step, so close that those of nobody, which cost as much as others, are at most a fifth of a long one.
 TOKENS = (
@@ -50,7 +50,7 @@ class GraphLimits:
         return -(-self.max_model_len // self.block_size)
 
     def decodes(self) -> tuple[Bucket, ...]:
-        """Return those of decodes, ascending: 1, 2, 4, 8, multiples of 8, and the largest."""
+        """Return those of decodes, ascending: 1 to 4, 8, multiples of 8, and the largest."""
         most = self.max_num_seqs
         sizes = (*(size for size in SMALL if size < most), *range(2 * EVERY, most, EVERY), most)
         return tuple(Bucket(size, size, are_decodes=True) for size in sizes)

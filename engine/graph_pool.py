@@ -172,4 +172,8 @@ def _kind_of(bucket: Bucket) -> type[DecodeInputs | MixedInputs]:
 
 
 def _memory_mib(device: torch.device) -> float:
-    return torch.cuda.memory_reserved(device) / 2**20 if device.type == "cuda" else 0.0
+    # Whoever's it is: kernels and graphs themselves are not in what PyTorch counts.
+    if device.type != "cuda":
+        return 0.0
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free) / 2**20

@@ -112,12 +112,21 @@ class ModelRunner:
         return self._compute(step, self._cache.pool, wrote if sealed else None)
 
     @torch.inference_mode()
-    def rehearse(self, num_tokens: int = 1) -> None:
-        """Compute that many tokens, at most a block of them, for nobody: on a block that is not the pool's."""
-        draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
-        grant = Grant(request_id="rehearsal", tokens=(0,) * num_tokens, start=0, block_ids=(0,), draw=draw)
+    def rehearse(self, num_tokens: int = 1, num_draws: int = 1) -> None:
+        """Compute that many tokens for nobody, in sequences of a block: all on one that is not the pool's.
+
+        `num_draws` is from how many of the sequences a token is drawn, if there are so many.
+        """
+        block, draw = self._cache.layout.block_size, Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+        grants = tuple(
+            Grant(
+                request_id=str(number), tokens=(0,) * min(block, num_tokens - start), start=0, block_ids=(0,),
+                draw=draw if number < num_draws else None,
+            )
+            for number, start in enumerate(range(0, num_tokens, block))
+        )  # fmt: skip
         with self._on_device():
-            self._compute(Step(grants=(grant,)), self._stage, None)
+            self._compute(Step(grants=grants), self._stage, None)
 
     def _on_device(self) -> AbstractContextManager[object]:
         # Kernels are launched on the device of the calling thread, which in a program of somebody's own may be another.

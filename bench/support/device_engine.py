@@ -158,6 +158,7 @@ def chunk_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dic
     weights = sum(each.stat().st_size for each in folder.glob("*.safetensors")) // engine.cache.pool.element_size()
     weights -= config.vocab_size * config.hidden_size * (1 if config.tied_embeddings else 2)
     num_decodes, kv_len = scale.beside
+    engine.cache.pool.normal_()  # decodes read what was there before
     for num_tokens, others in itertools.product(scale.chunks, (0, num_decodes)):
         ids = range(engine.cache.num_blocks)[-engine.cache.layout.num_blocks(num_tokens) :]
         draw = Draw(sampling=SamplingParams(temperature=TEMPERATURE, seed=1), index=0, position=num_tokens)

@@ -116,6 +116,7 @@ def test_a_rehearsal_leaves_no_trace(tiny: TinyModel, name: str) -> None:
     built.cache.pool.fill_(7.0)
     built.runner.rehearse()
     built.runner.rehearse(16)
+    built.runner.rehearse(37, num_draws=2)
     assert (built.cache.pool == 7.0).all()
 
     built.cache.pool.zero_()

@@ -31,7 +31,7 @@ from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
 
 HOPPER = (9, 0)
-BLOCK, LONGEST, SEQUENCES, BLOCKS = 16, 2048, 20, 600
+BLOCK, LONGEST = 16, 2048
 LONGEST_STEP = 512
 CUDA = torch.device("cuda")
 # Of a row, apart, over its norm. Two shapes of products put these models' logits 0.7 to 1.0 % apart; a row of something
@@ -50,19 +50,23 @@ pytestmark = [
 ]
 
 
-def config_of(*, windows: tuple[int, int], qk_norm: bool, scaling: str) -> DecoderConfig:
+def config_of(
+    *, windows: tuple[int, int] = (0, 0), qk_norm: bool = True, scaling: str = "default", num_q_heads: int = 8
+) -> DecoderConfig:
     return DecoderConfig(
-        vocab_size=5000, hidden_size=512, intermediate_size=1024, num_layers=2, num_q_heads=8, num_kv_heads=2,
-        head_dim=64, norm_eps=1e-6, rope=Rope(theta=10000.0, scaling=scaling, factor=2.0, original_max_positions=256),
-        max_positions=LONGEST, tied_embeddings=False, windows=windows, qk_norm=qk_norm, qkv_bias=not qk_norm,
+        vocab_size=5000, hidden_size=512, intermediate_size=1024, num_layers=2, num_q_heads=num_q_heads, num_kv_heads=2,
+        head_dim=512 // num_q_heads, norm_eps=1e-6, max_positions=LONGEST,
+        rope=Rope(theta=10000.0, scaling=scaling, factor=2.0, original_max_positions=256),
+        tied_embeddings=False, windows=windows, qk_norm=qk_norm, qkv_bias=not qk_norm,
     )  # fmt: skip
 
 
 class Rig:
     """A model, its pool, its graphs."""
 
-    def __init__(self, config: DecoderConfig, *, quantised: bool) -> None:
+    def __init__(self, config: DecoderConfig, *, quantised: bool = False, num_sequences: int = 20) -> None:
         torch.manual_seed(0)
+        self.num_sequences = num_sequences
         weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA, quantised=quantised)
         for name, place in places.items():
             middle = 1.0 if name.endswith("norm.weight") else 0.0
@@ -74,9 +78,9 @@ class Rig:
         self.backend = TritonBackend.of(CUDA)
         self.model = Decoder(config, weights, self.backend)
         layout = config.kv_layout(BLOCK, "bfloat16", BlockOrder.LAYER_OUTER)
-        self.pool = torch.full(layout.shape(BLOCKS), torch.nan, dtype=torch.bfloat16, device=CUDA)
+        self.pool = torch.full(layout.shape(30 * num_sequences), torch.nan, dtype=torch.bfloat16, device=CUDA)
         limits = GraphLimits(
-            max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, vocab_size=config.vocab_size,
+            max_num_seqs=num_sequences, max_model_len=LONGEST, block_size=BLOCK, vocab_size=config.vocab_size,
             longest_step=LONGEST_STEP,
         )  # fmt: skip
         self.graphs = GraphPool(self.model, self.pool, self.backend, CudaCapture(CUDA), limits)
@@ -98,22 +102,24 @@ class Rig:
 @pytest.fixture(
     scope="module",
     params=[
-        ((0, 0), True, "default", False),
-        ((0, 100), False, "default", False),
-        ((0, 0), False, "dynamic", False),
-        ((0, 0), True, "default", True),
+        (config_of(), {}),
+        (config_of(windows=(0, 100), qk_norm=False), {}),
+        (config_of(qk_norm=False, scaling="dynamic"), {}),
+        (config_of(), {"quantised": True}),
+        # Beyond 16 sequences the graph of a mixture is for all 40, whose decodes have tiles of their own.
+        (config_of(num_q_heads=4), {"num_sequences": 40}),
     ],
-    ids=["qk_norm", "window", "dynamic", "codes"],
+    ids=["qk_norm", "window", "dynamic", "codes", "many"],
 )
 def rig(request: pytest.FixtureRequest) -> Rig:
-    windows, qk_norm, scaling, quantised = request.param
-    return Rig(config_of(windows=windows, qk_norm=qk_norm, scaling=scaling), quantised=quantised)
+    config, others = request.param
+    return Rig(config, **others)
 
 
 def random_step(rig: Rig, chance: random.Random, names: list[str], chunks: tuple[int, ...] = ()) -> Step:
     """Return decodes, the first of which are chunks of so many tokens instead; of these not all draw."""
     rig.pool.fill_(torch.nan)
-    ids = list(range(BLOCKS))
+    ids = list(range(rig.pool.shape[0]))
     chance.shuffle(ids)
     grants = []
     for name, num_tokens in itertools.zip_longest(names, chunks, fillvalue=1):
@@ -148,9 +154,9 @@ STEPS = (
 @torch.inference_mode()
 def test_replays_are_eager_steps(rig: Rig) -> None:
     """Sequences join, leave and change places; buckets of all kinds are met; replays wait for nothing."""
-    chance = random.Random(3)
-    for size, chunks in STEPS:
-        step = random_step(rig, chance, [f"s{number}" for number in chance.sample(range(30), size)], chunks)
+    chance, most = random.Random(3), rig.num_sequences
+    for size, chunks in (*STEPS, (most, (60, 8, 3)), (most, ())):
+        step = random_step(rig, chance, [f"s{number}" for number in chance.sample(range(2 * most), size)], chunks)
         bucket = rig.graphs.bucket_of(step)
         assert bucket is not None
         assert bucket.are_decodes is (not chunks)

@@ -75,7 +75,7 @@ def test_attention(query_len: int, group: int, head_dim: int, block_size: int) -
 
 
 @pytest.mark.parametrize("num_sequences", [FEW + 1, MANY])
-@pytest.mark.parametrize(("query_len", "group"), DECODES)
+@pytest.mark.parametrize(("query_len", "group"), [(1, 2), *DECODES])
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_attention_of_more_sequences(query_len: int, group: int, head_dim: int, num_sequences: int) -> None:
     tiles, kernels = attend(query_len, group, head_dim, num_sequences=num_sequences)
