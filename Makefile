@@ -21,6 +21,9 @@ AIPERF := $(PEERS)/aiperf/.aiperf-0.13.0
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 SYSTEM_PACKAGES := openssl redis-server prometheus chromium
 CONTAINER_PACKAGES := podman netavark aardvark-dns runc iptables debootstrap
+# Tests that are in nobody's way run side by side; torch's threads wait for one another by spinning, so each has one.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 8 ? n : 8)))
+SIDE_BY_SIDE = OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(WORKERS) --dist
 PROTO_OUT ?= src
 PROTO_PYTHON ?= $(BIN)/python
 
@@ -83,24 +86,25 @@ up: setup  ## the same cluster, left running in the foreground; its URLs as one 
 	@$(BIN)/pagewire up
 
 ATTACK_TESTS := tests/attacks tests/compatibility tests/mutation
-TRITON_TESTS := tests/kernels/test_interpreted.py tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
+SM90_TESTS := tests/kernels/test_sm90.py tests/kernels/test_sm90_ops.py
 
-TESTS_APART := $(ATTACK_TESTS) $(TRITON_TESTS) $(addprefix tests/,engine kvtransfer router cluster exact faults simulation ui fuzz slo_peers containers)
+TESTS_APART := $(ATTACK_TESTS) $(SM90_TESTS) $(addprefix tests/,engine kvtransfer router cluster exact faults simulation ui fuzz slo_peers containers)
 
 test: setup chart-tools  ## every test that has no target of its own below
-	HF_HUB_OFFLINE=1 $(BIN)/pytest $(addprefix --ignore ,$(TESTS_APART))
+	$(SIDE_BY_SIDE) worksteal $(addprefix --ignore ,$(TESTS_APART))
 
 engine-test: setup  ## the engine against transformers and against definitions, in process, in a process of its own, in ranks
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engine
+	$(SIDE_BY_SIDE) worksteal tests/engine
 
 transfer-test: setup  ## shipments, layouts, and every transport between two processes, through every fault
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/kvtransfer
+	$(SIDE_BY_SIDE) worksteal tests/kvtransfer
 
 attack-test: setup  ## hostile callers and peers at every door, what old and new peers say to one another, the mutation tool
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ATTACK_TESTS)
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
-	HF_HUB_OFFLINE=1 $(BIN)/pytest $(TRITON_TESTS)
+	TRITON_INTERPRET=1 $(SIDE_BY_SIDE) worksteal tests/kernels/interpreted
+	$(SIDE_BY_SIDE) worksteal $(SM90_TESTS)
 
 # No set-up: it is for a machine that has CUDA's torch and triton, and perhaps no network.
 OUT ?= gpu-out
@@ -108,16 +112,16 @@ gpu:  ## what needs a GPU, on one: its tests and benchmarks, into OUT=folder (PA
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu.py --out $(OUT) $(if $(PARTS),--parts $(PARTS)) $(if $(MOST_S),--most-s $(MOST_S))
 
 router-test: setup  ## a router in process and in processes, over pods that speak the link and compute nothing
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/router
+	$(SIDE_BY_SIDE) worksteal tests/router
 
 cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains, a fault of each sort under load
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cluster
+	$(SIDE_BY_SIDE) loadscope tests/cluster
 
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
 
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/faults
+	$(SIDE_BY_SIDE) loadgroup tests/faults
 
 SEEDS ?= 2000
 SEED ?=

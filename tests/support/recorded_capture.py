@@ -10,15 +10,17 @@ from pagewire.engine.capture import Work
 
 
 class RecordedCapture:
-    """Satisfies `Capture`, and counts."""
+    """Satisfies `Capture`, and counts. With `warms_up` it does the work once before it records it, as devices do."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, warms_up: bool = False) -> None:
+        self._warms_up = warms_up
         self.captures = 0
         self.replays = 0
 
     def __call__(self, work: Work) -> Work:
-        """Do the work as a warm-up would, and return what does it again."""
-        work()
+        """Return what does the work."""
+        if self._warms_up:
+            work()
         self.captures += 1
 
         def replay() -> None:

@@ -1,7 +1,7 @@
 """Kernels without a GPU, in Triton's interpreter: what they compute, not how fast.
 
-The interpreter takes the place of kernels when they are imported, so these files run in processes of their own, which
-`tests/kernels/test_interpreted.py` starts and any other session passes over. By hand:
+The interpreter takes the place of kernels when they are imported, so a session without it passes these files over. By
+hand:
 
     TRITON_INTERPRET=1 .venv/bin/pytest tests/kernels/interpreted
 
