@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, PagewireError, UnsupportedField, status_of
+from pagewire.core.unicode_text import is_unicode
 from pagewire.router.answers import error_body
 from pagewire.router.openai import Call, parse
 
@@ -48,7 +49,9 @@ def read(data: bytes, number: int) -> BatchLine:
         raise InvalidRequest(f"line {number} is not a JSON object")
     custom_id, url = _custom_id(line), line.get("url")
     if custom_id is None:
-        raise InvalidRequest(f"line {number}: custom_id is a text of 1 to {MAX_ID_CHARS} characters", field="custom_id")
+        raise InvalidRequest(
+            f"line {number}: custom_id is a text of 1 to {MAX_ID_CHARS} characters of Unicode", field="custom_id"
+        )
     if line.get("method") != "POST":
         raise InvalidRequest(f"line {number}: method is {line.get('method')!r}, not 'POST'", field="method")
     if not isinstance(url, str) or url not in URLS:
@@ -84,7 +87,9 @@ def rejected(custom_id: str | None, error: PagewireError) -> dict[str, Any]:
 
 def _custom_id(line: Any) -> str | None:
     custom_id = line.get("custom_id") if isinstance(line, dict) else None
-    return custom_id if isinstance(custom_id, str) and 1 <= len(custom_id) <= MAX_ID_CHARS else None
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_ID_CHARS or not is_unicode(custom_id):
+        return None
+    return custom_id
 
 
 def _responded(line: BatchLine, status: int, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,8 @@ DEVICES = r"cpu|cuda(:\d{1,2})?"
 CHUNK_SIZE = {"cpu": 512, "cuda": 2048}
 POD_CHUNK_SIZE = {"cpu": 256, "cuda": 2048}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 1024, "cuda": 4096}
+MAX_THREADS = 1024  # a million was seen to end the process
+TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,7 @@ class EngineConfig:
     stall_s: float = 60.0  # the longest step; an engine that takes longer is given up
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not re.fullmatch(DEVICES, self.device):
             raise ValueError(f"device {self.device!r} is not cpu, cuda or cuda:N")
         kind = _kind(self.device)
@@ -101,8 +105,17 @@ class EngineConfig:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
         self._check_ranks()
         for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads must be at most {MAX_THREADS}, is {self.threads}")
+
+    def _check_types(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kinds = getattr(self, field.name), TYPES.get(str(field.type))
+            # Python's bool is an int.
+            if kinds and not (isinstance(value, kinds) and isinstance(value, bool) == (bool in kinds)):
+                raise ValueError(f"{field.name} must be of type {field.type}, is {value!r:.100}")
 
     def _check_ranks(self) -> None:
         if self.tensor_parallel < 1:

@@ -62,7 +62,7 @@ class LLM:
         that one runs, where the engine was loaded with `scheduling="priority"`. Raises InvalidRequest, naming the
         prompt, before anything runs; the first error of a sequence that fails ends the others.
         """
-        if not isinstance(prompts, Iterable):
+        if not isinstance(prompts, Iterable) or isinstance(prompts, Mapping):
             raise InvalidRequest(f"prompts is a text or a list of prompts, not {prompts!r:.100}", field="prompts")
         asked = [prompts] if isinstance(prompts, str) else list(prompts)
         tokens = [self._tokens(number, prompt) for number, prompt in enumerate(asked)]
@@ -141,7 +141,8 @@ class LLM:
             require_unicode(prompt, f"prompts[{number}]", "prompts")
             return tuple(self._tokenizer.encode_now(prompt))
         tokens: Any = prompt
-        if not isinstance(tokens, Sequence) or any(type(token) is not int for token in tokens):
+        is_list = isinstance(tokens, Sequence) and not isinstance(tokens, bytes | bytearray)
+        if not is_list or any(type(token) is not int for token in tokens):
             raise InvalidRequest(f"prompts[{number}] is neither a text nor a list of token ids", field="prompts")
         return tuple(tokens)
 

@@ -201,10 +201,12 @@ def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> No
         request("hot", TEXT, prompt="x", temperature=float("nan")),
         request("broken text", TEXT, prompt="\ud800"),
         request("urgent", TEXT, prompt="x", priority=-5),  # the engine schedules by arrival
+        request("\ud800", TEXT, prompt="x"),
+        json.dumps({"custom_id": "\ud800", "method": "GET", "url": TEXT, "body": {}}),
     ]
     done = run_batch(model, tmp_path, lines)
     assert done.returncode == 0, done.stderr
-    assert "17 requests: 1 answered, 16 failed; 1 prompt tokens" in done.stdout
+    assert "19 requests: 1 answered, 18 failed; 1 prompt tokens" in done.stdout
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == len(lines)
     rejected = [line["error"]["message"] for line in found if line["error"] is not None]
@@ -212,11 +214,13 @@ def test_bad_lines_become_error_lines_by_name(model: Path, tmp_path: Path) -> No
         "line 1 is not JSON", "line 2 is not a JSON object", "line 3 is not JSON",
     ]  # fmt: skip
     assert rejected[3:] == [
-        "line 4: custom_id is a text of 1 to 512 characters",
+        "line 4: custom_id is a text of 1 to 512 characters of Unicode",
         "line 5: method is 'GET', not 'POST'",
         "line 6: url is '/v1/embeddings', not one of /v1/chat/completions, /v1/completions",
         "line 7: body is not an object",
         "line 9: custom_id is that of an earlier line",
+        "line 18: custom_id is a text of 1 to 512 characters of Unicode",
+        "line 19: custom_id is a text of 1 to 512 characters of Unicode",
     ]
     refused = {line["custom_id"]: line["response"] for line in found if line["response"] is not None}
     assert refused.pop("good")["status_code"] == 200

@@ -198,7 +198,9 @@ def test_what_was_computed_is_kept_for_its_own_salt(llm: LLM) -> None:
         (["fine"], [SamplingParams(), SamplingParams()], "2 sampling parameters for 1 prompts"),
         (["fine"], SamplingParams(top_p=0.0), "top_p must be in"),
         (["fine", "a\ud800b"], None, r"prompts\[1\] is not valid Unicode: it holds half of a surrogate pair"),
+        ([b"abc"], None, r"prompts\[0\] is neither a text nor a list of token ids"),
         (7, None, "prompts is a text or a list of prompts, not 7"),
+        ({"prompt": 1}, None, r"prompts is a text or a list of prompts, not \{'prompt': 1\}"),
         (["fine"], 7, "sampling is SamplingParams, not 7"),
         (["fine"], SamplingParams(logit_bias={"42": 1.0}), "logit_bias is of type int, not '42'"),  # type: ignore[arg-type]
         (["fine"], SamplingParams(repetition_penalty=1e-38), "repetition_penalty must be between 0.01 and 100"),
