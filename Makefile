@@ -115,7 +115,7 @@ router-test: setup  ## a router in process and in processes, over pods that spea
 	$(SIDE_BY_SIDE) worksteal tests/router
 
 cluster-test: setup  ## tests that start clusters of tiny models: answers, losses, ends, drains, a fault of each sort under load
-	$(SIDE_BY_SIDE) loadscope tests/cluster
+	$(SIDE_BY_SIDE) worksteal tests/cluster
 
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
