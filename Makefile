@@ -120,8 +120,9 @@ cluster-test: setup  ## tests that start clusters of tiny models: answers, losse
 exact-test: setup  ## the real model through real clusters, 128 answers token for token as transformers gives them
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/exact
 
+# Whole files: the last tests of one count what the others did.
 fault-test: setup  ## 200 requests with a random fault each, pods killed in every state of a shipment (FAULT_SEED=1)
-	$(SIDE_BY_SIDE) loadgroup tests/faults
+	$(SIDE_BY_SIDE) loadscope tests/faults
 
 SEEDS ?= 2000
 SEED ?=

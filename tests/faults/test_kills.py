@@ -18,13 +18,7 @@ from live_stream import completed, streaming
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"kills, {name}"))  # one cluster for each
-        for name in ("grpc", "tcp", "shm", "nixl", "collective")
-    ],
-)
+@pytest.fixture(scope="module", params=["grpc", "tcp", "shm", "nixl", "collective"])
 def cluster(model: Path, request: pytest.FixtureRequest) -> Iterator[LiveCluster]:
     """Start 1P2D; pods that are killed are replaced."""
     cluster = start(model, request.param)

@@ -25,8 +25,6 @@ from wired_pods import Conversation, Fleet, fleet
 from pagewire.core.block_hash import BlockHash, root_hash
 from pagewire.core.messages import Role
 
-pytestmark = pytest.mark.xdist_group("random faults")  # the last tests count what struck in the others
-
 SEED = int(os.environ.get("FAULT_SEED", "20"))
 TRANSPORTS = ("grpc", "tcp", "shm", "local", "collective", "nixl")
 PARTS = 3  # of the requests by each of them

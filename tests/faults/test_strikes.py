@@ -32,7 +32,6 @@ def replaceable(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield started
 
 
-@pytest.mark.xdist_group("strikes at pods")
 @pytest.mark.parametrize("how", ["ended", "stopped"])
 @pytest.mark.parametrize(("state", "side"), KILLS)
 async def test_a_pod_struck_in_a_state(
@@ -41,7 +40,6 @@ async def test_a_pod_struck_in_a_state(
     await strike_in(cluster, question, state, side, how)
 
 
-@pytest.mark.xdist_group("strikes at others")
 @pytest.mark.parametrize(("who", "how", "state"), TRIALS)
 async def test_another_process_struck_in_a_state(
     replaceable: Rig, question: Question, who: str, how: str, state: str
