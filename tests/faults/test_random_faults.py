@@ -28,8 +28,8 @@ from pagewire.core.messages import Role
 SEED = int(os.environ.get("FAULT_SEED", "20"))
 TRANSPORTS = ("grpc", "tcp", "shm", "local", "collective", "nixl")
 PARTS = 3  # of the requests by each of them
-LEAST, MOST = 25, 75  # requests of a part, which ends when
-ENOUGH = 12  # faults did strike: 216 in all
+LEAST, MOST = 25, 75  # requests of a part
+ENOUGH = 12  # faults that struck in a part, which goes on until then: 216 in all
 AT_ONCE = 4
 MAX_TOKENS = 32
 N = 3  # sequences of some requests, which are sampled so that they differ
