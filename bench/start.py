@@ -1,0 +1,82 @@
+"""How long `pagewire up` takes to its first token: everything started anew, the model on disk, native code built.
+
+Every repeat starts a cluster as a user would, asks it for two tokens as soon as it has printed its line, and ends it.
+What the page cache holds of libraries and weights stays there, but for `--cold`, which writes back and drops it before
+each start (as root). `--json PATH` writes the figures, machine and command. Seconds: medians, and all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+from machine import command, machine, versions
+from processes import ServerProcess
+from token_stream import prompt_body, stream
+
+KINDS = {"1P1D": ("--prefill", "1", "--decode", "1"), "colocated": ("--colocated", "1")}
+PROMPT = range(100, 132)
+
+
+def start(kind: str, model: str, folder: Path) -> dict[str, float]:
+    """Start a cluster, ask it, end it; return seconds from the command to its line and to the first token."""
+    began_s = time.perf_counter()
+    up = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", "--port", "0", "--grpc-port", "0", "--model", model]
+    server = ServerProcess([*up, *KINDS[kind]], folder / "up.log", {"HF_HUB_OFFLINE": "1"}, reads_stdout=True)
+    try:
+        assert server.process.stdout is not None
+        line = server.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{kind} did not start:\n{server.tail}")
+        ready_s = time.perf_counter() - began_s
+        answer = stream(json.loads(line)["router"]["http"], prompt_body("", PROMPT, 2), sent_s=began_s)
+        return {"ready_s": ready_s, "first_token_s": answer.ttft_s}
+    finally:
+        server.stop()
+
+
+def drop_page_cache() -> None:
+    """Have the next reader of any file read the disk. Raises PermissionError where we are not root."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure the kinds in turns, print, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2", help="a Hugging Face folder, or a name of `pagewire model`")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cold", action="store_true", help="with nothing in the page cache")
+    parser.add_argument("--json", type=Path, metavar="PATH")
+    options = parser.parse_args(arguments)
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.repeats):
+            for kind, found in runs.items():
+                if options.cold:
+                    drop_page_cache()
+                found.append(start(kind, options.model, Path(folder)))
+    for kind, found in runs.items():
+        for what in ("ready_s", "first_token_s"):
+            seconds = [each[what] for each in found]
+            print(f"{kind:9} {what:13} {statistics.median(seconds):5.1f}   {[round(each, 1) for each in seconds]}")
+    if options.json:
+        told: dict[str, Any] = {
+            "command": command(["bench/start.py", *arguments]), "machine": machine(), "versions": versions("torch"),
+            "cold": options.cold, "runs": runs,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
