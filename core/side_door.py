@@ -5,8 +5,10 @@ Who has a card of it, from a stream that has proven itself, connects with it, on
     host    invite -> card ...              is shown the token, shows the answer -> has the connection
     guest             card ... connects, shows the token, is shown the answer -> has the connection
 
-In the clear: a process with TLS has none. Knows nothing of what goes over a connection. Invariants: nobody gets a
-connection who has not shown what stands on a card; the port is open only while somebody is expected.
+In the clear: a process with TLS has none. A connection breaks when its other end has been silent for `SILENCE_S`, idle
+or not.
+Knows nothing of what goes over one. Invariants: nobody gets a connection who has not shown what stands on a card; the
+port is open only while somebody is expected.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from typing import Any
 from pagewire.core.token_door import CONNECT_S, MAX_ASKING, TOKEN_BYTES, TokenDoor
 
 MAX_HOST_BYTES = 255
+# Longer than a link may be silent, shorter than anybody waits for blocks; of itself the kernel asks an idle end after
+# two hours, and waits for one that confirms nothing for a quarter of an hour.
+SILENCE_S = 15
+_PROBES = 3
 _CARD = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sH")  # the guest's token, the host's answer, the port | the host
 
 
@@ -93,9 +99,20 @@ async def enter_by(card: Card, timeout_s: float = CONNECT_S) -> socket.socket:
 
 
 def _let_in(answer: bytes, enter: Callable[[socket.socket], None], connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _prepare(connection)
     connection.send(answer)
     enter(connection.dup())
+
+
+def _prepare(connection: socket.socket) -> None:
+    """Send at once what is written, and break where the other end is silent: a firewall forgets who is idle."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    every_s = SILENCE_S // _PROBES
+    for option, value in (
+        (socket.TCP_NODELAY, 1), (socket.TCP_USER_TIMEOUT, SILENCE_S * 1000), (socket.TCP_KEEPIDLE, every_s),
+        (socket.TCP_KEEPINTVL, every_s), (socket.TCP_KEEPCNT, _PROBES),
+    ):  # fmt: skip
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _addresses(host: str, port: int, flags: int = 0) -> list[tuple[int, Any]]:
@@ -129,7 +146,7 @@ async def _prove(connection: socket.socket, address: Any, card: Card) -> None:
     """Connect, show the token, and have seen the answer. Raises OSError."""
     loop, shown = asyncio.get_running_loop(), b""
     connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _prepare(connection)
     await loop.sock_connect(connection, address)
     await loop.sock_sendall(connection, card.token)
     while len(shown) < len(card.answer) and (more := await loop.sock_recv(connection, len(card.answer) - len(shown))):

@@ -6,6 +6,7 @@ Importing it costs nothing: `LLM` brings torch when it is first named.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ _HOMES = {
         ("Grammar", "GrammarKind", "SamplingParams", "TokenBias", "TokenSequence"), "pagewire.core.sampling"
     ),
 }
+
+
+# How often a thread of OpenMP's looks for the others before it sleeps: some 50 us, more than they are apart where cores
+# are free. By default it looks for milliseconds, and while one thread's core is somebody else's, the others keep theirs
+# from whoever could be moved there. OpenMP reads it once, when torch brings it in.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def __getattr__(name: str) -> Any:

@@ -70,8 +70,8 @@ class Arrivals:
         if is_intact:
             self._verified.update(parts)
 
-    def asks_again(self, part: int) -> bool:
-        """Return whether a part that came spoilt may be asked for once more: not twice."""
+    def take_second_try(self, part: int) -> bool:
+        """Return whether a part that came spoilt may be asked for once more, which it is then: not twice."""
         if part in self._resent:
             return False
         self._resent.add(part)

@@ -118,6 +118,9 @@ class Inlet(Protocol):
     """How much payload one `place` is given at most. A carrier that copies with the CPU gives the loop a turn between
     two, and its blocks are verified while they are in the cache; one that posts work wants a whole message."""
 
+    needs_checksums: bool
+    """True: a CPU reads what it places, so that a source that sends no checksums breaks the contract."""
+
     max_places: int
     """How many `place`s may be under way at a time; they begin in the order of messages. More than one suits whoever
     posts work that others do: the next is posted while one runs."""

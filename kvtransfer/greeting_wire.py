@@ -4,7 +4,8 @@
     up    HELLO      block bytes, window | peer id, carrier, order of a block's axes, card, nonce, proof  (first one up)
     down  WELCOME    parts of a block | order, card, proof
 
-Texts are behind their length. Knows nothing of streams, nor who may say what: that is `Greeter`'s. Invariant: sizes are
+Texts are behind their length. Versions are not negotiated: another one is a PeerMismatch. Knows nothing of streams, nor
+who may say what: that is `Greeter`'s. Invariant: sizes are
 checked against the message's true length, and their bounds, before anything is taken from it.
 """
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from pagewire.kvtransfer.wire import MAGIC, START, WIRE_VERSION, Kind, MalformedMessage, kind_of
+from pagewire.core.errors import PeerMismatch
+from pagewire.kvtransfer.wire import MAGIC, START, WIRE_VERSION, Kind, MalformedMessage, check_start
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
@@ -55,8 +57,8 @@ def encode_challenge(nonce: bytes) -> bytes:
 
 
 def decode_challenge(message: bytes) -> bytes:
-    """Return the nonce; raises MalformedMessage."""
-    kind_of(message, Kind.CHALLENGE, START.size + NONCE_BYTES, exact=True)
+    """Return the nonce; raises MalformedMessage, PeerMismatch."""
+    _check_start(message, Kind.CHALLENGE, START.size + NONCE_BYTES, exact=True)
     return message[START.size :]
 
 
@@ -68,8 +70,8 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(message: bytes) -> Welcome:
-    """Return the answer; raises MalformedMessage."""
-    kind_of(message, Kind.WELCOME, _WELCOME.size)
+    """Return the answer; raises MalformedMessage, PeerMismatch."""
+    _check_start(message, Kind.WELCOME, _WELCOME.size)
     _, _, _, num_groups = _WELCOME.unpack_from(message)
     order, card, proof = _split(message, _WELCOME.size, (MAX_ID_BYTES, MAX_CARD_BYTES, PROOF_BYTES))
     if len(proof) != PROOF_BYTES or not num_groups:
@@ -87,8 +89,8 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(message: bytes) -> Hello:
-    """Return who dials; raises MalformedMessage."""
-    kind_of(message, Kind.HELLO, _HELLO.size)
+    """Return who dials; raises MalformedMessage, PeerMismatch."""
+    _check_start(message, Kind.HELLO, _HELLO.size)
     _, _, _, block_bytes, window_bytes = _HELLO.unpack_from(message)
     limits = (MAX_ID_BYTES, MAX_ID_BYTES, MAX_ID_BYTES, MAX_CARD_BYTES, NONCE_BYTES, PROOF_BYTES)
     peer_id, carrier, order, card, nonce, proof = _split(message, _HELLO.size, limits)
@@ -104,6 +106,15 @@ def decode_hello(message: bytes) -> Hello:
         nonce=nonce,
         proof=proof,
     )
+
+
+def _check_start(message: bytes, expected: Kind, num_bytes: int, *, exact: bool = False) -> None:
+    """Do as `check_start`; raises PeerMismatch on a message of another version."""
+    if len(message) >= START.size:
+        magic, version, _ = START.unpack_from(message)
+        if magic == MAGIC and version != WIRE_VERSION:
+            raise PeerMismatch(f"streams for blocks: version {WIRE_VERSION} here, {version} there")
+    check_start(message, expected, num_bytes, exact=exact)
 
 
 def _join(*parts: tuple[bytes, int]) -> bytes:

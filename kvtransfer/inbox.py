@@ -20,7 +20,7 @@ from pagewire.kvtransfer.transport import ShipmentKey, Sink, TransferCounters
 from pagewire.kvtransfer.wire import Credit, Ready, Sums
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Parcel:
     """A message, and how many of its blocks are not disposed of. `checksums` is None while they have not come."""
 
@@ -65,7 +65,7 @@ class Inbox:
         self._on_disposed = on_disposed
         self._sinks: dict[ShipmentKey, Sink] = {}
         self._work: deque[Work] = deque()
-        self._unsummed: list[Parcel] = []  # whose checksums follow; one is left, or two where a message came twice
+        self._unsummed: list[Parcel] = []  # whose checksums follow; few, and none that is over
         self._waiting: dict[ShipmentKey, list[Work]] = {}
 
     def keys(self) -> tuple[ShipmentKey, ...]:
@@ -97,9 +97,11 @@ class Inbox:
     def accept(self, ready: Ready) -> None:
         """A message came: its turn comes behind the others. Raises ContractBroken on one beyond two windows.
 
-        One that is larger by itself has to come alone.
+        A message is no larger than the window, but for a single block that is; it has to come alone.
         """
         num_bytes = len(ready) * self._block_bytes
+        if len(ready) > 1 and num_bytes > self._window_bytes:
+            raise ContractBroken(f"{len(ready)} blocks at once in a window of {self._window_bytes} bytes")
         if self._kept_bytes and self._kept_bytes + num_bytes > 2 * self._window_bytes:
             raise ContractBroken(f"{self._kept_bytes + num_bytes} bytes in flight in a window of {self._window_bytes}")
         self._kept_bytes += num_bytes
@@ -116,7 +118,7 @@ class Inbox:
         for parcel in self._unsummed:
             if (parcel.ready.key, parcel.ready.indices) == (sums.key, sums.indices):
                 parcel.checksums = sums.checksums
-        self._unsummed = [parcel for parcel in self._unsummed if parcel.checksums is None and parcel.num_open]
+        self._unsummed = [parcel for parcel in self._unsummed if parcel.checksums is None]
 
     def claim(self, max_blocks: int) -> Claimed | None:
         """Return the next blocks to place, `max_blocks` at most and all of one message; None when there is nothing."""
@@ -189,6 +191,8 @@ class Inbox:
     def _dispose(self, parcel: Parcel, num_blocks: int) -> None:
         parcel.num_open -= num_blocks
         if not parcel.num_open:
+            if parcel.checksums is None:
+                self._unsummed.remove(parcel)
             num_bytes = len(parcel.ready) * self._block_bytes
             self._kept_bytes -= num_bytes
             self._on_disposed(parcel.ready)

@@ -127,11 +127,10 @@ class OutgoingShipment:
         """Blocks, or a group of them, arrived corrupt; each part is sent once more at most, unknown ones never."""
         if self.state is not OutgoingState.SHIPPING:
             return ()
-        asked = parts_of(first_block, num_blocks, self._num_groups, group)
+        end = min(first_block + num_blocks, self._ready_end)  # whatever was asked for
+        asked = parts_of(first_block, max(0, end - first_block), self._num_groups, group)
         again = tuple(
-            (index, part_id)
-            for index, part_id in sorted(self._part_ids.items())
-            if index in asked and index not in self._resent
+            (index, self._part_ids[index]) for index in asked if index in self._part_ids and index not in self._resent
         )
         self._resent.update(index for index, _ in again)
         return (SendBlocks(blocks=again),) if again else ()

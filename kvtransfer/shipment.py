@@ -33,7 +33,6 @@ from pagewire.core.errors import (
     ContractBroken,
     PagewireError,
     PrefillLost,
-    StreamLost,
     TransferTimeout,
 )
 from pagewire.kvtransfer.arrivals import Arrivals
@@ -95,6 +94,7 @@ class IncomingShipment:
         self.error: PagewireError | None = None  # why it was lost or refused: the first reason stands
         self._room = Manifest(first_block=first_block, num_blocks=max_blocks)
         self._announced = Manifest(first_block=first_block, num_blocks=0)
+        self._told: dict[int | None, int] = {}  # up to which block, of each group that was announced
         self._bind_asked = first_block
         self._block_ids: tuple[int, ...] = ()
         self._arrivals = Arrivals(num_groups)
@@ -185,7 +185,9 @@ class IncomingShipment:
         self._announced = Manifest(
             first_block=self.first_block, num_blocks=max(self._announced.end, end) - self.first_block
         )
-        self.times.announced(parts_of(first_block, num_blocks, self.num_groups, group), now_s)
+        if end > self._told.get(group, first_block):  # what says nothing new is not kept
+            self._told[group] = end
+            self.times.announced(parts_of(first_block, num_blocks, self.num_groups, group), now_s)
         return self._ask_bind(end)
 
     def first_token(self, num_blocks: int, now_s: float) -> Effects:
@@ -278,9 +280,9 @@ class IncomingShipment:
             self._outcome = Outcome.CANCELLED
         return ()
 
-    def stream_lost(self, now_s: float) -> Effects:
-        """The bulk stream broke; the link may still be up."""
-        return self._lose(StreamLost("the bulk stream broke"), now_s) if self.is_open else ()
+    def stream_lost(self, error: PagewireError, now_s: float) -> Effects:
+        """The bulk stream broke, by `error`; the link may still be up."""
+        return self._lose(error, now_s) if self.is_open else ()
 
     def peer_lost(self) -> Effects:
         """The link is gone as well: there is nobody to fence."""
@@ -322,7 +324,7 @@ class IncomingShipment:
 
     def _corrupt(self, index: int, now_s: float) -> Effects:
         block, group = divmod(index, self.num_groups)
-        if not self._arrivals.asks_again(index):
+        if not self._arrivals.take_second_try(index):
             return self._lose(BlockCorrupt(f"block {block} arrived corrupt twice"), now_s)
         return (AskResend(first_block=block, num_blocks=1, group=group if self.num_groups > 1 else None),)
 

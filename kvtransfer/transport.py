@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pagewire.core.errors import PagewireError
 from pagewire.kvtransfer.effects import Verdict
 
 
@@ -170,6 +171,10 @@ class Receiver(Protocol):
         """Offer the blocks that had to wait again: their ids are bound."""
         ...
 
+    def drop(self, reason: str) -> None:
+        """Give the stream up, if one is up; a new one is dialled."""
+        ...
+
 
 class Sender(Protocol):
     """The source's end of its streams to all takers."""
@@ -196,5 +201,6 @@ class Sender(Protocol):
         ...
 
 
-LostCallback = Callable[[str, tuple[ShipmentKey, ...]], None]
-"""Called once per lost stream with (peer id, keys): registered at a receiver, queued or in flight at a sender."""
+LostCallback = Callable[[str, tuple[ShipmentKey, ...], PagewireError], None]
+"""Called once per lost stream with (peer id, keys, what it was lost by): registered at a receiver, queued or in flight
+at a sender."""

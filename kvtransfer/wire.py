@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 import xxhash
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import ContractBroken
 from pagewire.kvtransfer.transport import ShipmentKey
 
 MAGIC = b"PWKV"
 WIRE_VERSION = 4
 MAX_MESSAGE_BYTES = 64 << 20
+MAX_BLOCKS = (1 << 32) - 1  # that a message can name
 
 START = struct.Struct("<4sBB")
 _BLOCKS = struct.Struct(
@@ -51,7 +52,7 @@ class Kind(IntEnum):
     SUMS = 7
 
 
-class MalformedMessage(TransferFailed):
+class MalformedMessage(ContractBroken):
     """A peer sent what no peer of ours sends; its stream ends."""
 
 
@@ -167,25 +168,31 @@ def is_sums(message: bytes) -> bool:
     return message[5:6] == bytes([Kind.SUMS])
 
 
-def decode_sums(message: bytes, block_bytes: int) -> Sums:
-    """Return what is in a SUMS message; raises MalformedMessage."""
-    kind_of(message, Kind.SUMS, _BLOCKS.size)
+def decode_sums(message: bytes, block_bytes: int, max_blocks: int = MAX_BLOCKS) -> Sums:
+    """Return what is in a SUMS message; raises MalformedMessage, also on more than `max_blocks`."""
+    check_start(message, Kind.SUMS, _BLOCKS.size)
     _, _, _, flags, shipment_id, generation, first, stride, count, _, size, rest = _BLOCKS.unpack_from(message)
-    if flags or not count or not stride or rest or size != block_bytes or len(message) != _BLOCKS.size + 8 * count:
+    is_whole = len(message) == _BLOCKS.size + 8 * count and 0 < count <= max_blocks
+    if flags or not stride or rest or size != block_bytes or not is_whole:
         raise MalformedMessage(f"checksums of {count} blocks of {size} bytes (ours: {block_bytes}) in {len(message)}")
     indices = range(first, first + count * stride, stride)
     checksums = struct.unpack_from(f"<{count}Q", message, _BLOCKS.size)
     return Sums(ShipmentKey(shipment_id, generation), indices, checksums)
 
 
-def decode_ready(message: bytes, block_bytes: int) -> Ready:
-    """Return the parts of a BLOCKS or READY message, in place; raises MalformedMessage."""
+def decode_ready(message: bytes, block_bytes: int, max_blocks: int = MAX_BLOCKS) -> Ready:
+    """Return the parts of a BLOCKS or READY message, in place.
+
+    Raises MalformedMessage, also on more than `max_blocks`.
+    """
     kind = Kind.READY if message[5:6] == bytes([Kind.READY]) else Kind.BLOCKS
-    kind_of(message, kind, _BLOCKS.size)
+    check_start(message, kind, _BLOCKS.size)
     _, _, _, flags, shipment_id, generation, first, stride, count, tag, size, rest = _BLOCKS.unpack_from(message)
     start = _BLOCKS.size + (0 if flags else 8 * count)
     each = 8 if kind is Kind.READY else size
-    if not count or size != block_bytes or rest != count * each or len(message) != start + rest or flags > _SUMS_FOLLOW:
+    is_whole = len(message) == start + rest and rest == count * each and 0 < count <= max_blocks
+    is_known = flags <= (_SUMS_FOLLOW if kind is Kind.READY else 0)
+    if size != block_bytes or not is_whole or not is_known:
         raise MalformedMessage(
             f"{count} blocks of {size} bytes (ours: {block_bytes}), {rest} in all, in {len(message)} bytes"
         )
@@ -226,12 +233,12 @@ def encode_credit(credit: Credit) -> bytes:
 
 def decode_credit(message: bytes) -> Credit:
     """Return what came back; raises MalformedMessage."""
-    kind_of(message, Kind.CREDIT, _CREDIT.size, exact=True)
+    check_start(message, Kind.CREDIT, _CREDIT.size, exact=True)
     _, _, _, _, shipment_id, generation, _, num_bytes = _CREDIT.unpack(message)
     return Credit(ShipmentKey(shipment_id, generation), num_bytes)
 
 
-def kind_of(message: bytes, expected: Kind, num_bytes: int, *, exact: bool = False) -> None:
+def check_start(message: bytes, expected: Kind, num_bytes: int, *, exact: bool = False) -> None:
     """Check start and length; raises MalformedMessage."""
     if len(message) < num_bytes or (exact and len(message) != num_bytes):
         raise MalformedMessage(f"{expected.name} of {len(message)} bytes")

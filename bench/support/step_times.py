@@ -75,7 +75,7 @@ async def _measure(
     dial = functools.partial(grpc.aio.insecure_channel, f"{HOST}:{ports['grpc']}", options=CHANNEL_OPTIONS)
     receiver = StreamReceiver(
         dial, pod_id="D", source_id="P", secret=SECRET, memory=engine.pool,
-        carriers=offered(transport, door=SideDoor()).carriers, on_lost=lambda _peer, _keys: None,
+        carriers=offered(transport, door=SideDoor()).carriers, on_lost=lambda _peer, _keys, _error: None,
     )  # fmt: skip
     keeper = asyncio.create_task(receiver.run())
     await receiver.connected(30)

@@ -250,7 +250,7 @@ async def bench(transport: str, block_kib: int, num_blocks: int) -> AsyncIterato
             async with dial() as channel:  # of bare gRPC
                 receiver = StreamReceiver(
                     dial, pod_id="D", source_id="P", secret=SECRET, memory=memory,
-                    on_lost=lambda _peer, _keys: None,
+                    on_lost=lambda _peer, _keys, _error: None,
                     carriers=[counting(carrier, tally) for carrier in source.carriers],
                 )  # fmt: skip
                 keeper = asyncio.create_task(receiver.run())

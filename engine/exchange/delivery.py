@@ -68,6 +68,7 @@ class Delivery:
         self._clock = clock
         self._watch = watch
         self._on_first_token = on_first_token
+        self._heard = receiver.counters.messages  # of all shipments, before this one
         self.asked_s = clock.now()
         self.ended_s: float | None = None
         self._binding: asyncio.Task[None] | None = None
@@ -147,17 +148,23 @@ class Delivery:
         """The link is gone."""
         self._act(self.shipment.peer_lost())
 
-    def stream_lost(self) -> None:
-        """The bulk stream is gone."""
-        self._act(self.shipment.stream_lost(self._clock.now()))
+    def stream_lost(self, error: PagewireError) -> None:
+        """The bulk stream is gone, by `error`."""
+        self._act(self.shipment.stream_lost(error, self._clock.now()))
 
     def cancel(self) -> None:
         """Nobody wants it any more; `handed_over` resolves once the prefill pod has stopped."""
         self._act(self.shipment.cancel(self._clock.now()))
 
     def tick(self) -> None:
-        """Look at the clock."""
-        self._act(self.shipment.expired(self._clock.now()))
+        """Look at the clock. A stream on which nothing at all came while blocks were due is given up with the shipment:
+        the link stands and would have told of a pod that is gone, so it is the stream that lets nothing through.
+        """
+        shipment = self.shipment
+        was_due = shipment.is_open and shipment.manifest is not None
+        self._act(shipment.expired(self._clock.now()))
+        if was_due and not shipment.is_open and self._receiver.counters.messages == self._heard:
+            self._receiver.drop(f"nothing came while blocks of {shipment.request_id} were due")
 
     def _from_intake(self, _shipment: IncomingShipment, effects: fx.Effects) -> None:
         self._act(effects)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pagewire.core.errors import PeerMismatch, Unavailable
+from pagewire.core.errors import PagewireError, PeerMismatch, Unavailable
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.load import Load
 from pagewire.core.messages import Heartbeat, LinkMessage, Welcome
@@ -172,8 +172,8 @@ class Peer:
             if delivery.link is link:
                 delivery.peer_lost()
 
-    def _on_stream_lost(self, _peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
+    def _on_stream_lost(self, _peer_id: str, keys: tuple[ShipmentKey, ...], error: PagewireError) -> None:
         lost = set(keys)
         for delivery in list(self._deliveries.values()):
             if (delivery.shipment.shipment_id, delivery.shipment.generation) in lost:
-                delivery.stream_lost()
+                delivery.stream_lost(error)

@@ -118,6 +118,7 @@ class CollectiveInlet:
         self._options = options
         self._device = device_of(memory)
         self.card = self._device.type.encode()
+        self.needs_checksums = self._device.type == "cpu"  # so is the source's pool then
         self._pair = CommunicatorPair(TAKER, self._device, host=options.host, timeout_s=options.timeout_s)
         self._placing = Worker("collective-place") if self._device.type == "cuda" else None
         self._idle_s = 0.0

@@ -126,6 +126,7 @@ class CudaIpcInlet:
     card = b""
     place_bytes = FLOW.message_bytes
     max_places = MAX_PLACES
+    needs_checksums = False
 
     def __init__(self, pool: DevicePool, timeout_s: float = TIMEOUT_S) -> None:
         self.line = SocketLine()

@@ -51,6 +51,7 @@ class GrpcInlet:
     card = b""
     place_bytes = 4 << 20
     max_places = 1
+    needs_checksums = True
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         _check(memory)

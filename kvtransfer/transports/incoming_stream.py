@@ -12,7 +12,7 @@ import logging
 
 import grpc
 
-from pagewire.core.errors import StreamLost, TransferFailed
+from pagewire.core.errors import PagewireError, StreamLost, TransferFailed
 from pagewire.core.tasks import ended
 from pagewire.kvtransfer import wire
 from pagewire.kvtransfer.carrier import Carrier, Inlet
@@ -21,7 +21,7 @@ from pagewire.kvtransfer.placer import Placer
 from pagewire.kvtransfer.translation import Translation
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransferCounters
 from pagewire.kvtransfer.transports.line import GrpcLine
-from pagewire.kvtransfer.transports.stream import BROKEN, why
+from pagewire.kvtransfer.transports.stream import BROKEN, lost_by, why
 from pagewire.kvtransfer.wire import Credit, MalformedMessage, Ready
 
 log = logging.getLogger(__name__)
@@ -54,12 +54,14 @@ class IncomingStream:
         self.carrier = carrier
         self.inbox = Inbox(memory.block_bytes, window_bytes, counters, self._credit, inlet.done)
         self.placer = Placer(self.inbox, inlet, memory, place_s, translation)
-        self.reason = ""
+        self.reason = ""  # why it ended, for people
+        self.error: PagewireError | None = None  # the same, by its name
         self.carrier_failed = False
         self._call = call
         self._line = inlet.line or GrpcLine(call)
         self._inlet = inlet
         self._block_bytes = memory.block_bytes
+        self._max_blocks = max(1, window_bytes // memory.block_bytes)  # of a message
         self._window_bytes = window_bytes
         self._place_s = place_s
         self._credits: dict[ShipmentKey, int] = {}
@@ -70,10 +72,13 @@ class IncomingStream:
         self._placing = asyncio.create_task(self._place())
         self._crediting = asyncio.create_task(self._write_credit())
 
-    def end(self, reason: str) -> None:
-        """End it; the first reason stands."""
-        self.reason = self.reason or reason
+    def end(self, reason: str, error: PagewireError | None = None) -> None:
+        """End it, by `error` or as a stream that is lost; the first reason stands."""
+        self._note(reason, error or StreamLost(reason))
         self._call.cancel()
+
+    def _note(self, reason: str, error: PagewireError) -> None:
+        self.reason, self.error = self.reason or reason, self.error or error
 
     async def run(self) -> None:
         """Read until it ends; raises nothing but the caller's cancellation."""
@@ -82,11 +87,12 @@ class IncomingStream:
                 message = await self._line.read()
                 if message is None:
                     async with asyncio.timeout(HANG_UP_S if self._inlet.line else self._place_s):
-                        raise MalformedMessage(f"the source closed it: {await self._call.details()}")
+                        details = await self._call.details()
+                    return self._note(f"the source closed it: {details}", StreamLost(details))
                 if wire.is_sums(message):
-                    self.inbox.summed(wire.decode_sums(message, self._block_bytes))
+                    self.inbox.summed(wire.decode_sums(message, self._block_bytes, self._max_blocks))
                 else:
-                    await self._accept(wire.decode_ready(message, self._block_bytes))
+                    await self._accept(wire.decode_ready(message, self._block_bytes, self._max_blocks))
                 self.placer.wake()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -95,7 +101,7 @@ class IncomingStream:
                 raise
         except (*BROKEN, TransferFailed) as error:
             self.carrier_failed = is_of_the_carrier(error) and not await self._is_ended_by_source(error)
-            self.reason = self.reason or why(error)
+            self._note(why(error), lost_by(error))
         finally:
             self._inlet.close()
             self._placing.cancel()
@@ -118,6 +124,8 @@ class IncomingStream:
         return self._call.done()
 
     async def _accept(self, ready: Ready) -> None:
+        if self._inlet.needs_checksums and not ready.is_summed:
+            raise MalformedMessage(f"{len(ready)} blocks without checksums")
         async with asyncio.timeout(self._place_s):
             await self._inlet.arrived(ready)
         self.inbox.accept(ready)
@@ -127,7 +135,7 @@ class IncomingStream:
             await self.placer.run()
         except TransferFailed as error:
             self.carrier_failed = True
-            self.end(f"the carrier {self.carrier.name} failed: {error.message}")
+            self.end(f"the carrier {self.carrier.name} failed: {error.message}", lost_by(error))
         except Exception as error:
             # A sink that raises is our own bug: end the stream loudly, so that its shipments are settled.
             log.exception("blocks could not be placed")
@@ -155,7 +163,7 @@ class IncomingStream:
                     key = next(iter(self._credits))
                     await self._line.write(wire.encode_credit(Credit(key, self._credits.pop(key))))
         except (*BROKEN, TransferFailed) as error:
-            self.end(why(error))
+            self.end(why(error), lost_by(error))
 
 
 async def read(call: Call) -> bytes:

@@ -75,6 +75,7 @@ class LocalInlet:
     card = b""
     place_bytes = 4 << 20
     max_places = 1
+    needs_checksums = True
 
     def __init__(self, pools: Mapping[bytes, BlockMemory], memory: BlockMemory) -> None:
         self._pools = pools
@@ -91,7 +92,7 @@ class LocalInlet:
         """The source's blocks stay as they are until they are credited."""
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
-        """Copy from the source's pool into ours. Raises IndexError on a block outside the source's."""
+        """Copy from the source's pool into ours. Raises IndexError on a block outside either."""
         if self._source is None:
             raise TransferFailed("the stream is closed")
         return [

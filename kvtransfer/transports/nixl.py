@@ -101,6 +101,7 @@ class NixlInlet:
     card = b""
     place_bytes = PLACE_BYTES
     max_places = 1
+    needs_checksums = False  # the source's pool may be a device's
 
     def __init__(self, memory: BlockMemory, timeout_s: float) -> None:
         self._memory = memory

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from pagewire.core import pages
 from pagewire.core.buffer_address import BufferAddress
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import ContractBroken, StreamLost, TransferFailed
 from pagewire.core.token_door import TOKEN_BYTES
 from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.memory import SEALS, PoolMemory
@@ -35,6 +35,7 @@ NAME = "shm"
 # Messages are tiny: their size sets how often one is written and credited, and how long the first is checksummed.
 FLOW = Flow(window_bytes=128 << 20, message_bytes=16 << 20)
 
+STAT_BYTES = 512  # of what `stat` calls a block
 _CARD = struct.Struct(f"<{TOKEN_BYTES}sQ")  # token, blocks in the pool | the socket's address
 
 
@@ -88,6 +89,7 @@ class ShmInlet:
     card = b""
     place_bytes = 4 << 20
     max_places = 1
+    needs_checksums = True
 
     def __init__(self, memory: BlockMemory, _source_id: str) -> None:
         self.line = SocketLine()
@@ -112,24 +114,28 @@ class ShmInlet:
                 if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0 or os.fstat(fd).st_size < num_bytes:
                     raise TransferFailed("the source's pool is not what its card says")
                 self._map = pages.map_file(fd, num_bytes, writable=False)
+                has_pages = os.fstat(fd).st_blocks * STAT_BYTES >= num_bytes
             finally:
                 os.close(fd)
         except (OSError, ValueError) as error:
             raise TransferFailed(f"the source's pool cannot be mapped: {error}") from error
         self._address = self._held.enter_context(BufferAddress(self._map))
         self._num_blocks = num_blocks
-        self._prefaulting = asyncio.create_task(_prefault(self._map))
+        if has_pages:  # what the source does not have yet would become ours to pay for
+            self._prefaulting = asyncio.create_task(_prefault(self._map))
 
     async def arrived(self, ready: Ready) -> None:
         """The source's blocks stay as they are until they are credited."""
 
     async def place(self, ready: Ready, moves: Sequence[Move]) -> Sequence[int]:
-        """Copy from the mapping into our pool. Raises IndexError on a block outside the source's."""
+        """Copy from the mapping into our pool. Raises ContractBroken on a block outside the source's."""
+        if not self._num_blocks:
+            raise StreamLost("the source's pool is not mapped any more")
         sums = []
         for position, block_id in moves:
             source_id = ready.block_ids[position]
             if source_id >= self._num_blocks:
-                raise IndexError(f"block {source_id} of {self._num_blocks} of the source's")
+                raise ContractBroken(f"block {source_id} of {self._num_blocks} of the source's")
             address = self._address + source_id * self._block_bytes
             sums.append(self._memory.write_summed_from(block_id, address, ready.seed(position)))
         return sums

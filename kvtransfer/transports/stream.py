@@ -6,6 +6,7 @@ import asyncio
 
 import grpc
 
+from pagewire.core.errors import PagewireError, PeerMismatch, StreamLost, TransferFailed, TransferTimeout
 from pagewire.core.kv_layout import KVLayout
 from pagewire.kvtransfer.wire import MAX_MESSAGE_BYTES, MalformedMessage
 
@@ -24,6 +25,7 @@ BROKEN = (
     grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError, TimeoutError,
     MalformedMessage,
 )  # fmt: skip
+MISMATCH = grpc.StatusCode.ABORTED  # of a call whose ends must not be paired
 _MAX_HEADER_BYTES = 1024
 
 
@@ -37,6 +39,17 @@ def why(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return f"{type(error).__name__}: {error}"
+
+
+def lost_by(error: BaseException) -> PagewireError:
+    """Return what a stream broke by, as an error that names a cause."""
+    if isinstance(error, PagewireError) and type(error) is not TransferFailed:
+        return error
+    if isinstance(error, grpc.aio.AioRpcError) and error.code() is MISMATCH:
+        return PeerMismatch(error.details() or "the source says no more")
+    if isinstance(error, TimeoutError):
+        return TransferTimeout(str(error) or "a message did not come in time")
+    return StreamLost(why(error))
 
 
 def check_block_bytes(block_bytes: int) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed
+from pagewire.core.errors import PagewireError, PeerMismatch, StreamLost, TransferFailed
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.tasks import check_cancelled
 from pagewire.kvtransfer import greeting_wire
@@ -36,7 +36,7 @@ from pagewire.kvtransfer.transport import (
     TransportTimes,
 )
 from pagewire.kvtransfer.transports.incoming_stream import Call, IncomingStream, is_of_the_carrier, read
-from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, order_of, why
+from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, lost_by, order_of, why
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class StreamReceiver:
         self._stream: IncomingStream | None = None  # the one that is up
         self._up = asyncio.Event()
         self._reason = "not dialled yet"
+        self._error: PagewireError | None = None  # the same, by its name
         self._sought_s = 0.0  # the loop's time at the latest offer or loss
         self.offer(carriers)
 
@@ -130,8 +131,8 @@ class StreamReceiver:
     async def connected(self, timeout_s: float) -> None:
         """Wait for a stream, until `timeout_s` after it was offered or the last one lost.
 
-        Raises TransferFailed with the reason when there is none by then: at once to all who come later, for whom it is
-        dialled on and on.
+        Raises TransferFailed with the reason when there is none by then, PeerMismatch where the two ends must not be
+        paired: at once to all who come later, for whom it is dialled on and on.
         """
         left_s = self._sought_s + timeout_s - asyncio.get_running_loop().time()
         try:
@@ -158,13 +159,13 @@ class StreamReceiver:
             self._stream.placer.wake()
 
     def drop(self, reason: str) -> None:
-        """Give the stream up, as when the link says that the pod is gone; a new one is dialled."""
+        """Give the stream up, as when the link says that the pod is gone; see `Receiver`."""
         if self._stream is not None:
             self._stream.end(reason)
 
     async def run(self) -> None:
         """Keep a stream until cancelled."""
-        times = self._times
+        times, now = self._times, asyncio.get_running_loop().time
         delay_s, turn, has_learned = times.reconnect_min_s, 0, False
         while True:
             check_cancelled()
@@ -172,52 +173,65 @@ class StreamReceiver:
             carriers = self._carriers  # of this turn: others may be offered meanwhile, or none
             if not carriers:
                 continue
-            carrier = carriers[turn % len(carriers)]
+            carrier, began_s = carriers[turn % len(carriers)], now()
+            longer_s = min(delay_s * 2, times.reconnect_max_s)
             try:
-                async with contextlib.AsyncExitStack() as ends:
-                    channel = self._dial()
-                    ends.push_async_callback(channel.close)
-                    inlet = carrier.inlet(self._landing, self.source_id)
-                    ends.callback(inlet.close)
-                    call: Call = channel.stream_stream(METHOD)()
-                    ends.callback(call.cancel)
-                    async with asyncio.timeout(times.connect_s):
-                        window_bytes = await self._greet(call, carrier, inlet)
-                    check_cancelled()
-                    delay_s, has_learned = times.reconnect_min_s, False
-                    level = logging.WARNING if turn else logging.INFO  # what was preferred has failed
-                    log.log(
-                        level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes
-                    )
-                    turn = turn + 1 if await self._carry(self._begun(call, carrier, inlet, window_bytes)) else 0
+                carrier_failed = await self._stream_by(carrier, is_preferred=turn == 0)
+                turn, has_learned = turn + 1 if carrier_failed else 0, False
+                # One that ends as soon as it is up, as where two claim one name, is not dialled without end.
+                delay_s = times.reconnect_min_s if now() - began_s >= times.reconnect_max_s else longer_s
             except _Otherwise as error:
                 if not has_learned:  # now we are ready for it
                     has_learned = True
                     continue
-                self._reason = f"the source says of its blocks, each time anew, {error}"
-                turn, delay_s, has_learned = 0, min(delay_s * 2, times.reconnect_max_s), False
+                self._note(f"the source says of its blocks, each time anew, {error}", PeerMismatch(str(error)))
+                turn, delay_s, has_learned = 0, longer_s, False
             except (*BROKEN, PagewireError) as error:
                 if self._reason != why(error):
-                    self._reason = why(error)
-                    log.warning("no stream for blocks to %s by %s: %s", self.source_id, carrier.name, self._reason)
+                    log.warning("no stream for blocks to %s by %s: %s", self.source_id, carrier.name, why(error))
+                self._note(why(error), lost_by(error))
                 if is_of_the_carrier(error) and (turn + 1) % len(carriers):
                     turn += 1
                     continue
-                turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)
+                turn, delay_s = 0, longer_s
             except Exception as error:  # our own bug: it costs this stream, not every one after it
-                self._reason = f"internal error: {error}"
+                self._note(f"internal error: {error}", lost_by(error))
                 log.exception("the stream for blocks from %s broke", self.source_id)
-                turn, delay_s = 0, min(delay_s * 2, times.reconnect_max_s)
+                turn, delay_s = 0, longer_s
             # Jitter, so that a pod that comes back is not dialled by everybody in the same millisecond.
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+
+    async def _stream_by(self, carrier: Carrier, *, is_preferred: bool) -> bool:
+        """Dial, greet and take blocks until the stream ends; True when its carrier failed.
+
+        Raises _Otherwise, what a greeting breaks by, and what a carrier does that cannot be opened.
+        """
+        async with contextlib.AsyncExitStack() as ends:
+            channel = self._dial()
+            ends.push_async_callback(channel.close)
+            inlet = carrier.inlet(self._landing, self.source_id)
+            ends.callback(inlet.close)
+            call: Call = channel.stream_stream(METHOD)()
+            ends.callback(call.cancel)
+            async with asyncio.timeout(self._times.connect_s):
+                window_bytes = await self._greet(call, carrier, inlet)
+            check_cancelled()
+            level = logging.INFO if is_preferred else logging.WARNING  # what was preferred has failed
+            log.log(level, "blocks come from %s by %s, %s at a time", self.source_id, carrier.name, window_bytes)
+            return await self._carry(self._begun(call, carrier, inlet, window_bytes))
+
+    def _note(self, reason: str, error: PagewireError | None = None) -> None:
+        """Why there is no stream, in words and by name; nothing while one is up."""
+        self._reason, self._error = reason, error
 
     @property
     def _landing(self) -> BlockMemory:
         """What an inlet writes into."""
         return self._parts if self._translation is None else self._translation.staging
 
-    def _not_connected(self) -> TransferFailed:
-        return TransferFailed(f"no stream for blocks to {self.source_id}: {self._reason}")
+    def _not_connected(self) -> PeerMismatch | TransferFailed:
+        kind = PeerMismatch if isinstance(self._error, PeerMismatch) else TransferFailed
+        return kind(f"no stream for blocks to {self.source_id}: {self._reason}")
 
     async def _greet(self, call: Call, carrier: Carrier, inlet: Inlet) -> int:
         challenge = greeting_wire.decode_challenge(await read(call))
@@ -240,6 +254,8 @@ class StreamReceiver:
         is_ours = order == order_of(self._layout)
         if not is_ours and num_groups > 1:
             raise PeerMismatch(f"blocks in the order {order!r} come in {num_groups} parts")
+        if self._layout is not None and self._layout.num_layers % num_groups:
+            raise PeerMismatch(f"{self._layout.num_layers} layers in {num_groups} parts")
         try:
             parts = self._memory.split(num_groups)
         except ValueError as error:
@@ -262,7 +278,7 @@ class StreamReceiver:
 
     async def _carry(self, stream: IncomingStream) -> bool:
         """Read and place until the stream ends; True when its carrier failed. Raises our own cancellation alone."""
-        self._reason = ""
+        self._note("")
         self._stream = stream
         self._up.set()
         try:
@@ -271,8 +287,12 @@ class StreamReceiver:
             self._stream = None
             self._up.clear()
             self._sought_s = asyncio.get_running_loop().time()
-            self._reason = stream.reason or "the process stops"
-            log.info("the stream for blocks from %s ended: %s", self.source_id, self._reason)
-            self._on_lost(self.source_id, stream.inbox.clear())
-            await stream.settled()
+            reason = stream.reason or "the process stops"
+            error = stream.error or StreamLost(reason)
+            self._note(reason, error)
+            log.info("the stream for blocks from %s ended: %s", self.source_id, reason)
+            try:
+                self._on_lost(self.source_id, stream.inbox.clear(), error)
+            finally:
+                await stream.settled()
         return stream.carrier_failed

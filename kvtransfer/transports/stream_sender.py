@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from pagewire.core.errors import PagewireError, TransferFailed
+from pagewire.core.errors import PagewireError, PeerMismatch, StreamLost, TransferFailed
 from pagewire.core.kv_layout import KVLayout
 from pagewire.kvtransfer import greeting_wire
 from pagewire.kvtransfer.carrier import Carrier, Outlet
@@ -32,7 +32,7 @@ from pagewire.kvtransfer.transport import (
     TransportTimes,
 )
 from pagewire.kvtransfer.transports.outgoing_stream import Context, OutgoingStream
-from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, order_of, why
+from pagewire.kvtransfer.transports.stream import BROKEN, METHOD, MISMATCH, order_of, why
 from pagewire.kvtransfer.wire import MalformedMessage
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,9 @@ class StreamSender:
         except TransferFailed as error:
             log.warning("a stream for blocks has no carrier: %s", error.message)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message)
+        except PeerMismatch as error:
+            log.warning("a stream for blocks was refused: %s", error.message)
+            await context.abort(MISMATCH, error.message)
         except PagewireError as error:
             log.warning("a stream for blocks was refused: %s", error.message)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")
@@ -165,7 +168,7 @@ class StreamSender:
             del self._streams[stream.peer_id]
             log.info("the stream for blocks to %s ended: %s", stream.peer_id, stream.reason)
             if self._on_lost is not None:
-                self._on_lost(stream.peer_id, stream.outbox.keys())
+                self._on_lost(stream.peer_id, stream.outbox.keys(), StreamLost(stream.reason))
 
     async def _greet(self, context: Context) -> tuple[OutgoingStream, Welcome]:
         challenge = secrets.token_bytes(greeting_wire.NONCE_BYTES)

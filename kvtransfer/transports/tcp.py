@@ -99,6 +99,7 @@ class TcpInlet:
     card = b""
     place_bytes = 4 << 20
     max_places = 1
+    needs_checksums = True
 
     def __init__(self, memory: BlockMemory, staged_bytes: int = STAGED_BYTES) -> None:
         self._socket_line = SocketLine(read_bytes=READ_BYTES)

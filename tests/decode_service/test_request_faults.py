@@ -194,6 +194,26 @@ async def test_a_bulk_stream_lost_on_the_way(model: Path, colocated: Colocated) 
         assert again.tokens == colocated.answer(prompt(2, 50))
 
 
+async def test_a_stream_that_lets_nothing_through_is_given_up_with_its_shipment(
+    model: Path, colocated: Colocated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose socket a firewall has forgotten: it stands, and so does the link."""
+    caplog.set_level("INFO")
+    async with pods(model, p={"lease_s": 600.0}, d={"transfer_timeout_s": 30.0}) as cluster:
+        await warm(cluster)
+        through = cluster.d.bulk[0].plan
+        cluster.d.bulk[0].plan = lambda _number, _message: []
+        asked = await cluster.submit("a", LONG)
+        await until(lambda: asked.tokens != [])
+        cluster.d.advance(31.0)
+        assert (await cluster.end(asked)).tokens == colocated.answer(LONG)
+        assert (asked.report.placement, asked.report.blocks_shipped) == ("resumed", 0)
+        await until(lambda: "ended: nothing came while blocks of a were due" in caplog.text)
+        cluster.d.bulk[0].plan = through
+        again = await cluster.ask("again", prompt(2, 100))
+        assert (again.tokens, again.report.placement) == (colocated.answer(prompt(2, 100)), "remote")
+
+
 async def test_the_pod_is_cut_off_before_the_first_token(model: Path, colocated: Colocated) -> None:
     async with pods(model) as cluster, wire_to(cluster.p) as (wire, candidate):
         cluster.p.engine.allow(4)

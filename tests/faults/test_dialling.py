@@ -37,7 +37,7 @@ def dial_stream(dial: CountedDial, _address: str) -> Coroutine[None, None, None]
         source_id="p",
         secret=b"s",
         memory=PoolMemory(memoryview(bytearray(64)), block_bytes=64, num_blocks=1),
-        on_lost=lambda peer_id, keys: None,
+        on_lost=lambda peer_id, keys, error: None,
         carriers=(GRPC,),
         times=TransportTimes(reconnect_min_s=0.0005, reconnect_max_s=0.001),
     )

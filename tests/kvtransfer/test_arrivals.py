@@ -48,7 +48,7 @@ def test_a_part_is_claimed_once_at_a_time_and_never_once_it_is_here() -> None:
 
 def test_each_part_is_asked_for_once_more() -> None:
     arrivals = Arrivals(2)
-    assert [arrivals.asks_again(part) for part in (4, 5, 4, 5)] == [True, True, False, False]
+    assert [arrivals.take_second_try(part) for part in (4, 5, 4, 5)] == [True, True, False, False]
 
 
 def test_a_block_is_here_with_its_last_part_and_a_prefix_ends_at_the_first_gap() -> None:

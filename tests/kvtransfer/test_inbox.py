@@ -228,23 +228,32 @@ def test_checksums_of_a_message_that_is_over_are_nothing() -> None:
     assert block.parcel.checksums is None, "nobody holds it any more"
 
 
+def test_what_nobody_wants_is_not_kept_for_its_checksums() -> None:
+    stream = Stream()
+    for number in range(50):
+        stream.inbox.accept(message(A, number, 1, sums_follow=True))
+        assert stream.inbox.claim(8) is None
+    assert stream.inbox._unsummed == []
+    stream.inbox.summed(Sums(A, range(0, 1), (40,)))  # of one that is over
+
+
 def test_what_is_kept_is_bounded_whatever_the_source_does() -> None:
     """By two windows: one may have come twice. What is disposed of makes room, and so does what is given up."""
     stream = Stream(a=Taker(**{f"i{index}": Verdict.WAIT for index in range(100)}))
-    stream.inbox.accept(message(A, 0, 100))  # larger than that by itself: alone
-    with pytest.raises(ContractBroken, match="1010 bytes in flight in a window of 200"):
-        stream.inbox.accept(message(B, 0, 1))
-    assert stream.counters.messages == 1
-    assert stream.inbox.claim(8) is None
-    stream.inbox.unregister(A)
+    with pytest.raises(ContractBroken, match="21 blocks at once in a window of 200"):
+        stream.inbox.accept(message(A, 0, 21))
     for number in range(4):
         stream.inbox.accept(message(A, 10 * number, 10))
     with pytest.raises(ContractBroken, match="410 bytes"):
         stream.inbox.accept(message(B, 0, 1))
     stream.inbox.claim(8)  # nobody wants them
-    assert [credit.num_bytes for credit in stream.credits] == [1000, 100, 100, 100, 100]
-    stream.inbox.accept(message(B, 0, 40))
-    stream.inbox.clear()
-    stream.inbox.accept(message(B, 0, 40))
+    stream.inbox.unregister(A)
+    assert [credit.num_bytes for credit in stream.credits] == [100, 100, 100, 100]
+    for _ in range(2):
+        stream.inbox.accept(message(B, 0, 20))
+        stream.inbox.accept(message(B, 20, 20))
+        stream.inbox.clear()
+    for number in range(4):
+        stream.inbox.accept(message(B, 10 * number, 10))
     with pytest.raises(ContractBroken, match="410 bytes"):
         stream.inbox.accept(message(B, 0, 1))

@@ -14,6 +14,7 @@ from shipping import Shipping
 from sources import SourceProcess
 from transport_rigs import BETWEEN_PROCESSES, CARRIERS, NUM_BLOCKS, SMALL, Recorder, each_of, pool, taking, target_pool
 
+from pagewire.core.errors import PagewireError
 from pagewire.kvtransfer.effects import Outcome
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
@@ -57,10 +58,10 @@ class _Losses(Recorder):
         self._recorder = recorder
         self._shippings = shippings
 
-    def on_lost(self, peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
+    def on_lost(self, peer_id: str, keys: tuple[ShipmentKey, ...], error: PagewireError) -> None:
         for shipping in self._shippings:
             if shipping.key in keys:
-                shipping.lost()
+                shipping.lost(error)
                 shipping.act(shipping.shipment.peer_lost())  # nobody answers a fence any more
         self._recorder.note()
 

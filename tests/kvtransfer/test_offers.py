@@ -9,7 +9,7 @@ import pytest
 import torch
 from transport_rigs import CARRIERS, FAST, ON_HOSTS, SECRET, SMALL, Recorder, RecordingSink, dial_to, running, serving
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import PeerMismatch, TransferFailed
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.side_door import SideDoor
 from pagewire.kvtransfer.memory import PoolMemory
@@ -148,7 +148,7 @@ async def test_a_taker_that_does_not_say_its_order_takes_no_other() -> None:
             on_lost=recorder.on_lost, times=FAST,
         )  # fmt: skip
         async with running(receiver):
-            with pytest.raises(TransferFailed, match="no stream"):
+            with pytest.raises(PeerMismatch, match="no stream"):
                 await receiver.connected(0.5)
             assert "order of a block's axes" in receiver.reason
             assert receiver.transport == ""

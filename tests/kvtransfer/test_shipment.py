@@ -61,7 +61,7 @@ def shipping(*verified: int) -> IncomingShipment:
 
 def fencing(*verified: int) -> IncomingShipment:
     shipment = shipping(*verified)
-    assert shipment.stream_lost(3.0) == FENCE
+    assert shipment.stream_lost(StreamLost("the test says so"), 3.0) == FENCE
     return shipment
 
 
@@ -138,7 +138,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
             shipment.fetch_ready(5, 9.0),
             shipment.bound(TABLE),
             shipment.bound(()),
-            shipment.stream_lost(9.0),
+            shipment.stream_lost(StreamLost("the test says so"), 9.0),
         ]
         assert late == [()] * len(late)
         assert seen() == before
@@ -173,7 +173,7 @@ def test_a_first_chunk_behind_a_gap_is_as_a_dead_peer() -> None:
 def test_a_fence_whose_last_claim_is_settled_still_waits_for_its_answer() -> None:
     shipment = shipping(2)
     shipment.claim(3)
-    assert shipment.stream_lost(3.0) == FENCE
+    assert shipment.stream_lost(StreamLost("the test says so"), 3.0) == FENCE
     assert shipment.settle(3, True, 3.0) == ()
     assert shipment.fenced() == (handover(Outcome.LOST, 2),)
 
@@ -275,7 +275,7 @@ def test_what_ends_a_reservation_closes_it() -> None:
         (lambda shipment: shipment.refused(), (Detach(), handover(Outcome.REFUSED))),
         (lambda shipment: shipment.cancel(1.0), (*FENCE, handover(Outcome.CANCELLED))),
         (lambda shipment: shipment.peer_lost(), (Detach(), handover(Outcome.LOST))),
-        (lambda shipment: shipment.stream_lost(1.0), (*FENCE, handover(Outcome.LOST))),
+        (lambda shipment: shipment.stream_lost(StreamLost("the test says so"), 1.0), (*FENCE, handover(Outcome.LOST))),
         (lambda shipment: shipment.expired(DEADLINE_S), (*FENCE, handover(Outcome.LOST))),
         (lambda shipment: shipment.prefill_failed(), (Detach(), handover(Outcome.LOST))),
     ]
@@ -358,7 +358,7 @@ def test_a_fence_waits_for_its_answer_and_for_the_last_claim() -> None:
     shipment = shipping(2)
     assert (shipment.claim(3).verdict, shipment.claim(4).verdict) == (Verdict.PLACE, Verdict.PLACE)
     assert shipment.num_quarantined == 0, "still wanted"
-    assert shipment.stream_lost(3.0) == FENCE
+    assert shipment.stream_lost(StreamLost("the test says so"), 3.0) == FENCE
     assert shipment.num_quarantined == 2
     assert shipment.settle(4, False, 3.0) == (), "what is spoilt is not asked for any more"
     assert shipment.fenced() == ()
@@ -386,7 +386,7 @@ def test_every_loss_has_a_named_cause_and_the_first_stands() -> None:
     mine = EngineFailed("its engine broke")
     ends: list[tuple[Callable[[IncomingShipment], Effects], type[PagewireError]]] = [
         (lambda shipment: shipment.peer_lost(), PrefillLost),
-        (lambda shipment: shipment.stream_lost(1.0), StreamLost),
+        (lambda shipment: shipment.stream_lost(StreamLost("the test says so"), 1.0), StreamLost),
         (lambda shipment: shipment.expired(DEADLINE_S), TransferTimeout),
         (lambda shipment: shipment.prefill_failed(mine), EngineFailed),
         (lambda shipment: shipment.prefill_failed(), PrefillLost),
@@ -517,7 +517,7 @@ def test_what_is_lost_between_two_groups_is_kept_in_whole_blocks() -> None:
     claim = shipment.claim(5 * 3)
     assert claim.verdict is Verdict.PLACE
     assert shipment.claim(5 * 3 + 1).verdict is Verdict.PLACE
-    assert shipment.stream_lost(4.0) == FENCE
+    assert shipment.stream_lost(StreamLost("the test says so"), 4.0) == FENCE
     assert shipment.num_quarantined == 1, "two parts of one block"
     assert shipment.peer_lost() == ()
     shipment.settle(5 * 3, False, 5.0)

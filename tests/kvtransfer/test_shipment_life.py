@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pagewire.core.errors import StreamLost
 from pagewire.kvtransfer.effects import (
     Announce,
     AskBind,
@@ -296,7 +297,7 @@ class ShipmentLife(RuleBasedStateMachine):
         elif what == "stream":
             self.flying.clear()
             self.queued.clear()
-            self.on_d(self.incoming.stream_lost(self.now_s))
+            self.on_d(self.incoming.stream_lost(StreamLost("the test says so"), self.now_s))
         else:
             self.incoming.close()
 

@@ -16,7 +16,7 @@ import pytest
 from open_files import open_files
 from transport_rigs import BLOCK_BYTES, NUM_BLOCKS, pool
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import ContractBroken, TransferFailed
 from pagewire.core.token_door import CONNECT_S, TOKEN_BYTES
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import ShipmentKey
@@ -71,12 +71,30 @@ async def test_a_taker_maps_the_pool_and_copies_out_of_it(where: str, tmp_path: 
     assert os.listdir(tmp_path) == [], "the socket's file is gone as soon as it was used"
     await inlet.place(Ready(KEY, 0, (), block_ids=(5, 7)), [(1, 3)])
     assert target.read(3) == source.read(7)
-    for block_ids in ((NUM_BLOCKS,), (2**64 - 1,), ()):
-        with pytest.raises(IndexError):
+    for block_ids in ((NUM_BLOCKS,), (2**64 - 1,)):
+        with pytest.raises(ContractBroken):
             await inlet.place(Ready(KEY, 0, (), block_ids=block_ids), [(0, 3)])
     for end in (inlet, outlet):
         end.close()
         end.close()
+
+
+async def test_pages_that_the_source_does_not_have_are_not_made_for_it() -> None:
+    """They would count as ours, and there may be as many as it says."""
+    num_bytes = NUM_BLOCKS << 20
+    fd = os.memfd_create("pagewire-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, num_bytes)
+    source = PoolMemory(mmap.mmap(fd, num_bytes), block_bytes=1 << 20, num_blocks=NUM_BLOCKS, fd=fd)
+    source.seal()
+    outlet = ShmOutlet("", source, "D")
+    inlet = ShmInlet(PoolMemory(memoryview(bytearray(1 << 20)), block_bytes=1 << 20, num_blocks=1), "P")
+    await inlet.open(await outlet.open(inlet.card))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert os.fstat(fd).st_blocks == 0
+    for end in (inlet, outlet, source):
+        end.close()
+    os.close(fd)
 
 
 async def test_what_a_killed_pod_left_in_the_directory_is_removed_by_the_next(tmp_path: Path) -> None:

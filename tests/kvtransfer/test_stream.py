@@ -16,6 +16,7 @@ import pytest
 from faulty_carrier import Faults
 from transport_rigs import (
     BLOCK_BYTES,
+    CARRIERS,
     FAST,
     NUM_BLOCKS,
     SECRET,
@@ -30,9 +31,10 @@ from transport_rigs import (
     taking,
 )
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import PagewireError, PeerMismatch, TransferFailed
+from pagewire.core.kv_layout import KVLayout
 from pagewire.kvtransfer import greeting_wire, wire
-from pagewire.kvtransfer.carrier import Carrier, Inlet
+from pagewire.kvtransfer.carrier import Carrier, Inlet, Outlet
 from pagewire.kvtransfer.greeting import Greeter
 from pagewire.kvtransfer.memory import PoolMemory
 from pagewire.kvtransfer.transport import BlockMemory, ShipmentKey, TransportTimes
@@ -42,11 +44,13 @@ from pagewire.kvtransfer.transports.stream_receiver import Dial, StreamReceiver
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
 
-def a_sender(recorder: Recorder | None = None, *, secret: bytes = SECRET, times: TransportTimes = FAST) -> StreamSender:
+def a_sender(
+    recorder: Recorder | None = None, *, secret: bytes = SECRET, times: TransportTimes = FAST, carrier: Carrier = GRPC
+) -> StreamSender:
     heard, faults = recorder or Recorder(), Faults()
     faults.on_carried = heard.on_carried
     return StreamSender(
-        pod_id="P", secret=secret, memory=pool(filled=True), carriers=(faults.around(GRPC),), on_lost=heard.on_lost,
+        pod_id="P", secret=secret, memory=pool(filled=True), carriers=(faults.around(carrier),), on_lost=heard.on_lost,
         message_bytes=SMALL.message_bytes, times=times,
     )  # fmt: skip
 
@@ -99,24 +103,28 @@ async def test_a_block_that_no_message_holds_has_no_carrier_in_band() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "source_id", "block_bytes"),
-    [(b"another", "P", BLOCK_BYTES), (SECRET, "P2", BLOCK_BYTES), (SECRET, "P", 2 * BLOCK_BYTES)],
+    ("secret", "source_id", "block_bytes", "kind", "reason"),
+    [
+        (b"another", "P", BLOCK_BYTES, TransferFailed, "refused"),
+        (SECRET, "P2", BLOCK_BYTES, TransferFailed, "refused"),
+        (SECRET, "P", 2 * BLOCK_BYTES, PeerMismatch, "block bytes 1024 / 2048"),
+    ],
 )
 async def test_a_misfit_is_refused_with_a_reason_and_may_try_again(
-    secret: bytes, source_id: str, block_bytes: int
+    secret: bytes, source_id: str, block_bytes: int, kind: type[PagewireError], reason: str
 ) -> None:
     sender = a_sender()
     async with serving(sender) as address:
         receiver = a_receiver(address, secret=secret, source_id=source_id, block_bytes=block_bytes)
         async with running(receiver):
             async with asyncio.timeout(10):
-                while "refused" not in receiver.reason:
-                    with contextlib.suppress(TransferFailed):
+                while reason not in receiver.reason:
+                    with contextlib.suppress(TransferFailed, PeerMismatch):
                         await receiver.connected(0.01)
-            with pytest.raises(TransferFailed, match="no stream for blocks"):
+            with pytest.raises(kind, match="no stream for blocks"):
                 await receiver.connected(0.01)
             assert not sender.is_connected("D")
-            with pytest.raises(TransferFailed):
+            with pytest.raises(kind):
                 receiver.register(1, 1, RecordingSink(Recorder()))
 
 
@@ -142,18 +150,24 @@ async def test_an_overheard_hello_is_worth_nothing() -> None:
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-GARBAGE = [b"", b"x", b"PWKV\x02\x02", b"\x80\x04." * 20, bytes(20000), b"PWKV\x01\x02" + bytes(90)]
+NO_HELLOS = [b"", b"x", b"PWKV", b"PWKV\x04\x02", b"\x80\x04." * 20, bytes(20000), b"PWKV\x04\x02" + bytes(90)]
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-async def test_garbage_for_a_hello_opens_nothing(garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("garbage", "code"),
+    [
+        *((each, grpc.StatusCode.INVALID_ARGUMENT) for each in NO_HELLOS),
+        (b"PWKV\x03\x02" + bytes(90), grpc.StatusCode.ABORTED),  # of another version
+    ],
+)
+async def test_garbage_for_a_hello_opens_nothing(garbage: bytes, code: grpc.StatusCode) -> None:
     sender = a_sender()
     async with raw_call(sender) as call:
         await call.read()
         await call.write(garbage)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call.read()
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.code() is code
         assert not sender.is_connected("")
 
 
@@ -200,6 +214,45 @@ async def test_a_source_that_minds_no_credit_is_read_no_further() -> None:
         sender.send("D", 1, 1, [(index, index) for index in range(NUM_BLOCKS)])
         await recorder.until(lambda: recorder.lost == [("P", (ShipmentKey(1, 1),))])
         assert receiver.counters.bytes <= 2 * SMALL.window_bytes
+        assert [error.cause for error in recorder.errors] == ["contract_broken"]
+
+
+@pytest.mark.parametrize("carrier", ["shm", "tcp", "collective", "local"])
+async def test_a_source_that_sends_no_checksums_breaks_the_contract(carrier: str) -> None:
+    """Where a CPU reads what it places, whoever it comes from."""
+    recorder, made = Recorder(), CARRIERS[carrier]()
+
+    def careless(memory: BlockMemory, peer_id: str) -> Outlet:
+        outlet = made.outlet(memory, peer_id)
+        outlet.checksums = False
+        return outlet
+
+    careless_sender = a_sender(carrier=dataclasses.replace(made, outlet=careless))
+    async with (
+        serving(careless_sender) as address,
+        taking(int(address.rpartition(":")[2]), (made,), recorder) as (receiver, _),
+    ):
+        sink = RecordingSink(recorder)
+        receiver.register(1, 1, sink)
+        careless_sender.send("D", 1, 1, [(0, 0), (1, 1)])
+        await recorder.until(lambda: recorder.lost == [("P", (ShipmentKey(1, 1),))])
+        assert (sink.placed, recorder.errors[0].cause) == ([], "contract_broken")
+        assert "without checksums" in recorder.errors[0].message
+
+
+async def test_who_says_that_layers_come_in_parts_that_they_do_not_fall_into_is_not_paired() -> None:
+    layout = KVLayout(num_layers=3, num_kv_heads=1, head_dim=4, block_size=16, dtype="float32")
+    memory = PoolMemory(memoryview(bytearray(4 * layout.block_bytes)), block_bytes=layout.block_bytes, num_blocks=4)
+    recorder = Recorder()
+    sender = StreamSender(pod_id="P", secret=SECRET, memory=memory, carriers=(GRPC,), layout=layout, num_groups=2)
+    async with serving(sender) as address:
+        receiver = StreamReceiver(
+            dial_to(address), pod_id="D", source_id="P", secret=SECRET, memory=memory, on_lost=recorder.on_lost,
+            carriers=(GRPC,), layout=layout, times=FAST,
+        )  # fmt: skip
+        async with running(receiver):
+            with pytest.raises(PeerMismatch, match="3 layers in 2 parts"):
+                await receiver.connected(1.0)
 
 
 async def test_a_second_stream_of_a_pod_replaces_the_first() -> None:
@@ -394,7 +447,7 @@ async def test_a_source_that_changes_its_mind_at_each_greeting_is_dialled_at_lei
         receiver = a_receiver(address)
         async with running(receiver), asyncio.timeout(10):
             while "each time anew" not in receiver.reason:
-                with contextlib.suppress(TransferFailed):
+                with contextlib.suppress(PeerMismatch, TransferFailed):
                     await receiver.connected(0.01)
 
 

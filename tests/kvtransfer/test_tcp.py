@@ -97,6 +97,20 @@ async def test_blocks_go_from_pool_to_pool_behind_their_message() -> None:
             await inlet.place(ready, [(0, NUM_BLOCKS)])
 
 
+async def test_a_socket_breaks_where_its_other_end_is_silent() -> None:
+    """As behind a firewall that forgot it; by itself the kernel waits for a quarter of an hour, or for hours."""
+    async with a_pair(pool(filled=False), pool(filled=False)) as (outlet, inlet):
+        for end in (outlet, inlet):
+            connection = end._socket_line._socket
+            assert connection is not None
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            told = [
+                connection.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            ]
+            assert told == [5, 5, 3, 15_000]
+
+
 async def test_messages_larger_than_any_socket_buffer_arrive_and_the_loop_turns_meanwhile() -> None:
     size = 24 << 20  # kernels keep some megabytes
     source = PoolMemory(memoryview(bytearray(os.urandom(size))), block_bytes=size // 8, num_blocks=8)

@@ -15,6 +15,7 @@ from faulty_channel import FaultyPath, Plan, corrupt, duplicate, reorder, swallo
 from transport_rigs import BLOCK_BYTES, FAST, SECRET, SMALL, Recorder, RecordingSink, dial_to, pool, running, serving
 
 from pagewire.core.clock import ManualClock
+from pagewire.core.errors import StreamLost
 from pagewire.kvtransfer.effects import (
     Announce,
     AskBind,
@@ -232,7 +233,7 @@ async def test_a_bad_header_ends_the_stream_and_a_new_one_serves() -> None:
     async with transfer(corrupt(1, at=0)) as (both, _):
         both.ship()
         await both.recorder.until(lambda: ("P", ((3, 1),)) in both.recorder.lost)
-        both.on_d(both.incoming.stream_lost(0.0))
+        both.on_d(both.incoming.stream_lost(StreamLost("the test says so"), 0.0))
         await until_over(both)
         assert both.handed[0].outcome is Outcome.LOST
         assert both.arrived(both.handed[0].kept_blocks)

@@ -31,12 +31,14 @@ from transport_rigs import (
     target_pool,
 )
 
+from pagewire.core.errors import PagewireError
 from pagewire.kvtransfer.effects import Outcome
+from pagewire.kvtransfer.transport import ShipmentKey
 from pagewire.kvtransfer.transports.stream_receiver import StreamReceiver
 from pagewire.kvtransfer.wire import Kind
 
 NUM = 20
-LOST = {"stream_lost", "transfer_timeout", "block_corrupt"}
+LOST = {"stream_lost", "transfer_timeout", "block_corrupt", "contract_broken"}
 where_a_cpu_touches_the_payload = pytest.mark.parametrize("setting", each_of(ON_HOSTS), indirect=True)
 
 
@@ -49,10 +51,10 @@ class Setting:
         self.original = pool(filled=True)
         self.shipments: list[Shipping] = []
 
-    def on_lost(self, peer_id: str, keys: tuple[tuple[int, int], ...]) -> None:
+    def on_lost(self, peer_id: str, keys: tuple[ShipmentKey, ...], error: PagewireError) -> None:
         for shipping in self.shipments:
             if shipping.key in keys:
-                shipping.lost()
+                shipping.lost(error)
         self.recorder.note()
 
     async def begin(self, *, first: int = 0, num: int = NUM) -> Shipping:
@@ -91,7 +93,7 @@ async def setting(request: pytest.FixtureRequest) -> AsyncIterator[Setting]:
         holder: list[Setting] = []
         receiver = StreamReceiver(
             path.dial, pod_id="D", source_id="P", secret=SECRET, memory=target,
-            on_lost=lambda peer_id, keys: holder[0].on_lost(peer_id, keys),
+            on_lost=lambda peer_id, keys, error: holder[0].on_lost(peer_id, keys, error),
             carriers=(faults.around(CARRIERS[request.param]()),), flow=SMALL, times=FAST,
         )  # fmt: skip
         holder.append(Setting(source, receiver, path, faults, target))

@@ -151,6 +151,8 @@ def test_checksums_that_contradict_themselves_are_malformed(
 ) -> None:
     wire.decode_sums(headed(Kind.SUMS, 0, 1, 2, 0, 16), SIZE)
     with pytest.raises(MalformedMessage):
+        wire.decode_sums(headed(Kind.SUMS, 0, 1, 2, 0, 16), SIZE, max_blocks=1)
+    with pytest.raises(MalformedMessage):
         wire.decode_sums(headed(Kind.SUMS, flags, stride, count, rest, behind), SIZE)
 
 
@@ -162,8 +164,9 @@ def test_checksums_that_contradict_themselves_are_malformed(
         (Kind.READY, 3, 1, 2, 16, 16),  # a flag that there is not
         (Kind.READY, 1, 0, 2, 16, 16),  # one index for all
         (Kind.READY, 0, 1, 2, 16, 16),  # without the checksums it has
-        (Kind.BLOCKS, 1, 1, 0, 0, 0),
-        (Kind.BLOCKS, 1, 1, 2, 3 * SIZE, 3 * SIZE),
+        (Kind.BLOCKS, 0, 1, 0, 0, 0),
+        (Kind.BLOCKS, 0, 1, 2, 3 * SIZE, 16 + 3 * SIZE),
+        (Kind.BLOCKS, 1, 1, 2, 2 * SIZE, 2 * SIZE),  # a CPU has made it and could have summed
         (Kind.BLOCKS, 0, 1, 2, 2 * SIZE, 2 * SIZE),
         (Kind.SUMS, 1, 1, 2, 16, 16),
     ],
@@ -172,7 +175,9 @@ def test_blocks_that_contradict_themselves_are_malformed(
     kind: Kind, flags: int, stride: int, count: int, rest: int, behind: int
 ) -> None:
     wire.decode_ready(headed(Kind.READY, 1, 1, 2, 16, 16), SIZE)
-    wire.decode_ready(headed(Kind.BLOCKS, 1, 1, 2, 2 * SIZE, 2 * SIZE), SIZE)
+    wire.decode_ready(headed(Kind.BLOCKS, 0, 1, 2, 2 * SIZE, 16 + 2 * SIZE), SIZE)
+    with pytest.raises(MalformedMessage):
+        wire.decode_ready(headed(Kind.READY, 1, 1, 2, 16, 16), SIZE, max_blocks=1)
     with pytest.raises(MalformedMessage):
         wire.decode_ready(headed(kind, flags, stride, count, rest, behind), SIZE)
 

@@ -80,6 +80,7 @@ class FaultyInlet:
     def __init__(self, inlet: Inlet, memory: BlockMemory, faults: Faults) -> None:
         self.card = inlet.card
         self.place_bytes, self.max_places = inlet.place_bytes, inlet.max_places
+        self.needs_checksums = inlet.needs_checksums
         self.open, self.arrived = inlet.open, inlet.arrived
         self.done, self.close = inlet.done, inlet.close
         self._inlet = inlet

@@ -101,7 +101,7 @@ class FaultyCall:
         self._call = call
         self.read = FaultyReads(call.read, spoiling).read
         self.write, self.details, self.cancel = call.write, call.details, call.cancel
-        self.add_done_callback = call.add_done_callback
+        self.add_done_callback, self.done = call.add_done_callback, call.done
 
 
 class FaultyLine:

@@ -172,7 +172,7 @@ class Pod:
             memory=self.engine.pool,
             carriers=self.front.offers.carriers,
             layout=self.engine.ready.layout,
-            on_lost=lambda peer_id, keys: None,
+            on_lost=lambda peer_id, keys, error: None,
             message_bytes=self.engine.pool.block_bytes,  # a message is a block: faults hit what they name
             num_groups=self.engine.ready.layer_groups,
         )

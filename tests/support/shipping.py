@@ -12,7 +12,7 @@ from sources import Source
 from transport_rigs import NUM_BLOCKS, Recorder
 
 from pagewire.core.clock import ManualClock
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import PagewireError, TransferFailed
 from pagewire.kvtransfer.effects import AskBind, AskResend, Detach, Effects, HandOver, SendFence, Verdict
 from pagewire.kvtransfer.intake import Intake
 from pagewire.kvtransfer.shipment import IncomingShipment
@@ -65,9 +65,9 @@ class Shipping:
         self.act(self.shipment.fetch_ready(self.num, self.clock.now()))
         await self._send(range(self.first, self.first + self.num))
 
-    def lost(self) -> None:
+    def lost(self, error: PagewireError) -> None:
         """The stream is."""
-        self.act(self.shipment.stream_lost(self.clock.now()))
+        self.act(self.shipment.stream_lost(error, self.clock.now()))
 
     def expire(self) -> None:
         """Its time is over."""

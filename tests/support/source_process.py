@@ -28,9 +28,9 @@ def say(**what: Any) -> None:
     sys.stdout.flush()
 
 
-def on_lost(peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
+def on_lost(peer_id: str, keys: tuple[ShipmentKey, ...], error: PagewireError) -> None:
     """Pass it on."""
-    say(event="lost", peer_id=peer_id, keys=keys)
+    say(event="lost", peer_id=peer_id, keys=keys, cause=error.cause, message=error.message)
 
 
 def on_carried(peer_id: str, batch: Batch) -> None:

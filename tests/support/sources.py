@@ -32,7 +32,7 @@ from transport_rigs import (
     target_pool,
 )  # fmt: skip
 
-from pagewire.core.errors import TransferFailed
+from pagewire.core.errors import TransferFailed, from_cause
 from pagewire.kvtransfer.transport import BlockMemory, Flow, LostCallback, Receiver, ShipmentKey
 from pagewire.kvtransfer.transports.stream_sender import StreamSender
 
@@ -177,7 +177,8 @@ class SourceProcess(Source):
         while text := await stdout.readline():
             line = json.loads(text)
             if line.get("event") == "lost":
-                self._recorder.on_lost(line["peer_id"], tuple(ShipmentKey(*key) for key in line["keys"]))
+                keys = tuple(ShipmentKey(*key) for key in line["keys"])
+                self._recorder.on_lost(line["peer_id"], keys, from_cause(line["cause"], line["message"]))
             elif line.get("event") == "sent":
                 self._recorder.on_sent(line["peer_id"], ShipmentKey(*line["key"]), tuple(line["indices"]))
             else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from pagewire.core.errors import PagewireError
 from pagewire.core.side_door import SideDoor
 from pagewire.kvtransfer.carrier import Carrier
 from pagewire.kvtransfer.effects import Claim, Verdict
@@ -131,11 +132,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lost: list[tuple[str, tuple[ShipmentKey, ...]]] = []
+        self.errors: list[PagewireError] = []  # what each of those was lost by
         self.sent: list[tuple[str, ShipmentKey, tuple[int, ...]]] = []
         self._changed = asyncio.Event()
 
-    def on_lost(self, peer_id: str, keys: tuple[ShipmentKey, ...]) -> None:
+    def on_lost(self, peer_id: str, keys: tuple[ShipmentKey, ...], error: PagewireError) -> None:
         self.lost.append((peer_id, keys))
+        self.errors.append(error)
         self.note()
 
     def on_sent(self, peer_id: str, key: ShipmentKey, indices: tuple[int, ...]) -> None:

@@ -38,6 +38,7 @@ class SlowInlet:
         self.card = inlet.card
         self.place_bytes = 512
         self.max_places = inlet.max_places
+        self.needs_checksums = inlet.needs_checksums
         self._inlet = inlet
         self._chance = chance
 
