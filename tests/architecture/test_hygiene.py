@@ -22,6 +22,7 @@ READ_ENVIRONMENT = (
     "core/local_models.py",
     "core/native_library.py",
     "cli/",
+    "engine/__init__.py",  # OpenMP
     "engine/client.py",
     "kvtransfer/transports/communicator.py",
     "kvtransfer/transports/nixl_agent.py",

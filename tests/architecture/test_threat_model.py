@@ -81,7 +81,7 @@ ADVISORIES = (
     "CVE-2026-114053",
     "vllm-ascend#13363",
 )
-THREATS = tuple(f"T{number}" for number in range(1, 27))
+THREATS = tuple(f"T{number}" for number in range(1, 28))
 
 
 @functools.cache
