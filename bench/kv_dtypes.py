@@ -90,9 +90,9 @@ def main() -> None:
         for kv_dtype, engine in engines.items():
             step = step_of(engine, parts, reach)
             start_s = time.perf_counter()
-            tokens = engine.runner.run(step, lambda _step, _group: None)
+            computed = engine.runner.run(step, lambda _step, _group: None)
             took_ms[kv_dtype] = (time.perf_counter() - start_s) * 1e3
-            chosen[kv_dtype] = [tokens[str(number)] for number, _, _ in parts]
+            chosen[kv_dtype] = [computed[str(number)].token for number, _, _ in parts]
         return chosen, took_ms
 
     found: dict[str, list[list[int]]] = {kv_dtype: [] for kv_dtype in engines}  # [positions, prompts]

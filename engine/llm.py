@@ -6,6 +6,7 @@ model, dtype and seed. Invariant: what is wrong with a prompt is said before any
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job
 from pagewire.text.tokenizer import Tokenizer, word_texts
 
+OF_PODS = frozenset({"role", "brownout", "stall_s", "log_format"})
+SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig)) - {"model", "threads"}
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -33,7 +36,8 @@ class LLM:
 
     `model` is a Hugging Face folder, or the name of a local model; `settings` are those of `EngineConfig`, such as
     `dtype`, `kv_memory_bytes` (a number, or a text like "1.5GiB") and `max_model_len`. `threads` 0 takes torch's
-    number, and no more than the cores that are usable. Raises ValueError or OSError where the model cannot be loaded.
+    number, and no more than the cores that are usable. Raises ValueError or OSError where the model cannot be loaded,
+    ValueError on a setting that only pods have, TypeError on one that there is not.
     """
 
     def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
@@ -42,6 +46,11 @@ class LLM:
             local = ", ".join(path.name for path in local_models.installed()) or "there are none"
             raise FileNotFoundError(f"{model} is neither a folder with a config.json nor a local model ({local})")
         sizes = {name: _bytes(name, value) for name, value in settings.items() if name.endswith("_bytes")}
+        for name in settings:
+            if name in OF_PODS:
+                raise ValueError(f"{name} is a setting of pods, and means nothing without one")
+            if name not in SETTINGS:
+                raise TypeError(f"LLM has no setting {name!r}; those it has are {', '.join(sorted(SETTINGS - OF_PODS))}")
         config = EngineConfig(model=str(folder), role=Role.COLOCATED, threads=threads, **{**settings, **sizes})
         self._tokenizer = Tokenizer(folder)
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)

@@ -47,10 +47,10 @@ def _prefix(where: str, name: str, entry: Any, tokenizer: Tokenizer) -> NamedPre
         raise ValueError(f"{where} is no table: write [{name}] and, below it, one of {', '.join(FORMS)}")
     unknown = sorted(set(entry) - {*FORMS, *WHOSE})
     forms = [form for form in FORMS if form in entry]
-    if unknown or len(forms) != 1:
-        raise ValueError(
-            f"{where} has {', '.join(entry) or 'nothing'}: one of {', '.join(FORMS)}, and {', '.join(WHOSE)}, may be"
-        )
+    if unknown:
+        raise ValueError(f"{where}: there is no {', '.join(unknown)}; known are {', '.join((*FORMS, *WHOSE))}")
+    if len(forms) != 1:
+        raise ValueError(f"{where} has {' and '.join(forms) or 'no tokens'}: give one of {', '.join(FORMS)}")
     whose = {field: entry.get(field, "") for field in WHOSE}
     for field, value in whose.items():
         if not isinstance(value, str):

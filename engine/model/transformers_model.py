@@ -59,6 +59,7 @@ class TransformersArchitecture:
                 raise ValueError(f"model_type {config.model_type!r} is {type(module).__name__}")
             if getattr(module, "_is_stateful", False):
                 raise ValueError("it keeps states beside keys and values (state-space, linear attention, convolution)")
+            _hold_frequencies(module)
             return module
 
         try:
@@ -183,6 +184,16 @@ class TransformersModel:
 def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:
     # Keys and values of unequal width share the wider one: zeros add nothing to a product.
     return functional.pad(x, (0, head_dim - x.shape[2])) if x.shape[2] < head_dim else x
+
+
+def _hold_frequencies(module: Any) -> None:
+    """Have a module that is surveyed not look whether positions are beyond the original ones: it has no values."""
+    for part in module.modules():
+        kind = getattr(part, "rope_type", "")
+        if isinstance(kind, str) and "dynamic" in kind:
+            part.rope_type = "default"
+        elif isinstance(kind, dict):  # by kind of layer
+            part.rope_type = {layer: "default" if "dynamic" in each else each for layer, each in kind.items()}
 
 
 def _check_kind(hf: HFConfig) -> None:

@@ -242,9 +242,13 @@ def test_rows_that_meet_elsewhere_than_in_attention_are_refused(
             check_rows(lambda tokens, positions, dtype=dtype: leaks(tokens, positions).to(dtype), 100, 512, device)  # type: ignore[misc]
 
 
-def test_longrope_is_served_as_far_as_it_is_plain(tiny: TinyModel) -> None:
-    with pytest.raises(ValueError, match="max_model_len 129 is above the model's 128 positions"):
-        engine(tiny("phi3_longrope"), max_model_len=129)
+@pytest.mark.parametrize(("name", "positions"), [("phi3_longrope", 128), ("olmo_dynamic", 512)])
+def test_what_turns_all_by_the_longest_is_served_as_far_as_it_is_plain(
+    tiny: TinyModel, name: str, positions: int
+) -> None:
+    said = f"max_model_len {positions + 1} is above the model's {positions} positions"
+    with pytest.raises(ValueError, match=said):
+        engine(tiny(name), max_model_len=positions + 1)
 
 
 @pytest.mark.parametrize("window", [1, 2, 63, 64, 0])

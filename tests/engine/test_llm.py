@@ -62,6 +62,14 @@ def test_texts_and_tokens_are_continued_as_transformers_does(tiny: TinyModel, na
     assert {answer.finish_reason for answer in answers} == {FinishReason.LENGTH}
 
 
+def test_settings_that_mean_nothing_here_are_refused(tiny: TinyModel) -> None:
+    for setting in ({"brownout": True}, {"stall_s": 1.0}, {"log_format": "json"}, {"role": "decode"}):
+        with pytest.raises(ValueError, match=f"{next(iter(setting))} is a setting of pods"):
+            LLM(tiny("llama"), **setting)
+    with pytest.raises(TypeError, match="LLM has no setting 'max_seqs'; those it has are .*max_num_seqs"):
+        LLM(tiny("llama"), max_seqs=4)
+
+
 def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
     params = [
         SamplingParams(max_tokens=3 + i, temperature=0.9, top_p=0.9, seed=i, ignore_eos=True) for i in range(len(TEXTS))

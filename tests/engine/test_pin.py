@@ -82,9 +82,9 @@ def test_each_form_becomes_the_tokens_that_a_request_begins_with(tiny: TinyModel
     [
         ("[a", "is not TOML"),
         ("a = 'text'", r"prefix 'a' is no table: write \[a\] and, below it, one of text, messages, token_ids"),
-        ("[a]", "prefix 'a' has nothing: one of"),
-        ("[a]\ntext = 'x'\ntoken_ids = [1]", "prefix 'a' has text, token_ids: one of"),
-        ("[a]\ntext = 'x'\nsalty = 'y'", "prefix 'a' has text, salty: one of"),
+        ("[a]", "prefix 'a' has no tokens: give one of"),
+        ("[a]\ntext = 'x'\ntoken_ids = [1]", "prefix 'a' has text and token_ids: give one of"),
+        ("[a]\ntext = 'x'\nsalty = 'y'", "prefix 'a': there is no salty; known are text, messages, token_ids, salt"),
         ("[a]\ntext = 'x'\nsalt = 1", "prefix 'a': salt is not a text"),
         ("[a]\ntext = 'x'\ntenant = ['y']", "prefix 'a': tenant is not a text"),
         ("[a]\ntext = 'x'\ntenant_salt = 1", "prefix 'a': tenant_salt is not a text"),

@@ -112,6 +112,7 @@ GENERAL: dict[str, Callable[[], PretrainedConfig]] = {
         },
     ),
     "olmo": lambda: OlmoConfig(**_DERIVED, clip_qkv=3.0),
+    "olmo_dynamic": lambda: OlmoConfig(**_DERIVED, **_scaled("dynamic", factor=4.0)),
     "olmo2": lambda: Olmo2Config(**_DERIVED),
     "olmo2_yarn": lambda: Olmo2Config(**_DERIVED, **_scaled("yarn", factor=8.0, original_max_position_embeddings=64)),
     "gpt_neox": lambda: GPTNeoXConfig(**{**_PLAIN, "tie_word_embeddings": False}),
