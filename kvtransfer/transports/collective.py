@@ -18,12 +18,13 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagewire.core.errors import ContractBroken, TransferFailed
+from pagewire.core.errors import TransferFailed
 from pagewire.kvtransfer.carrier import Carrier, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.communicator import SOURCE, TAKER, Rendezvous, host_store, join_store
 from pagewire.kvtransfer.transports.communicator_pair import CommunicatorPair
+from pagewire.kvtransfer.transports.message_numbers import MessageNumbers
 from pagewire.kvtransfer.transports.rooms import Rooms
 from pagewire.kvtransfer.transports.staging import Staging, device_of, gather, scatter, scatter_summed
 from pagewire.kvtransfer.transports.worker import Worker
@@ -32,8 +33,8 @@ from pagewire.kvtransfer.wire import Ready
 NAME = "collective"
 FLOW = Flow(window_bytes=32 << 20, message_bytes=4 << 20)
 PLACE_BYTES = 1 << 20
-_FRESH = 1 << 31  # of a tag: the communicator is built anew for this message
-_COUNT = _FRESH - 1
+NUMBER_BITS = 31
+_FRESH = 1 << NUMBER_BITS  # of a tag: the communicator is built anew for this message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class CollectiveOutlet:
         self.checksums = self._device.type == "cpu"
         self._pair = CommunicatorPair(SOURCE, self._device, host=options.host, timeout_s=options.timeout_s)
         self._staging = Staging(self._device)
-        self._count = 0  # of messages
+        self._numbers = MessageNumbers(NUMBER_BITS)
 
     async def open(self, card: bytes) -> bytes:
         """Open a store for the pair; see `Outlet`."""
@@ -85,7 +86,7 @@ class CollectiveOutlet:
     def tag(self, batch: Batch) -> int:
         """Number the message; see `Outlet`."""
         self._pair.stay()
-        number, self._count = self._count, (self._count + 1) & _COUNT
+        number = self._numbers.take()
         return number if self._pair.is_up else number | _FRESH
 
     async def carry(self, batch: Batch) -> None:
@@ -122,7 +123,7 @@ class CollectiveInlet:
         self._pair = CommunicatorPair(TAKER, self._device, host=options.host, timeout_s=options.timeout_s)
         self._placing = Worker("collective-place") if self._device.type == "cuda" else None
         self._idle_s = 0.0
-        self._count = 0
+        self._numbers = MessageNumbers(NUMBER_BITS)
         self._staged = Rooms(self._room, max(options.staged_bytes, memory.block_bytes))
 
     async def open(self, card: bytes) -> None:
@@ -134,12 +135,8 @@ class CollectiveInlet:
 
     async def arrived(self, ready: Ready) -> None:
         """Receive the message's blocks; see `Inlet`."""
-        ahead = ((ready.tag & _COUNT) - self._count) & _COUNT
-        if ahead > _COUNT // 2:
+        if not self._numbers.came(ready.tag & ~_FRESH):
             return  # a message that came twice; its payload came once
-        if ahead:
-            raise ContractBroken(f"{ahead} messages are missing")
-        self._count = (self._count + 1) & _COUNT
         self._pair.stay()
         num_bytes = len(ready) * self._memory.block_bytes
         staging = self._staged.take(ready, num_bytes)

@@ -93,7 +93,7 @@ class SocketLine:
 
         Raises MalformedMessage where it is of another length, or does not come, StreamLost.
         """
-        while not self._is_at_payload(into.nbytes):
+        while not self._pass_payload_length(into.nbytes):
             if not await self._receive():
                 raise StreamLost("the socket beside the stream ended before its payload")
         got = min(into.nbytes, len(self._received))
@@ -159,7 +159,7 @@ class SocketLine:
                 if sent:
                     left[0] = left[0][sent:]
 
-    def _is_at_payload(self, num_bytes: int) -> bool:
+    def _pass_payload_length(self, num_bytes: int) -> bool:
         """Pass the length of a payload, and whole messages before it; False where more has to come."""
         while len(self._received) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._received)

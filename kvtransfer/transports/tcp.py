@@ -18,12 +18,13 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
-from pagewire.core.errors import ContractBroken, TransferFailed
+from pagewire.core.errors import TransferFailed
 from pagewire.core.side_door import Card, SideDoor, enter_by
 from pagewire.kvtransfer.carrier import Carrier, Line, Move
 from pagewire.kvtransfer.outbox import Batch
 from pagewire.kvtransfer.transport import BlockMemory, Flow
 from pagewire.kvtransfer.transports.line import SocketLine
+from pagewire.kvtransfer.transports.message_numbers import MessageNumbers
 from pagewire.kvtransfer.transports.rooms import Rooms
 from pagewire.kvtransfer.wire import Ready
 
@@ -31,7 +32,7 @@ NAME = "tcp"
 FLOW = Flow(window_bytes=16 << 20, message_bytes=2 << 20)
 READ_BYTES = 4 << 10  # of messages at a time: what of the payload comes with one is copied once more
 STAGED_BYTES = 64 << 20  # two windows, and more
-_COUNT = (1 << 32) - 1
+TAG_BITS = 32
 
 
 def carrier(door: SideDoor) -> Carrier:
@@ -56,7 +57,7 @@ class TcpOutlet:
         self._memory = memory
         self._door = door
         self._card: Card | None = None
-        self._count = 0  # of messages
+        self._numbers = MessageNumbers(TAG_BITS)
         self._is_closed = False
 
     @property
@@ -77,8 +78,7 @@ class TcpOutlet:
 
     def tag(self, batch: Batch) -> int:
         """Number the message; see `Outlet`."""
-        number, self._count = self._count, (self._count + 1) & _COUNT
-        return number
+        return self._numbers.take()
 
     async def carry(self, batch: Batch) -> None:
         """Send the blocks from where they lie; see `Outlet`."""
@@ -105,7 +105,7 @@ class TcpInlet:
         self._socket_line = SocketLine(read_bytes=READ_BYTES)
         self._memory = memory
         self._staged = Rooms(_room, max(staged_bytes, memory.block_bytes))
-        self._count = 0
+        self._numbers = MessageNumbers(TAG_BITS)
 
     @property
     def line(self) -> Line:
@@ -122,12 +122,8 @@ class TcpInlet:
     async def arrived(self, ready: Ready) -> None:
         """Receive the message's blocks; see `Inlet`."""
         await asyncio.sleep(0)  # what came before it is placed now, while it is in the cache
-        ahead = (ready.tag - self._count) & _COUNT
-        if ahead > _COUNT // 2:
+        if not self._numbers.came(ready.tag):
             return  # a message that came twice; its payload came once
-        if ahead:
-            raise ContractBroken(f"{ahead} messages are missing")
-        self._count = (self._count + 1) & _COUNT
         num_bytes = len(ready) * self._memory.block_bytes
         await self._socket_line.read_payload(self._staged.take(ready, num_bytes)[:num_bytes])
 

@@ -6,7 +6,10 @@ number that would be read: block, chunk, prefix hit, preemption and eviction kno
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,3 +193,15 @@ def test_settings_cross_a_process_border_and_unknown_ones_are_refused() -> None:
         EngineConfig(model="m", role=Role.DECODE, kv_dtype="int4")
     with pytest.raises(ValueError, match="float16 needs a CUDA device"):
         EngineConfig(model="m", role=Role.DECODE, kv_dtype="float16")
+
+
+def test_the_bench_says_what_each_holds_and_does(tiny: TinyModel, tmp_path: Path) -> None:
+    bench, found = Path(__file__).parents[2] / "bench" / "kv_dtypes.py", tmp_path / "found.json"
+    shape = ["--prompts", "2", "--context", "40", "--tokens", "3", "--dtype", "float32", "--kv-dtypes", "float32,int8"]
+    command = [sys.executable, "-P", str(bench), "--model", str(tiny("llama")), *shape, "--json", str(found)]
+    subprocess.run(command, check=True, capture_output=True)
+    figures = json.loads(found.read_text())["kv-dtypes"]
+    assert {name: (each["capacity"], each["positions"]) for name, each in figures.items()} == {
+        "float32": (1.0, 6), "int8": (16 * 4 / 18, 6),
+    }  # fmt: skip
+    assert figures["float32"]["agreement"] == 1.0

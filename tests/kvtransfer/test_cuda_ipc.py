@@ -180,3 +180,6 @@ def test_a_split_device_pool_is_the_same_memory_and_waits_for_the_same_writes() 
     assert (split.has_writes, split.last_write) == (True, whole.last_write)
     with pytest.raises(ValueError, match="equal parts"):
         whole.split(7)
+    assert whole.split(2) is split
+    whole.close()
+    assert (whole.num_blocks, split.num_blocks) == (0, 0)

@@ -439,7 +439,7 @@ async def test_opening_that_is_cancelled_or_closed_leaves_no_socket() -> None:
 def test_the_messages_are_those_of_every_stream() -> None:
     """A number is told in the tag of READY, which all carriers have: 32 bits."""
     outlet = TcpOutlet(pool(filled=False), SideDoor())
-    outlet._count = (1 << 32) - 1
+    outlet._numbers._next = (1 << 32) - 1
     batch = Batch(KEY, 0, (1,))
     tag = outlet.tag(batch)
     message = wire.encode_ready(KEY, batch.indices, BLOCK_BYTES, batch.block_ids, (1,), tag)
