@@ -50,7 +50,8 @@ class LLM:
             if name in OF_PODS:
                 raise ValueError(f"{name} is a setting of pods, and means nothing without one")
             if name not in SETTINGS:
-                raise TypeError(f"LLM has no setting {name!r}; those it has are {', '.join(sorted(SETTINGS - OF_PODS))}")
+                known = ", ".join(sorted(SETTINGS - OF_PODS))
+                raise TypeError(f"LLM has no setting {name!r}; those it has are {known}")
         config = EngineConfig(model=str(folder), role=Role.COLOCATED, threads=threads, **{**settings, **sizes})
         self._tokenizer = Tokenizer(folder)
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
