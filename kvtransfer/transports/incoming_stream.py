@@ -87,8 +87,8 @@ class IncomingStream:
                 message = await self._line.read()
                 if message is None:
                     async with asyncio.timeout(HANG_UP_S if self._inlet.line else self._place_s):
-                        details = await self._call.details()
-                    return self._note(f"the source closed it: {details}", StreamLost(details))
+                        reason = f"the source closed it: {await self._call.details()}"
+                    return self._note(reason, StreamLost(reason))
                 if wire.is_sums(message):
                     self.inbox.summed(wire.decode_sums(message, self._block_bytes, self._max_blocks))
                 else:
