@@ -127,8 +127,8 @@ class OutgoingShipment:
         """Blocks, or a group of them, arrived corrupt; each part is sent once more at most, unknown ones never."""
         if self.state is not OutgoingState.SHIPPING:
             return ()
-        end = min(first_block + num_blocks, self._ready_end)  # whatever was asked for
-        asked = parts_of(first_block, max(0, end - first_block), self._num_groups, group)
+        start, end = max(first_block, self.first_block), min(first_block + num_blocks, self._ready_end)
+        asked = parts_of(start, max(0, end - start), self._num_groups, group)
         again = tuple(
             (index, self._part_ids[index]) for index in asked if index in self._part_ids and index not in self._resent
         )

@@ -85,6 +85,7 @@ def test_resend_is_once_per_block_and_only_of_what_is_ready() -> None:
     assert shipment.resend(3, 2**31) == (SendBlocks(blocks=((4, 44),)),)
     assert shipment.resend(2, 3) == ()
     assert shipment.resend(-5, -1) == ()
+    assert shipment.resend(-(2**40), 2**50) == (), "at once"
 
 
 def test_reported_twice_is_announced_once_and_a_gap_is_our_own_bug() -> None:

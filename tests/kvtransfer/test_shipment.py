@@ -42,6 +42,23 @@ def arrives(shipment: IncomingShipment, index: int, is_intact: bool, now_s: floa
     return shipment.settle(index, is_intact, now_s)
 
 
+def test_what_is_announced_again_says_nothing_new_and_is_not_kept() -> None:
+    shipment = IncomingShipment(
+        request_id="r", generation=1, shipment_id=9, first_block=FIRST, max_blocks=ROOM, deadline_s=DEADLINE_S,
+        num_groups=2,
+    )  # fmt: skip
+    shipment.bound(TABLE)
+    for now_s in range(1, 50):
+        for group in (0, 1, None):
+            shipment.chunk_ready(FIRST, 4, float(now_s), group)
+    for part in range(2 * FIRST, 2 * (FIRST + 4)):
+        shipment.claim(part)
+        shipment.settle(part, True, 60.0)
+    landings = list(shipment.times.landings())
+    assert [(landing.announced_s, landing.placed_s) for landing in landings] == [(1.0, 60.0)] * 3
+    assert shipment.transfer_s == 59.0
+
+
 def reserved() -> IncomingShipment:
     return IncomingShipment(
         request_id="r", generation=1, shipment_id=9, first_block=FIRST, max_blocks=ROOM, deadline_s=DEADLINE_S
