@@ -6,9 +6,8 @@ Who has a card of it, from a stream that has proven itself, connects with it, on
     guest             card ... connects, shows the token, is shown the answer -> has the connection
 
 In the clear: a process with TLS has none. A connection breaks when its other end has been silent for `SILENCE_S`, idle
-or not.
-Knows nothing of what goes over one. Invariants: nobody gets a connection who has not shown what stands on a card; the
-port is open only while somebody is expected.
+or not. Knows nothing of what goes over one. Invariants: nobody gets a connection who has not shown what stands on a
+card; the port is open only while somebody is expected.
 """
 
 from __future__ import annotations

@@ -45,13 +45,8 @@ class LLM:
         if folder is None:
             local = ", ".join(path.name for path in local_models.installed()) or "there are none"
             raise FileNotFoundError(f"{model} is neither a folder with a config.json nor a local model ({local})")
+        _check_names(settings)
         sizes = {name: _bytes(name, value) for name, value in settings.items() if name.endswith("_bytes")}
-        for name in settings:
-            if name in OF_PODS:
-                raise ValueError(f"{name} is a setting of pods, and means nothing without one")
-            if name not in SETTINGS:
-                known = ", ".join(sorted(SETTINGS - OF_PODS))
-                raise TypeError(f"LLM has no setting {name!r}; those it has are {known}")
         config = EngineConfig(model=str(folder), role=Role.COLOCATED, threads=threads, **{**settings, **sizes})
         self._tokenizer = Tokenizer(folder)
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
@@ -208,6 +203,16 @@ class LLM:
             self._loaded().check_room(job)
         except InvalidRequest as error:
             raise InvalidRequest(f"prompts[{number}]: {error.message}", field=error.field) from error
+
+
+def _check_names(settings: Iterable[str]) -> None:
+    """Raise ValueError on a setting that only pods have, TypeError on one that there is not."""
+    for name in settings:
+        if name in OF_PODS:
+            raise ValueError(f"{name} is a setting of pods, and means nothing without one")
+        if name not in SETTINGS:
+            known = ", ".join(sorted(SETTINGS - OF_PODS))
+            raise TypeError(f"LLM has no setting {name!r}; those it has are {known}")
 
 
 def _bytes(name: str, value: object) -> int:

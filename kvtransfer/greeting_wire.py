@@ -5,8 +5,8 @@
     down  WELCOME    parts of a block | order, card, proof
 
 Texts are behind their length. Versions are not negotiated: another one is a PeerMismatch. Knows nothing of streams, nor
-who may say what: that is `Greeter`'s. Invariant: sizes are
-checked against the message's true length, and their bounds, before anything is taken from it.
+who may say what: that is `Greeter`'s. Invariant: sizes are checked against the message's true length, and their bounds,
+before anything is taken from it.
 """
 
 from __future__ import annotations

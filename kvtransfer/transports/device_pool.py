@@ -41,7 +41,7 @@ class DevicePool:
         self.copies = torch.cuda.Stream(blocks.device)  # type: ignore[no-untyped-call]
         self.events = [_interprocess_event() for _ in range(num_events)]
         self._writes = [0]  # how many; shared with splits
-        self._splits: dict[int, DevicePool] = {}  # of the whole pool and of each, by bytes of a block
+        self._splits: dict[int, DevicePool] = {}
         self._mapping: _Mapping | None = None
 
     @classmethod
@@ -61,8 +61,9 @@ class DevicePool:
 
     def close(self) -> None:
         """Let go of the memory, which nothing may be copying; splits end with it. Any number of times."""
-        for pool in (self, *self._splits.values()):
-            pool.blocks = pool.blocks.new_empty((0, pool.block_bytes))
+        self.blocks = self.blocks.new_empty((0, self.block_bytes))
+        for split in self._splits.values():
+            split.close()
         if self._mapping is not None:
             self._mapping.close()
 
@@ -121,11 +122,12 @@ class DevicePool:
             return self
         if count < 1 or self.block_bytes % count:
             raise ValueError(f"a block of {self.block_bytes} bytes does not split into {count} equal parts")
-        size = self.block_bytes // count
-        if size not in self._splits:
-            self._splits[size] = split = copy.copy(self)
-            split.blocks = self.blocks.view(-1, size)
-        return self._splits[size]
+        if count not in self._splits:
+            split = copy.copy(self)
+            split.blocks = self.blocks.view(self.num_blocks * count, self.block_bytes // count)
+            split._splits = {}  # its own: one in common would keep all of them alive
+            self._splits[count] = split
+        return self._splits[count]
 
     def read(self, block_id: int) -> memoryview:
         """Return a copy of the block on the host. Raises IndexError."""
