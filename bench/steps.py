@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,16 +26,16 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from machine import command, machine, versions
+from timed_steps import milliseconds, quartiles, step_of
 from torch.nn import functional
 
 from pagewire.core import pages
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
-from pagewire.core.sampling import SamplingParams
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.model.decoder_config import common
-from pagewire.engine.step import Draw, Grant, Step
+from pagewire.engine.step import Step
 from pagewire.kernels.cpu_backend import CpuBackend
 
 CONTEXT = 512
@@ -60,24 +58,6 @@ def engine_of(options: argparse.Namespace, *, is_native: bool = True, is_determi
             engine = assemble(config, MonotonicClock())
     warm_up(engine)
     return engine
-
-
-def step_of(engine: Engine, num_sequences: int, start: int, num_tokens: int) -> Step:
-    """Grant every sequence `num_tokens` from `start` on, with blocks of its own."""
-    per = engine.cache.layout.num_blocks(start + num_tokens)
-    draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
-    return Step(
-        grants=tuple(
-            Grant(
-                request_id=str(number),
-                tokens=tuple((number * 7 + at * 13) % 1000 + 5 for at in range(num_tokens)),
-                start=start,
-                block_ids=tuple(range(1 + number * per, 1 + (number + 1) * per)),
-                draw=draw,
-            )
-            for number in range(num_sequences)
-        )
-    )
 
 
 class Limits:
@@ -120,20 +100,6 @@ class Limits:
         for _ in range(config.num_layers):
             functional.scaled_dot_product_attention(q, q, q, is_causal=True)
         return (time.perf_counter() - start_s) * 1e3
-
-
-def milliseconds(engine: Engine, steps: Sequence[Step]) -> float:
-    """Run steps one after another; return the time of all."""
-    start_s = time.perf_counter()
-    for step in steps:
-        engine.runner.run(step, lambda _step, _group: None)
-    return (time.perf_counter() - start_s) * 1e3
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the first quartile, the median and the third; of one value that value."""
-    first, middle, third = statistics.quantiles([*values, *values[: len(values) == 1]], n=4, method="inclusive")
-    return first, middle, third
 
 
 def shapes_of(engine: Engine) -> dict[str, list[Step]]:

@@ -17,6 +17,12 @@ from enum import StrEnum
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 SCALE_BYTES = {"fp8": 2, "int8": 2}  # fp8 is e4m3; the scale is a bfloat16
 BLOCK_SIZES = (16, 32, 64, 128)
+HEAD_MULTIPLE = 16  # numbers of a vector
+
+
+def stored_head_dim(head_dim: int) -> int:
+    """Return how many numbers a pool keeps for a head of `head_dim`: whole vectors, the last filled up with zeros."""
+    return -(-head_dim // HEAD_MULTIPLE) * HEAD_MULTIPLE
 
 
 class BlockOrder(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any
 
 from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import whole
-from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.core.kv_layout import BlockOrder, KVLayout, stored_head_dim
 
 # A sequence that will decode is promised one block besides those of its tokens.
 SPARE_BLOCKS = 1
@@ -100,7 +100,7 @@ def layout_of(
     return KVLayout(
         num_layers=whole(decoder, "num_hidden_layers"),
         num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
+        head_dim=stored_head_dim(head_dim),
         block_size=block_size,
         dtype=dtype,
         order=order,

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
-from pagewire.kernels import attention_plan, kv_elements, logit_edits, sampling
+from pagewire.kernels import kv_elements, logit_edits, sampling
 from pagewire.kernels.arena import Arena
-from pagewire.kernels.attention_plan import AttentionPlan
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
@@ -33,26 +32,14 @@ from pagewire.kernels.torch_backend import TorchBackend
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedPlan:
-    """What attention reads of a batch: sequences as they are, nothing padded and no mask.
+    """What attention reads of a batch: sequences as they are, nothing padded and no mask."""
 
-    Torch's own plan stands beside it from the first layer on that native code does not attend.
-    """
-
-    ragged: Ragged
-    dtype: torch.dtype
     block_table: torch.Tensor  # [S, M] int64
     sequences: torch.Tensor  # [3, S] int64: the first row of each sequence, its rows, its tokens in the pool
     block_size: int
     window: int
-    _of_torch: AttentionPlan | None = field(default=None, init=False)
-
-    def of_torch(self) -> AttentionPlan:
-        """Return the same batch as torch attends it, planned once for all layers."""
-        if self._of_torch is None:
-            self._of_torch = attention_plan.plan_attention(self.ragged, self.window, self.dtype)
-        return self._of_torch
 
 
 class _Attention(ctypes.Structure):
@@ -63,7 +50,8 @@ class _Attention(ctypes.Structure):
         *((name, _INT) for name in ("num_sequences", "table_width", "block_size", "num_q_heads", "num_kv_heads")),
         *((name, _INT) for name in ("head_dim", "window", "block_stride", "value_offset", "head_stride")),
         *((name, _INT) for name in ("slot_stride", "stored")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+        ("sinks", _POINTER),
     )
 
 
@@ -197,10 +185,7 @@ class CpuBackend(TorchBackend):
         if dtype not in STEP or ragged.block_size % LANES or ragged.spilled is not None:
             return super().plan_attention(ragged, window, dtype)
         table, sequences = ragged.native_tables()
-        return RaggedPlan(
-            ragged=ragged, dtype=dtype, block_table=table, sequences=sequences, block_size=ragged.block_size,
-            window=window,
-        )  # fmt: skip
+        return RaggedPlan(block_table=table, sequences=sequences, block_size=ragged.block_size, window=window)
 
     def paged_attention(
         self,
@@ -215,16 +200,15 @@ class CpuBackend(TorchBackend):
         """Return attention of q `[T, Hq, D]` over the pool: `[T, Hq, D]`."""
         if not isinstance(plan, RaggedPlan):
             return super().paged_attention(q, pool, layer, plan, scale, softcap, sinks)
-        if q.shape[2] % LANES or pool.dtype not in kv_elements.NATIVE or softcap or sinks is not None:
-            return super().paged_attention(q, pool, layer, plan.of_torch(), scale, softcap, sinks)
-        q = q.contiguous()
+        assert q.shape[2] % LANES == 0, "pools keep heads in whole vectors"
+        q, sinks = q.contiguous(), None if sinks is None else sinks.float().contiguous()
         out = torch.empty_like(q)
         kv = pool[:, layer]  # [N, 2, Hk, B, D]
         attention = _Attention(
             q.data_ptr(), kv.data_ptr(), out.data_ptr(), plan.block_table.data_ptr(),
             *(row.data_ptr() for row in plan.sequences), *plan.block_table.shape, plan.block_size,
             q.shape[1], kv.shape[2], q.shape[2], plan.window, *kv_elements.byte_strides(kv),
-            kv_elements.NATIVE[pool.dtype], scale,
+            kv_elements.NATIVE[pool.dtype], scale, softcap, None if sinks is None else sinks.data_ptr(),
         )  # fmt: skip
         self._function("attention", q.dtype, (_POINTER,))(ctypes.byref(attention))
         return out

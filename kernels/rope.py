@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 MOST_POSITIONS = 1 << 18  # of a table: 128 MiB at a head dim of 128
 POSITIONS_AT_ONCE = 1 << 12  # of a table, which fp64 on its way would make several times as large
@@ -42,30 +43,35 @@ class Rope:
 class Rotary:
     """The rotary embedding of one model, for positions below `num_positions`, on one device.
 
+    Where heads of D are kept `wide` numbers wide, W, the zeros behind each of their halves are turned too.
+
     All angles are computed once, on the host, and then looked up. Those of very many positions, and dynamic ones, which
     follow another formula at every position, are computed in each step. Nothing waits for the device.
     """
 
-    def __init__(self, rope: Rope, head_dim: int, num_positions: int, device: torch.device) -> None:
+    def __init__(
+        self, rope: Rope, head_dim: int, num_positions: int, device: torch.device, wide: int | None = None
+    ) -> None:
         self._rope = rope
         self._head_dim = head_dim
-        self._exponents = _exponents(head_dim).to(device)
-        frequencies = inverse_frequencies(rope, head_dim)  # [D / 2]
+        lacking = ((wide or head_dim) - head_dim) // 2
+        self._exponents = functional.pad(_exponents(head_dim), (0, lacking)).to(device)  # [W / 2]
+        frequencies = functional.pad(inverse_frequencies(rope, head_dim), (0, lacking))  # [W / 2]
         self._frequencies = frequencies.to(device)
-        self._table: torch.Tensor | None = None  # [2, P, D / 2] fp32
+        self._table: torch.Tensor | None = None  # [2, P, W / 2] fp32
         if rope.scaling != "dynamic" and num_positions <= MOST_POSITIONS:
             parts = torch.split(torch.arange(num_positions), POSITIONS_AT_ONCE)  # type: ignore[no-untyped-call]
             table = torch.cat([torch.stack(cos_sin(frequencies, part)) for part in parts], dim=1)
             self._table = table.mul_(rope.attention_factor).to(device)
 
     def cos_sin(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what `append_kv` rotates by: `[T, D / 2]` fp32 each, for positions `[T]`."""
+        """Return what `append_kv` rotates by: `[T, W / 2]` fp32 each, for positions `[T]`."""
         if self._table is not None:
             cos, sin = self._table.index_select(1, positions).unbind(0)
             return cos, sin
         rope, frequencies = self._rope, self._frequencies
         if rope.scaling == "dynamic":
-            frequencies = _dynamic(rope, self._exponents, self._head_dim, positions)  # [T, D / 2]
+            frequencies = _dynamic(rope, self._exponents, self._head_dim, positions)  # [T, W / 2]
         cos, sin = cos_sin(frequencies, positions)
         return cos * rope.attention_factor, sin * rope.attention_factor
 

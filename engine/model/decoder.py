@@ -42,7 +42,9 @@ class Decoder:
         self._norm = weights.norm
         self._head = None if weights.head is None else backend.linear(weights.head, None)
         self._backend = backend
-        self._rotary = Rotary(config.rope, config.head_dim, config.max_positions, weights.embedding.device)
+        self._rotary = Rotary(
+            config.rope, config.head_dim, config.max_positions, weights.embedding.device, config.stored_head_dim
+        )
 
     @property
     def arithmetic(self) -> str:

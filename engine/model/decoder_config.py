@@ -8,7 +8,7 @@ from typing import Any
 
 from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import real, whole
-from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.core.kv_layout import HEAD_MULTIPLE, BlockOrder, KVLayout, stored_head_dim
 from pagewire.engine.model.hf_config import HFConfig, NotNative, layers_of
 from pagewire.engine.model.rope_config import reach, rope_of
 from pagewire.kernels.decoder_stack import StackShape
@@ -41,7 +41,7 @@ class DecoderConfig:
         return KVLayout(
             num_layers=self.num_layers,
             num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
+            head_dim=self.stored_head_dim,
             block_size=block_size,
             dtype=dtype,
             order=order,
@@ -56,6 +56,11 @@ class DecoderConfig:
         return dataclasses.replace(self, **{name: getattr(self, name) // num_ranks for name in divided})
 
     @property
+    def stored_head_dim(self) -> int:
+        """How wide heads are in the pool, and in the layers that attend over it."""
+        return stored_head_dim(self.head_dim)
+
+    @property
     def layer_weights(self) -> int:
         """Elements of the weights that each token is multiplied with in all layers: half the FLOP of its products."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_q_heads + self.num_kv_heads)
@@ -66,7 +71,7 @@ class DecoderConfig:
         return StackShape(
             num_q_heads=self.num_q_heads,
             num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
+            head_dim=self.stored_head_dim,
             norm_eps=self.norm_eps,
             scale=self.head_dim**-0.5,
             windows=self.windows,
@@ -96,4 +101,7 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
         "tied_embeddings": bool(hf.get("tie_word_embeddings", False)),
         "windows": (0,) * num_layers,
     }
-    return DecoderConfig(**{**fields, **switches})
+    config = DecoderConfig(**{**fields, **switches})
+    if config.qk_norm and config.head_dim != config.stored_head_dim:
+        raise NotNative(f"head_dim {config.head_dim} is no multiple of {HEAD_MULTIPLE}, and its heads are normed")
+    return config

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine import weights
-from pagewire.engine.model import checkpoint
+from pagewire.engine.model import checkpoint, wide_heads
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
@@ -81,6 +82,10 @@ class NativeArchitecture:
         loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
+        head_dim, wide = config.head_dim, config.stored_head_dim
+        if head_dim != wide:
+            layers = tuple(wide_heads.widened(layer, head_dim, wide) for layer in loaded.layers)
+            loaded = dataclasses.replace(loaded, layers=layers)
         return Decoder(config, loaded, backend, reduce)
 
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:

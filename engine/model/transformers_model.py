@@ -16,7 +16,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from pagewire.core.kv_layout import BlockOrder, KVLayout
+from pagewire.core.kv_layout import BlockOrder, KVLayout, stored_head_dim
 from pagewire.engine.batch import Batch
 from pagewire.engine.model.attention_interface import NAME, AttentionCall, attending
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, survey
@@ -95,7 +95,7 @@ class TransformersArchitecture:
         return KVLayout(
             num_layers=len(self.layers),
             num_kv_heads=self.layers[0].num_kv_heads,
-            head_dim=self.layers[0].head_dim,
+            head_dim=stored_head_dim(self.layers[0].head_dim),
             block_size=block_size,
             dtype=dtype,
             order=order,
@@ -137,7 +137,7 @@ class TransformersModel:
     def __init__(self, module: Any, layers: tuple[LayerAttention, ...], backend: Backend) -> None:
         self._module = module
         self._windows = tuple(layer.window for layer in layers)
-        self._head_dim = layers[0].head_dim
+        self._head_dim = stored_head_dim(layers[0].head_dim)
         self._backend = backend
         self._chooses_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
 
@@ -182,7 +182,7 @@ class TransformersModel:
 
 
 def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:
-    # Keys and values of unequal width share the wider one: zeros add nothing to a product.
+    # Keys and values of unequal width share the wider one, in whole vectors: zeros add nothing to a product.
     return functional.pad(x, (0, head_dim - x.shape[2])) if x.shape[2] < head_dim else x
 
 

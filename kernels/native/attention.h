@@ -48,7 +48,7 @@ template <typename Kind> struct Worker {
                 attend();
             }
         }
-        each_row(task, [&](int64_t row, int64_t at) { rows.finish(row, static_cast<Element *>(a.out) + at); });
+        each_row(task, [&](int64_t row, int64_t at) { rows.finish(row, static_cast<Element *>(a.out) + at, a.sink(at / a.head_dim % a.num_q_heads)); });
     }
 
   private:

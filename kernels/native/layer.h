@@ -99,7 +99,7 @@ void layers(const Layer *weights, int64_t count, const Pass &p, void *kv_, int64
         const Layer &w = weights[number];
         if (are_many) team.meet();
         attention<Kind>({p.rotated, kv(number), p.attended, p.table, p.starts, p.lengths, p.kv_lengths, p.num_sequences, p.table_width, p.block_size,
-                         w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale}, taken[number], team);
+                         w.num_q_heads, w.num_kv_heads, w.head_dim, w.window, p.block_stride, p.value_offset, p.head_stride, p.slot_stride, p.stored, w.scale, 0, nullptr}, taken[number], team);
         share.each<Element>(p, w, [&](const Pass &rows) {
             layer_after<Kind>(w, rows, own);
             if (number + 1 < count) layer_before<Kind>(weights[number + 1], rows, kv(number + 1), false, own);

@@ -13,7 +13,10 @@ struct Attention {
     const int64_t *table, *starts, *lengths, *kv_lengths; // [S, M], and [S] each
     int64_t num_sequences, table_width, block_size, num_q_heads, num_kv_heads, head_dim, window;
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
-    float scale;
+    float scale, softcap; // of scores; no cap: 0
+    const float *sinks;   // [Hq]: the score of a key that has no value; or null
+
+    float sink(int64_t q_head) const { return sinks ? sinks[q_head] : -std::numeric_limits<float>::infinity(); }
 };
 
 // What a thread does at once: some positions of a sequence, for some KV heads.

@@ -16,7 +16,8 @@ constexpr int SCORES = TILE_KEYS + 16, PROBABILITIES = TILE_KEYS + 32; // of a r
 template <typename Kind> struct QueryRows {
     typedef typename Kind::Element Element;
     const int64_t dim, group; // query heads of a KV head
-    const float to_powers;    // of 2
+    const float cap, to_cap;  // of scores, in powers of 2, or 0; twice what of it a product makes
+    const float to_powers;    // what of 2 a score is a power of
     const int64_t window;
     int64_t num_rows = 0, first_position = 0; // of a KV head; where its first row stands
     int64_t first_row = 0;                    // of the KV head at work, among those of all
@@ -31,7 +32,8 @@ template <typename Kind> struct QueryRows {
     }
 
     QueryRows(const Attention &a, int64_t most_rows, Pieces &pieces)
-        : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), to_powers(a.scale * LOG2_E), window(a.window) {
+        : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), cap(a.softcap * LOG2_E), to_cap(2 * LOG2_E * a.scale / a.softcap),
+          to_powers(a.softcap ? 1 : a.scale * LOG2_E), window(a.window) {
         q = pieces.take<Element>((most_rows + LANES) * dim); // sixteen are turned, however few there are
         sums = pieces.take<float>(most_rows * dim);
         maxima = pieces.take<float>(most_rows);
@@ -51,9 +53,10 @@ template <typename Kind> struct QueryRows {
         denominators[row] = 0;
     }
 
-    // Writes what row `row` of all has found.
-    void finish(int64_t row, Element *to) const {
-        const F16 denominator = splat(denominators[row]);
+    // Writes what row `row` of all has found, besides which it sees a key of score `sink` that has no value. Among those
+    // that have one the largest stays what probabilities are relative to: they are rounded, it is not.
+    void finish(int64_t row, Element *to, float sink) const {
+        const F16 denominator = splat(denominators[row]) + exp2(splat(sink * LOG2_E - maxima[row]));
         each_panels(dim / LANES, [&](auto count, int64_t panel) {
             F16 sum[count.value];
             for (int p = 0; p < count.value; p++) sum[p] = load<F16>(sums + row * dim + (panel + p) * LANES) / denominator;
@@ -68,11 +71,20 @@ template <typename Kind> struct QueryRows {
         for (int64_t r = 0; r < count; r++) {
             const int32_t last = int32_t(first_position + (row + r) / group - first_key);
             const int32_t first = window ? last - int32_t(window) + 1 : std::numeric_limits<int32_t>::min();
+            if (cap) cap_scores(scores + r * SCORES, num_panels);
             weigh_row(first_row + row + r, first, last, scores + r * SCORES, num_panels, probabilities + r * PROBABILITIES);
         }
     }
 
   private:
+    // c tanh(s / c) of scores s, whose products are given: by e^-2|s / c|, which overflows nowhere.
+    inline void cap_scores(float *scores, int64_t num_panels) const {
+        for (int64_t panel = 0; panel < num_panels; panel++) {
+            const F16 twice = load<F16>(scores + panel * LANES) * splat(to_cap), power = exp2(twice < F16{} ? twice : -twice);
+            store(scores + panel * LANES, (twice < F16{} ? splat(-cap) : splat(cap)) * ((splat(1.0f) - power) / (splat(1.0f) + power)));
+        }
+    }
+
     // NaN where one of the scores is, or zero: what it does not see scores minus infinity.
     static float sum_of_nans(const float *scores, int64_t num_panels) {
         F16 sum{};

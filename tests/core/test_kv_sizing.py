@@ -1,4 +1,4 @@
-"""KV sizing, against figures computed by hand from the published shapes of three models, and against the scheduler.
+"""KV sizing, against figures computed by hand from the published shapes of four models, and against the scheduler.
 
 What says that it fits is proved by admitting it: no sequence waits or is preempted up to its last token.
 """
@@ -27,6 +27,7 @@ from pagewire.engine.step import Computed
 LLAMA_3_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 QWEN2_5_1_5B = {"num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536}
 SMOLLM2_135M = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
+OPEN_LLAMA_3B = {"num_hidden_layers": 26, "num_attention_heads": 32, "hidden_size": 3200}
 GIB = 1 << 30
 
 
@@ -39,8 +40,10 @@ GIB = 1 << 30
         (QWEN2_5_1_5B, 24 * GIB, 32_768, 28_672, 56_173, 2049, 27),
         # 2 x 30 x 3 x 64 x 2 = 23,040; a block 368,640; 1 GiB / that = 2,912.7; ceil(1000 / 16) + 1 = 64; 45.5
         (SMOLLM2_135M, GIB, 1000, 23_040, 2912, 64, 45),
+        # Heads of 100, kept as 112: 2 x 26 x 32 x 112 x 2 = 372,736; a block 5,963,776; 16 GiB / that = 2,880.7; 22.3
+        (OPEN_LLAMA_3B, 16 * GIB, 2048, 372_736, 2880, 129, 22),
     ],
-    ids=["llama-3-8b", "qwen2.5-1.5b", "smollm2-135m"],
+    ids=["llama-3-8b", "qwen2.5-1.5b", "smollm2-135m", "open-llama-3b"],
 )
 def test_figures_computed_by_hand(
     hf: dict[str, Any], memory: int, context: int, token_bytes: int, blocks: int, sequence_blocks: int, sequences: int

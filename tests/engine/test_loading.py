@@ -94,6 +94,7 @@ def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM"),
         ({"architectures": []}, "none named"),
+        ({"architectures": ["Qwen3ForCausalLM"], "head_dim": 20}, "20 is no multiple of 16"),
         ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["linear_attention"] * 3}, "linear_attention"),
     ],
 )

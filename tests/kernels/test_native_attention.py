@@ -17,10 +17,12 @@ DTYPES = (torch.float32, torch.bfloat16)
 TILE_KEYS = 256  # of native/paged_kv.h
 
 
-def attend(build: str, batch: PagedBatch, pool: torch.Tensor) -> torch.Tensor:
+def attend(
+    build: str, batch: PagedBatch, pool: torch.Tensor, softcap: float = 0.0, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
     backend = native_backend(build)
     plan = backend.plan_attention(batch.ragged, batch.window, batch.q.dtype)
-    return backend.paged_attention(batch.q, pool, 1, plan, batch.q.shape[2] ** -0.5)
+    return backend.paged_attention(batch.q, pool, 1, plan, batch.q.shape[2] ** -0.5, softcap, sinks)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -41,9 +43,12 @@ def test_attention_of_any_shape(build: str, dtype: torch.dtype, data: st.DataObj
         window=data.draw(st.sampled_from([0, 1, 7, 16, 33, 300])), head_outer=data.draw(st.booleans()),
         seed=data.draw(st.integers(0, 1000)),
     )  # fmt: skip
-    out = attend(build, batch, batch.pool)
+    softcap = data.draw(st.sampled_from([0.0, 0.7, 50.0]))
+    sinks = data.draw(st.sampled_from([None, torch.linspace(-3, 9, group * kv_heads), torch.full((24,), -torch.inf)]))
+    sinks = None if sinks is None else sinks[: group * kv_heads].to(dtype)
+    out = attend(build, batch, batch.pool, softcap, sinks)
     tolerance = definition.TOLERANCE[dtype]
-    expected = batch.expected(head_dim**-0.5)
+    expected = batch.expected(head_dim**-0.5, softcap, sinks)
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 

@@ -70,6 +70,7 @@ NATIVE: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": lambda: LlamaConfig(**_SHAPE),
     "llama_four_heads": lambda: LlamaConfig(**{**_SHAPE, "num_key_value_heads": 4}),
     "llama_wide_heads": lambda: LlamaConfig(**{**_SHAPE, "head_dim": 32, "num_key_value_heads": 1}),
+    "llama_odd_heads": lambda: LlamaConfig(**{**_SHAPE, "head_dim": 20, "attention_bias": True}),
     "llama3_rope": lambda: LlamaConfig(
         **{**_SHAPE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
         **_scaled("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),

@@ -1,0 +1,116 @@
+"""What a decode step costs of models whose attention is not the plain one: capped scores, sinks, heads of odd sizes.
+
+Random weights of published shapes with fewer layers. Two engines of each model take turns: one that attends natively,
+in place, and one that copies each context out of its blocks and attends in torch. The products are the same in both,
+transformers' own but for the Llama, whose layers the first computes natively. Milliseconds, medians and quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+import torch
+from machine import command, machine, versions
+from timed_steps import milliseconds, quartiles, step_of
+from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, LlamaConfig, OlmoConfig, PretrainedConfig
+
+from pagewire.core.clock import MonotonicClock
+from pagewire.core.messages import Role
+from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.config import EngineConfig
+from pagewire.kernels.cpu_backend import CpuBackend
+from pagewire.kernels.cpu_stack import CpuStack
+from pagewire.kernels.torch_backend import TorchBackend
+
+COMMON: dict[str, Any] = {"vocab_size": 4096, "num_hidden_layers": 4, "max_position_embeddings": 8192}
+MODELS: dict[str, Callable[[], PretrainedConfig]] = {
+    "Gemma 2 2B: capped scores, every second layer a window": lambda: Gemma2Config(**COMMON),
+    "gpt-oss 20B, 4 experts: sinks, every second layer a window": lambda: GptOssConfig(**COMMON, num_local_experts=4),
+    "OpenLLaMA 3B: heads of 100": lambda: LlamaConfig(
+        **COMMON, hidden_size=3200, intermediate_size=8640, num_attention_heads=32
+    ),
+    "OLMo, general path: heads of 100": lambda: OlmoConfig(
+        **COMMON, hidden_size=1600, intermediate_size=4320, num_attention_heads=16
+    ),
+}
+NUM_SEQUENCES = 8
+CONTEXTS = (512, 4096)
+
+
+class _TorchAttention(CpuBackend):
+    # Products and rows natively, contexts copied and attended in torch.
+    plan_attention = TorchBackend.plan_attention
+    paged_attention = TorchBackend.paged_attention
+
+
+def engine_of(folder: str, threads: int, *, is_native: bool) -> Engine:
+    """Load an engine that attends natively, or one that attends in torch for good."""
+    config = EngineConfig(
+        model=folder, role=Role.COLOCATED, dtype="bfloat16", threads=threads, kv_memory_bytes=3 << 30,
+        max_model_len=max(CONTEXTS) + 1,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        if not is_native:
+            stack.enter_context(mock.patch.object(CpuStack, "fits", return_value=False))
+            stack.enter_context(mock.patch.object(CpuBackend, "load", _TorchAttention.load))
+        engine = assemble(config, MonotonicClock())
+    warm_up(engine)
+    return engine
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure both engines of each model, print, return the figures."""
+    told: dict[str, Any] = {}
+    for number, (name, config) in enumerate(MODELS.items()):
+        model = AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16)
+        model.save_pretrained(folder / str(number))
+        del model
+        engines = {
+            way: engine_of(str(folder / str(number)), options.threads, is_native=way == "native")
+            for way in ("native", "torch")
+        }
+        for context in CONTEXTS:
+            step = step_of(engines["native"], NUM_SEQUENCES, context - 1, 1)
+            times: dict[str, list[float]] = {way: [] for way in engines}
+            for repeat in range(options.repeats + 1):
+                for way, engine in engines.items():
+                    took_ms = milliseconds(engine, [step])
+                    if repeat:
+                        times[way].append(took_ms)
+            marks = {way: quartiles(each) for way, each in times.items()}
+            listed = ", ".join(
+                f"{way} {mid:.1f} ({low:.1f} - {high:.1f}) ms" for way, (low, mid, high) in marks.items()
+            )
+            ratio = marks["torch"][1] / marks["native"][1]
+            print(f"{name}; {NUM_SEQUENCES} x {context}: {listed}; {ratio:.2f} times", flush=True)
+            told.setdefault(name, {})[context] = {way: list(each) for way, each in marks.items()}
+    return told
+
+
+def main() -> None:
+    """Parse, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2, help="of the engines")
+    parser.add_argument("--repeats", type=int, default=7, help="of each step")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(options, Path(folder))
+    if options.json:
+        told = {"machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv)}
+        options.json.write_text(json.dumps({"quartiles-ms": figures, **told}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

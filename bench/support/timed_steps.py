@@ -1,0 +1,43 @@
+"""Steps for a model runner alone, and how long it takes over them: no queue, no blocks but those that are named."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine.assembly import Engine
+from pagewire.engine.step import Draw, Grant, Step
+
+
+def step_of(engine: Engine, num_sequences: int, start: int, num_tokens: int) -> Step:
+    """Grant every sequence `num_tokens` from `start` on, with blocks of its own."""
+    per = engine.cache.layout.num_blocks(start + num_tokens)
+    draw = Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
+    return Step(
+        grants=tuple(
+            Grant(
+                request_id=str(number),
+                tokens=tuple((number * 7 + at * 13) % 1000 + 5 for at in range(num_tokens)),
+                start=start,
+                block_ids=tuple(range(1 + number * per, 1 + (number + 1) * per)),
+                draw=draw,
+            )
+            for number in range(num_sequences)
+        )
+    )
+
+
+def milliseconds(engine: Engine, steps: Sequence[Step]) -> float:
+    """Run steps one after another; return the time of all."""
+    start_s = time.perf_counter()
+    for step in steps:
+        engine.runner.run(step, lambda _step, _group: None)
+    return (time.perf_counter() - start_s) * 1e3
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the first quartile, the median and the third; of one value that value."""
+    first, middle, third = statistics.quantiles([*values, *values[: len(values) == 1]], n=4, method="inclusive")
+    return first, middle, third
