@@ -1,8 +1,8 @@
 """What a decode step costs of models whose attention is not the plain one: capped scores, sinks, heads of odd sizes.
 
 Random weights of published shapes with fewer layers. Two engines of each model take turns: one that attends natively,
-in place, and one that copies each context out of its blocks and attends in torch. The products are the same in both,
-transformers' own but for the Llama, whose layers the first computes natively. Milliseconds, medians and quartiles.
+in place, with products of its own, and one without native code, that copies each context out of its blocks. All but the
+Llama is transformers' own for the rest. Milliseconds, medians and quartiles.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from pagewire.core.messages import Role
 from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
 from pagewire.kernels.cpu_backend import CpuBackend
-from pagewire.kernels.cpu_stack import CpuStack
-from pagewire.kernels.torch_backend import TorchBackend
 
 COMMON: dict[str, Any] = {"vocab_size": 4096, "num_hidden_layers": 4, "max_position_embeddings": 8192}
 MODELS: dict[str, Callable[[], PretrainedConfig]] = {
@@ -47,22 +45,15 @@ NUM_SEQUENCES = 8
 CONTEXTS = (512, 4096)
 
 
-class _TorchAttention(CpuBackend):
-    # Products and rows natively, contexts copied and attended in torch.
-    plan_attention = TorchBackend.plan_attention
-    paged_attention = TorchBackend.paged_attention
-
-
 def engine_of(folder: str, threads: int, *, is_native: bool) -> Engine:
-    """Load an engine that attends natively, or one that attends in torch for good."""
+    """Load an engine with the native ops, or without."""
     config = EngineConfig(
         model=folder, role=Role.COLOCATED, dtype="bfloat16", threads=threads, kv_memory_bytes=3 << 30,
         max_model_len=max(CONTEXTS) + 1,
     )  # fmt: skip
     with ExitStack() as stack:
         if not is_native:
-            stack.enter_context(mock.patch.object(CpuStack, "fits", return_value=False))
-            stack.enter_context(mock.patch.object(CpuBackend, "load", _TorchAttention.load))
+            stack.enter_context(mock.patch.object(CpuBackend, "load", return_value=None))
         engine = assemble(config, MonotonicClock())
     warm_up(engine)
     return engine

@@ -1,8 +1,9 @@
 """The general path: any decoder-only language model of transformers, its attention over our paged pool.
 
-transformers computes everything but attention, on the packed batch as one row with explicit positions and no cache of
-its own. Knows no architecture by name. Invariant: a model that is accepted keeps no state of a sequence but keys and
-values in the pool, and its layers see exactly what their masks show; every other model is refused by name.
+transformers computes the packed batch as one row with explicit positions and no cache of its own: all but attention,
+and on a CPU its products. Knows no architecture by name. Invariant: a model that is accepted keeps no state of a
+sequence but keys and values in the pool, and its layers see exactly what their masks show; every other model is refused
+by name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from pagewire.core.kv_layout import BlockOrder, KVLayout, stored_head_dim
 from pagewire.engine.batch import Batch
+from pagewire.engine.model import packed_modules
 from pagewire.engine.model.attention_interface import NAME, AttentionCall, attending
 from pagewire.engine.model.attention_survey import LayerAttention, check_layers, survey
 from pagewire.engine.model.hf_config import HFConfig, check_depth
@@ -123,7 +125,10 @@ class TransformersArchitecture:
         if any(wrong.values()):
             listed = "; ".join(f"{kind} {', '.join(names) or 'none'}" for kind, names in wrong.items())
             raise ValueError(f"the weights do not fit the model: {listed}")
-        model = TransformersModel(module.to(device).eval(), self.layers, backend)
+        module = module.to(device).eval()
+        if device.type == "cpu":  # on a GPU torch's own products are good ones
+            packed_modules.pack(module, backend)
+        model = TransformersModel(module, self.layers, backend)
         try:
             check_rows(model.logits_of, self.vocab_size, self.max_positions, device)
         except ValueError as error:
@@ -143,7 +148,7 @@ class TransformersModel:
 
     @property
     def arithmetic(self) -> str:
-        """The modules' products are torch's, which sums by the shape of the whole."""
+        """What is left to the modules is torch's, which may sum by the shape of the whole."""
         return ""
 
     def forward(self, batch: Batch, pool: torch.Tensor, wrote: OnLayer | None = None) -> torch.Tensor:

@@ -1,0 +1,69 @@
+"""Products of transformers' modules by a backend's linears: what torch's own give, for whatever is called."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from pagewire.engine.model import packed_modules
+from pagewire.kernels.backend import Backend
+from pagewire.kernels.cpu_backend import CpuBackend
+from pagewire.kernels.torch_backend import TorchBackend
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def own_backends() -> list[Backend]:
+    native = CpuBackend.load()
+    return [TorchBackend(), *([] if native is None else [native])]
+
+
+@pytest.mark.parametrize("backend", own_backends(), ids=lambda backend: type(backend).__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_are_those_of_torch(backend: Backend, dtype: torch.dtype, bias: bool) -> None:
+    """Of inputs of an odd size, too, which are not packed, and of rows in whatever shape."""
+    torch.manual_seed(1)
+    model = nn.ModuleList([nn.Linear(48, 40, bias=bias), nn.Linear(33, 7, bias=bias), Conv1D(24, 48), Doubled(48, 16)])
+    model = model.to(dtype)
+    inputs = [torch.randn(1, 5, width).to(dtype) for width in (48, 33, 48, 48)]
+    with torch.inference_mode():
+        expected = [part(x) for part, x in zip(model, inputs, strict=True)]
+        packed_modules.pack(model, backend)
+        for part, x, wanted in zip(model, inputs, expected, strict=True):
+            got = part(x)
+            assert got.dtype == dtype
+            torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(part(x[0]), wanted[0], rtol=2e-2, atol=2e-2)
+            assert part(x[:, :0]).shape == wanted[:, :0].shape
+
+
+def test_nobody_reads_values_that_are_gone() -> None:
+    linear, derived = nn.Linear(32, 16), Doubled(32, 16)
+    packed_modules.pack(nn.ModuleList([linear, derived]), TorchBackend())
+    assert (linear.weight.shape, linear.weight.dtype) == ((16, 32), torch.float32)
+    with pytest.raises(RuntimeError, match="meta"):
+        (torch.randn(2, 32) @ linear.weight.t()).tolist()
+    assert derived.weight.device.type == "cpu", "what derives from a linear is left alone"
+
+
+def test_a_tied_embedding_stays() -> None:
+    embedding, head = nn.Embedding(20, 32), nn.Linear(32, 20, bias=False)
+    head.weight = embedding.weight
+    expected = embedding.weight.detach().clone()
+    packed_modules.pack(nn.ModuleList([embedding, head]), TorchBackend())
+    assert torch.equal(embedding.weight, expected)
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(head(x), x @ expected.t())
+
+
+def test_rows_of_another_dtype_are_refused() -> None:
+    linear = nn.Linear(32, 16)
+    packed_modules.pack(linear, TorchBackend())
+    with pytest.raises(TypeError, match=r"bfloat16 with weights of torch\.float32"):
+        linear(torch.randn(2, 32).bfloat16())
