@@ -1,7 +1,7 @@
 """Products of transformers' modules, made by a backend's linears in place of torch's.
 
 Invariant: a module that is called computes what it did before, and its weight is kept once, as the backend has it:
-whoever reads the values elsewhere than in a call fails loudly, as they are gone.
+whoever reads the values elsewhere than in a call finds NaN, with which no model gets through the check of its rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def pack(module: nn.Module, backend: Backend) -> None:
 
 
 def _replace(part: nn.Module, backend: Backend, *, is_transposed: bool) -> None:
-    """Multiply by a backend's linear from now on; what is left of the module's own weight has no values."""
+    """Multiply by a backend's linear from now on; what is left of the module's own weight is NaN."""
     own = dict(part.named_parameters(recurse=False))
     weight, bias = own["weight"].detach(), own.get("bias")
     rows = weight.t().contiguous() if is_transposed else weight  # [N, K]
     part.forward = _product(rows, None if bias is None else bias.detach(), backend)  # type: ignore[method-assign]
-    part.weight = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+    part.weight = nn.Parameter(torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape), requires_grad=False)
 
 
 def _product(

@@ -47,9 +47,9 @@ def test_nobody_reads_values_that_are_gone() -> None:
     linear, derived = nn.Linear(32, 16), Doubled(32, 16)
     packed_modules.pack(nn.ModuleList([linear, derived]), TorchBackend())
     assert (linear.weight.shape, linear.weight.dtype) == ((16, 32), torch.float32)
-    with pytest.raises(RuntimeError, match="meta"):
-        (torch.randn(2, 32) @ linear.weight.t()).tolist()
-    assert derived.weight.device.type == "cpu", "what derives from a linear is left alone"
+    assert bool((torch.randn(2, 32) @ linear.weight.t()).isnan().all())
+    assert linear.weight.untyped_storage().nbytes() == 4
+    assert not derived.weight.isnan().any(), "what derives from a linear is left alone"
 
 
 def test_a_tied_embedding_stays() -> None:
