@@ -4,13 +4,13 @@
 
 namespace {
 
-// Asked for before they are read, as long as memory takes; and into which cache. More lines may be on their way to the
-// second one than to the first: with what AMX leaves of a core's time that is what counts, elsewhere it was not measured.
+// Asked for before they are read, as long as memory takes: longer where tiles leave less of a core's time to wait in.
 #if defined(__AMX_BF16__)
-constexpr int BYTES_AHEAD = 24576, NEAR = 2;
+constexpr int BYTES_AHEAD = 24576;
 #else
-constexpr int BYTES_AHEAD = 12288, NEAR = 3;
+constexpr int BYTES_AHEAD = 12288;
 #endif
+constexpr int NEAR = 2; // the second cache: more lines may be on their way to it than to the first
 
 // Has keys and values in a cache before they are read. It goes where the worker goes, in the same order and some
 // pieces before it, one of sixteen keys or values at a time, for blocks lie anywhere and no other prefetcher knows which
