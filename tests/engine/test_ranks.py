@@ -65,7 +65,9 @@ def asked(max_tokens: int = 12, name: str = "") -> list[SequenceSpec]:
 
 
 @pytest.mark.parametrize("order", ["layer_outer", "head_outer"])
-@pytest.mark.parametrize("name", ["llama", "llama3_rope", "mistral", "qwen2", "qwen3", "qwen3_layer_types"])
+@pytest.mark.parametrize(
+    "name", ["llama", "llama_odd_heads", "llama3_rope", "mistral", "qwen2", "qwen3", "qwen3_layer_types"]
+)
 def test_two_ranks_say_what_one_says(tiny: TinyModel, name: str, order: str) -> None:
     """In chunks, in batches that change, and again with what is cached."""
     settings: dict[str, Any] = {"chunk_size": 20, "max_num_batched_tokens": 64, "max_num_seqs": 5, "kv_order": order}
