@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from transformers.models.aria.modeling_aria import AriaExperts
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.muse_spark.modeling_muse_spark import MuseSparkExperts
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
+from transformers.models.olmoe.modeling_olmoe import OlmoeExperts
 from transformers.pytorch_utils import Conv1D
 
 from pagewire.engine.model import packed_modules
@@ -41,6 +50,40 @@ def test_products_are_those_of_torch(backend: Backend, dtype: torch.dtype, bias:
             torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
             torch.testing.assert_close(part(x[0]), wanted[0], rtol=2e-2, atol=2e-2)
             assert part(x[:, :0]).shape == wanted[:, :0].shape
+
+
+EXPERTS: dict[str, Callable[[], Any]] = {
+    "gated": lambda: OlmoeExperts(said(num_local_experts=7)),
+    "transposed, biased, gate and up by turns": lambda: GptOssExperts(
+        said(num_local_experts=7, swiglu_alpha=1.7, swiglu_limit=7.0)
+    ),
+    "transposed": lambda: AriaExperts(said(moe_num_experts=7)),
+    "without a gate": lambda: NemotronHExperts(said(n_routed_experts=7, moe_latent_size=None, mlp_hidden_act="relu2")),
+    "normed behind": lambda: MuseSparkExperts(said(num_local_experts=7, moe_hidden_size=48, post_norm_eps=1e-6)),
+}
+
+
+def said(**others: Any) -> SimpleNamespace:
+    plain = {"num_experts": 7, "hidden_size": 48, "moe_intermediate_size": 24, "intermediate_size": 24}
+    return SimpleNamespace(**plain | {"hidden_act": "silu", "_experts_implementation": "eager"} | others)
+
+
+@pytest.mark.parametrize("backend", own_backends(), ids=lambda backend: type(backend).__name__)
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("num_rows", [0, 1, 40])
+def test_experts_are_those_of_transformers(backend: Backend, name: str, num_rows: int) -> None:
+    """Against their eager code, which goes from expert to expert; some experts have no row."""
+    torch.manual_seed(2)
+    part = EXPERTS[name]()
+    for parameter in part.parameters():
+        parameter.data.normal_(0, 0.3)
+    hidden, weights = torch.randn(num_rows, 48), torch.rand(num_rows, 2)
+    routes = torch.stack([torch.randperm(6)[:2] for _ in range(num_rows)]) if num_rows else torch.zeros(0, 2).long()
+    with torch.inference_mode():
+        expected = part(hidden, routes, weights)
+        packed_modules.pack(nn.ModuleList([part]), backend)
+        torch.testing.assert_close(part(hidden, routes, weights), expected, rtol=1e-4, atol=1e-4)
+    assert bool(part.down_proj.isnan().all())
 
 
 def test_nobody_reads_values_that_are_gone() -> None:
