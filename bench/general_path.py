@@ -1,4 +1,4 @@
-"""What a decode step costs of models whose attention is not the plain one: capped scores, sinks, heads of odd sizes.
+"""What a step costs of models that are not plain: capped scores, sinks, heads of odd sizes, mixtures of experts.
 
 Random weights of published shapes with fewer layers. Two engines of each model take turns: one that attends natively,
 in place, with products of its own, and one without native code, that copies each context out of its blocks. All but the
@@ -22,7 +22,15 @@ sys.path.append(str(Path(__file__).parent / "support"))
 import torch
 from machine import command, machine, versions
 from timed_steps import milliseconds, quartiles, step_of
-from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, LlamaConfig, OlmoConfig, PretrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
+    LlamaConfig,
+    OlmoConfig,
+    OlmoeConfig,
+    PretrainedConfig,
+)
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
@@ -40,16 +48,23 @@ MODELS: dict[str, Callable[[], PretrainedConfig]] = {
     "OLMo, general path: heads of 100": lambda: OlmoConfig(
         **COMMON, hidden_size=1600, intermediate_size=4320, num_attention_heads=16
     ),
+    "OLMoE 1B-7B, two layers: 8 of 64 experts": lambda: OlmoeConfig(
+        **{**COMMON, "num_hidden_layers": 2}, intermediate_size=1024
+    ),
 }
-NUM_SEQUENCES = 8
-CONTEXTS = (512, 4096)
+LONGEST = 4096
+STEPS = {  # sequences, where they begin, tokens of each
+    "decode, 8 x context 512": (8, 511, 1),
+    f"decode, 8 x context {LONGEST}": (8, LONGEST - 1, 1),
+    "prompt, 512 tokens": (1, 0, 512),
+}
 
 
 def engine_of(folder: str, threads: int, *, is_native: bool) -> Engine:
     """Load an engine with the native ops, or without."""
     config = EngineConfig(
         model=folder, role=Role.COLOCATED, dtype="bfloat16", threads=threads, kv_memory_bytes=3 << 30,
-        max_model_len=max(CONTEXTS) + 1,
+        max_model_len=LONGEST + 1,
     )  # fmt: skip
     with ExitStack() as stack:
         if not is_native:
@@ -70,8 +85,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             way: engine_of(str(folder / str(number)), options.threads, is_native=way == "native")
             for way in ("native", "torch")
         }
-        for context in CONTEXTS:
-            step = step_of(engines["native"], NUM_SEQUENCES, context - 1, 1)
+        for kind, (count, start, length) in STEPS.items():
+            step = step_of(engines["native"], count, start, length)
             times: dict[str, list[float]] = {way: [] for way in engines}
             for repeat in range(options.repeats + 1):
                 for way, engine in engines.items():
@@ -83,8 +98,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 f"{way} {mid:.1f} ({low:.1f} - {high:.1f}) ms" for way, (low, mid, high) in marks.items()
             )
             ratio = marks["torch"][1] / marks["native"][1]
-            print(f"{name}; {NUM_SEQUENCES} x {context}: {listed}; {ratio:.2f} times", flush=True)
-            told.setdefault(name, {})[context] = {way: list(each) for way, each in marks.items()}
+            print(f"{name}; {kind}: {listed}; {ratio:.2f} times", flush=True)
+            told.setdefault(name, {})[kind] = {way: list(each) for way, each in marks.items()}
     return told
 
 
