@@ -105,6 +105,8 @@ class Backend(Protocol):
     ) -> torch.Tensor:
         """Return causal attention of q `[T, Hq, D]` over each row's own sequence in the pool: `[T, Hq, D]`.
 
+        D is what the pool keeps of a head: whole vectors (`stored_head_dim`).
+
         Scores s are q k `scale`; with a `softcap` c they become c tanh(s / c), before the mask. `sinks` `[Hq]` adds
         exp(sink) to the sum that a head's weights are divided by, so that they sum to less than one.
         """

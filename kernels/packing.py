@@ -11,7 +11,7 @@ import torch
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.scaled_weight import Weight
 
-LANES = 16
+LANES = 16  # of a vector: heads in a pool are multiples of it (`stored_head_dim`)
 STRIPE = 32  # outputs that lie behind one another for each `step` inputs
 STEP = {torch.bfloat16: 2, torch.float32: 1}
 SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}  # of a native function's name

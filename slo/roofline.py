@@ -14,6 +14,7 @@ from typing import Any
 
 from pagewire.core.attention_heads import AttentionHeads
 from pagewire.core.documents import whole
+from pagewire.core.kv_layout import stored_head_dim
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
 
 STEP_OVERHEAD_S = 0.5e-3  # scheduling and sampling, on a host that keeps a GPU fed
@@ -59,8 +60,8 @@ class ModelShape:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of KV of a token: 2 L Hk D itemsize."""
-        return int(2 * self.num_layers * self.num_kv_heads * self.head_dim * self.element_bytes)
+        """Bytes of KV of a token: 2 L Hk D itemsize, of heads as wide as a pool keeps them."""
+        return int(2 * self.num_layers * self.num_kv_heads * stored_head_dim(self.head_dim) * self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,8 @@ def common(hf: HFConfig, **switches: Any) -> DecoderConfig:
     if activation != "silu":
         raise NotNative(f"hidden_act {activation!r} is not supported; the known one is silu")
     heads, num_layers = AttentionHeads.of(hf), layers_of(hf)
+    if heads.head_dim % 2:
+        raise ValueError(f"head_dim {heads.head_dim} is odd: rope turns pairs")
     fields: dict[str, Any] = {
         "vocab_size": whole(hf, "vocab_size"),
         "hidden_size": whole(hf, "hidden_size"),

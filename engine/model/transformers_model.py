@@ -108,7 +108,7 @@ class TransformersArchitecture:
     ) -> TransformersModel:
         """Read the weights, as they are stored; raises ValueError naming what is missing, surplus or misshapen."""
         if weight_dtype != "auto":
-            raise ValueError(f"weight_dtype {weight_dtype}: its products are transformers' own in the {self.path}")
+            raise ValueError(f"weight_dtype {weight_dtype}: weights are read as they are stored in the {self.path}")
         folder.weight_files()  # safetensors, or an error that says so
         transformers.utils.logging.disable_progress_bar()
         module, found = transformers.AutoModelForCausalLM.from_pretrained(
@@ -165,7 +165,7 @@ class TransformersModel:
                 wrote(layer)
             plan = plans[self._windows[layer]]
             out = backend.paged_attention(q, pool, layer, plan, call.scale, call.softcap, call.sinks)
-            return out[..., : call.v.shape[2]].to(call.q.dtype)
+            return out[..., : call.v.shape[2]].contiguous().to(call.q.dtype)  # some modules view it as one row
 
         with attending(attend):
             return self.logits_of(batch.token_ids, batch.positions, batch.logit_rows).float()

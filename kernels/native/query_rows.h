@@ -16,8 +16,8 @@ constexpr int SCORES = TILE_KEYS + 16, PROBABILITIES = TILE_KEYS + 32; // of a r
 template <typename Kind> struct QueryRows {
     typedef typename Kind::Element Element;
     const int64_t dim, group; // query heads of a KV head
-    const float cap, to_cap;  // of scores, in powers of 2, or 0; twice what of it a product makes
-    const float to_powers;    // what of 2 a score is a power of
+    const float cap, to_cap;  // c log2 e, 0 without one; a product times this is s / c
+    const float to_powers;    // a product times this, or a capped score, is the logarithm to base 2 of e^s
     const int64_t window;
     int64_t num_rows = 0, first_position = 0; // of a KV head; where its first row stands
     int64_t first_row = 0;                    // of the KV head at work, among those of all
@@ -32,7 +32,7 @@ template <typename Kind> struct QueryRows {
     }
 
     QueryRows(const Attention &a, int64_t most_rows, Pieces &pieces)
-        : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), cap(a.softcap * LOG2_E), to_cap(2 * LOG2_E * a.scale / a.softcap),
+        : dim(a.head_dim), group(a.num_q_heads / a.num_kv_heads), cap(a.softcap * LOG2_E), to_cap(a.softcap ? a.scale / a.softcap : 0),
           to_powers(a.softcap ? 1 : a.scale * LOG2_E), window(a.window) {
         q = pieces.take<Element>((most_rows + LANES) * dim); // sixteen are turned, however few there are
         sums = pieces.take<float>(most_rows * dim);
@@ -53,8 +53,8 @@ template <typename Kind> struct QueryRows {
         denominators[row] = 0;
     }
 
-    // Writes what row `row` of all has found, besides which it sees a key of score `sink` that has no value. Among those
-    // that have one the largest stays what probabilities are relative to: they are rounded, it is not.
+    // Writes what row `row` of all has found. A sink of score `sink` counts as a key that has no value; not before now,
+    // since the largest score of a key, to which probabilities are relative, makes one that is 1, and is not rounded.
     void finish(int64_t row, Element *to, float sink) const {
         const F16 denominator = splat(denominators[row]) + exp2(splat(sink * LOG2_E - maxima[row]));
         each_panels(dim / LANES, [&](auto count, int64_t panel) {
@@ -77,11 +77,14 @@ template <typename Kind> struct QueryRows {
     }
 
   private:
-    // c tanh(s / c) of scores s, whose products are given: by e^-2|s / c|, which overflows nowhere.
+    // c tanh(s / c) in the place of products: by e^-2|s / c|, which overflows nowhere, and near 0, where that is 1 and
+    // little would be left of the difference, by the first terms of the series.
     inline void cap_scores(float *scores, int64_t num_panels) const {
         for (int64_t panel = 0; panel < num_panels; panel++) {
-            const F16 twice = load<F16>(scores + panel * LANES) * splat(to_cap), power = exp2(twice < F16{} ? twice : -twice);
-            store(scores + panel * LANES, (twice < F16{} ? splat(-cap) : splat(cap)) * ((splat(1.0f) - power) / (splat(1.0f) + power)));
+            const F16 x = load<F16>(scores + panel * LANES) * splat(to_cap), size = x < F16{} ? -x : x, square = x * x;
+            const F16 power = exp2(size * splat(-2 * LOG2_E)), far = (splat(1.0f) - power) / (splat(1.0f) + power);
+            const F16 near = x * (splat(1.0f) + square * (splat(-1.0f / 3) + square * (splat(2.0f / 15) - square * splat(17.0f / 315))));
+            store(scores + panel * LANES, splat(cap) * (size < splat(0.25f) ? near : x < F16{} ? -far : far));
         }
     }
 

@@ -45,6 +45,7 @@ from transformers import (
     XGLMConfig,
 )
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+from transformers.models.olmo.modeling_olmo import OlmoAttention
 
 from pagewire.core.engine_messages import StepDone
 from pagewire.core.messages import Role
@@ -229,6 +230,23 @@ def test_rows_that_meet_elsewhere_than_in_attention_are_refused(
     for dtype in (torch.float32, torch.bfloat16):
         with pytest.raises(ValueError, match="meet elsewhere than in attention"):
             check_rows(lambda tokens, positions, dtype=dtype: leaks(tokens, positions).to(dtype), 100, 512, device)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("part", ["q_proj", "k_proj", "v_proj"])
+def test_weights_that_are_read_elsewhere_than_in_a_product_are_refused(
+    tiny: TinyModel, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is packed leaves NaN behind, which shows at start, though no attention is computed then."""
+    define = OlmoAttention.forward
+
+    def reading(self: Any, *given: Any, **named: Any) -> Any:
+        linear = getattr(self, part)
+        linear.forward = lambda x: torch.nn.functional.linear(x, linear.weight)
+        return define(self, *given, **named)
+
+    monkeypatch.setattr(OlmoAttention, "forward", reading)
+    with pytest.raises(ValueError, match="its logits are no numbers"):
+        engine(tiny("olmo"))
 
 
 @pytest.mark.parametrize(("name", "positions"), [("phi3_longrope", 128), ("olmo_dynamic", 512)])

@@ -114,6 +114,7 @@ def test_what_the_native_decoder_does_not_compute_is_named(copy: Path, changes: 
         ),
         ({"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": "x"}, "does not take its config"),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"head_dim": 17}, "head_dim 17 is odd"),
     ],
 )
 def test_what_no_path_computes_is_refused_by_name(copy: Path, changes: dict[str, Any], named: str) -> None:

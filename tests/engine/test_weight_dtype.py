@@ -128,7 +128,7 @@ def test_a_row_of_nothing_and_the_largest_number_are_kept() -> None:
 
 
 def test_what_cannot_be_kept_so_is_refused_by_name(tiny: TinyModel) -> None:
-    with pytest.raises(ValueError, match="weight_dtype fp8: its products are transformers' own in the general path"):
+    with pytest.raises(ValueError, match="weight_dtype fp8: weights are read as they are stored in the general path"):
         engine(tiny("gemma2"), weight_dtype="fp8")
     with pytest.raises(ValueError, match="weight_dtype 'int4' is not one of auto, fp8"):
         EngineConfig(model="m", role=Role.DECODE, weight_dtype="int4")

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_batches import NOWHERE, PagedBatch, paged_batch
-from tiled import ALL_BUILDS, BUILDS, native_backend
+from tiled import ALL_BUILDS, native_backend
 
 DTYPES = (torch.float32, torch.bfloat16)
 TILE_KEYS = 256  # of native/paged_kv.h
@@ -25,7 +25,7 @@ def attend(
     return backend.paged_attention(batch.q, pool, 1, plan, batch.q.shape[2] ** -0.5, softcap, sinks)
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
@@ -43,7 +43,7 @@ def test_attention_of_any_shape(build: str, dtype: torch.dtype, data: st.DataObj
         window=data.draw(st.sampled_from([0, 1, 7, 16, 33, 300])), head_outer=data.draw(st.booleans()),
         seed=data.draw(st.integers(0, 1000)),
     )  # fmt: skip
-    softcap = data.draw(st.sampled_from([0.0, 0.7, 50.0]))
+    softcap = data.draw(st.sampled_from([0.0, 0.7, 50.0, 1e6]))
     sinks = data.draw(st.sampled_from([None, torch.linspace(-3, 9, group * kv_heads), torch.full((24,), -torch.inf)]))
     sinks = None if sinks is None else sinks[: group * kv_heads].to(dtype)
     out = attend(build, batch, batch.pool, softcap, sinks)
@@ -55,12 +55,15 @@ def test_attention_of_any_shape(build: str, dtype: torch.dtype, data: st.DataObj
 @pytest.mark.parametrize("build", ALL_BUILDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [1, 3, 40])
-def test_a_tile_of_nothing_but_nan_is_not_lost(build: str, dtype: torch.dtype, num_rows: int) -> None:
+@pytest.mark.parametrize(("softcap", "sinks"), [(0.0, None), (2.0, torch.zeros(4))])
+def test_a_tile_of_nothing_but_nan_is_not_lost(
+    build: str, dtype: torch.dtype, num_rows: int, softcap: float, sinks: torch.Tensor | None
+) -> None:
     """Of 80 keys that a row sees those of the first tile have no score, those of the next have one each."""
     batch = paged_batch([(num_rows, 300)], heads=(4, 2), head_dim=32, block_size=16, dtype=dtype, window=80)
     pool = batch.pool.clone()
     table = batch.ragged.block_table[0, : TILE_KEYS // 16]
     pool[table[table != NOWHERE], 1, 0, 0] = torch.nan  # keys of the first head
-    out = attend(build, batch, pool)
+    out = attend(build, batch, pool, softcap, sinks)
     assert bool(out[:, :2].isnan().all()), "the heads that read it"
-    assert torch.equal(out[:, 2:], attend(build, batch, batch.pool)[:, 2:])
+    assert torch.equal(out[:, 2:], attend(build, batch, batch.pool, softcap, sinks)[:, 2:])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pagewire.core.kv_sizing import layout_of
 from pagewire.slo.cost_model import StepShape
 from pagewire.slo.roofline import Device, ModelShape, roofline, sheet_lines
 
@@ -69,7 +70,9 @@ def test_parameters_are_those_of_each_matrix() -> None:
         element_bytes=2.0,
     )
     assert ModelShape.of("small", {**SMALL, "tie_word_embeddings": True}).parameters == 3 * layer + 80
-    assert ModelShape.of("small", {**SMALL, "head_dim": 5}).parameters == 3 * (layer + 2 * 8 * 1 * 3) + 160
+    odd = ModelShape.of("small", {**SMALL, "head_dim": 5})
+    assert odd.parameters == 3 * (layer + 2 * 8 * 1 * 3) + 160
+    assert odd.token_bytes == layout_of({**SMALL, "head_dim": 5}, block_size=16, dtype="bfloat16").token_bytes
 
 
 @pytest.mark.parametrize("name", [*SMALL])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AfmoeConfig,
     AutoModelForCausalLM,
     DeepseekV3Config,
     Gemma2Config,
@@ -121,6 +122,10 @@ GENERAL: dict[str, Callable[[], PretrainedConfig]] = {
     "opt": lambda: OPTConfig(**{**_PLAIN, "word_embed_proj_dim": 64, "ffn_dim": 96}),
     "gpt_oss": lambda: GptOssConfig(
         **{**_SHAPE, "tie_word_embeddings": False}, num_local_experts=4, num_experts_per_tok=2, sliding_window=20
+    ),
+    # Views attention's result as rows, whatever is behind its odd heads.
+    "afmoe": lambda: AfmoeConfig(
+        **{**_SHAPE, **_EXPERTS, "head_dim": 24}, num_experts=4, num_dense_layers=1, sliding_window=20
     ),
     "mixtral": lambda: MixtralConfig(**_SHAPE, num_local_experts=4),
     "llama_gelu": lambda: LlamaConfig(**_SHAPE, hidden_act="gelu"),
