@@ -12,16 +12,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from machine import command, machine, versions
-from timed_steps import milliseconds, quartiles, step_of
+from timed_steps import engine_of, milliseconds, quartiles, step_of
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -32,11 +30,8 @@ from transformers import (
     PretrainedConfig,
 )
 
-from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
-from pagewire.engine.assembly import Engine, assemble, warm_up
 from pagewire.engine.config import EngineConfig
-from pagewire.kernels.cpu_backend import CpuBackend
 
 COMMON: dict[str, Any] = {"vocab_size": 4096, "num_hidden_layers": 4, "max_position_embeddings": 8192}
 MODELS: dict[str, Callable[[], PretrainedConfig]] = {
@@ -60,31 +55,18 @@ STEPS = {  # sequences, where they begin, tokens of each
 }
 
 
-def engine_of(folder: str, threads: int, *, is_native: bool) -> Engine:
-    """Load an engine with the native ops, or without."""
-    config = EngineConfig(
-        model=folder, role=Role.COLOCATED, dtype="bfloat16", threads=threads, kv_memory_bytes=3 << 30,
-        max_model_len=LONGEST + 1,
-    )  # fmt: skip
-    with ExitStack() as stack:
-        if not is_native:
-            stack.enter_context(mock.patch.object(CpuBackend, "load", return_value=None))
-        engine = assemble(config, MonotonicClock())
-    warm_up(engine)
-    return engine
-
-
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure both engines of each model, print, return the figures."""
     told: dict[str, Any] = {}
-    for number, (name, config) in enumerate(MODELS.items()):
-        model = AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16)
+    for number, (name, shape) in enumerate(MODELS.items()):
+        model = AutoModelForCausalLM.from_config(shape(), dtype=torch.bfloat16)
         model.save_pretrained(folder / str(number))
         del model
-        engines = {
-            way: engine_of(str(folder / str(number)), options.threads, is_native=way == "native")
-            for way in ("native", "torch")
-        }
+        config = EngineConfig(
+            model=str(folder / str(number)), role=Role.COLOCATED, dtype="bfloat16", threads=options.threads,
+            kv_memory_bytes=3 << 30, max_model_len=LONGEST + 1,
+        )  # fmt: skip
+        engines = {way: engine_of(config, is_native=way == "native") for way in ("native", "torch")}
         for kind, (count, start, length) in STEPS.items():
             step = step_of(engines["native"], count, start, length)
             times: dict[str, list[float]] = {way: [] for way in engines}

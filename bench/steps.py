@@ -20,23 +20,20 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
 import torch
 from machine import command, machine, versions
-from timed_steps import milliseconds, quartiles, step_of
+from timed_steps import engine_of, milliseconds, quartiles, step_of
 from torch.nn import functional
 
 from pagewire.core import pages
-from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
-from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.assembly import Engine
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.model.decoder_config import common
 from pagewire.engine.step import Step
-from pagewire.kernels.cpu_backend import CpuBackend
 
 CONTEXT = 512
 DECODES = {f"decode, {count} x context {CONTEXT}": count for count in (1, 8, 32)}
@@ -45,19 +42,12 @@ CHUNK = 512
 MEMORY_BYTES = 1 << 30  # more than any cache holds
 
 
-def engine_of(options: argparse.Namespace, *, is_native: bool = True, is_deterministic: bool = False) -> Engine:
-    """Load an engine with the native ops, or without."""
-    config = EngineConfig(
+def config_of(options: argparse.Namespace, *, is_deterministic: bool = False) -> EngineConfig:
+    """Return what an engine is loaded with."""
+    return EngineConfig(
         model=options.model, role=Role.COLOCATED, dtype=options.dtype, threads=options.threads,
         kv_memory_bytes=1 << 30, deterministic=is_deterministic,
     )  # fmt: skip
-    if is_native:
-        engine = assemble(config, MonotonicClock())
-    else:
-        with mock.patch.object(CpuBackend, "load", return_value=None):
-            engine = assemble(config, MonotonicClock())
-    warm_up(engine)
-    return engine
 
 
 class Limits:
@@ -112,7 +102,7 @@ def shapes_of(engine: Engine) -> dict[str, list[Step]]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure both backends beside the limits, print, return the figures."""
-    engines = {name: engine_of(options, is_native=name == "native") for name in ("native", "torch")}
+    engines = {name: engine_of(config_of(options), is_native=name == "native") for name in ("native", "torch")}
     one = engines["native"]
     limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
     shapes = shapes_of(one)
@@ -139,7 +129,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure_deterministic(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what the promise of equal bits costs, print, return the figures."""
-    engines = {name: engine_of(options, is_deterministic=name == "on") for name in ("off", "on")}
+    engines = {name: engine_of(config_of(options, is_deterministic=name == "on")) for name in ("off", "on")}
     one = engines["off"]
     limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
     found: dict[str, dict[str, list[float]]] = {}

@@ -5,10 +5,25 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from unittest import mock
 
+from pagewire.core.clock import MonotonicClock
 from pagewire.core.sampling import SamplingParams
-from pagewire.engine.assembly import Engine
+from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.config import EngineConfig
 from pagewire.engine.step import Draw, Grant, Step
+from pagewire.kernels.cpu_backend import CpuBackend
+
+
+def engine_of(config: EngineConfig, *, is_native: bool = True) -> Engine:
+    """Load an engine with the native ops, or without, and warm it up."""
+    if is_native:
+        engine = assemble(config, MonotonicClock())
+    else:
+        with mock.patch.object(CpuBackend, "load", return_value=None):
+            engine = assemble(config, MonotonicClock())
+    warm_up(engine)
+    return engine
 
 
 def step_of(engine: Engine, num_sequences: int, start: int, num_tokens: int) -> Step:

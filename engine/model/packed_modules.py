@@ -21,12 +21,11 @@ from pagewire.kernels.backend import Backend, Linear
 def pack(module: nn.Module, backend: Backend) -> None:
     """Have the plain linears of a module, GPT-2's transposed ones, and experts multiply by `backend`."""
     for part in module.modules():
-        if type(part) is nn.Linear:  # what derives from it may compute something else
-            part.forward = _of_any_shape(_taken(part, backend, is_transposed=False))  # type: ignore[assignment]
-        elif type(part) is Conv1D:
-            part.forward = _of_any_shape(_taken(part, backend, is_transposed=True))
+        if type(part) in (nn.Linear, Conv1D):  # what derives from them may compute something else
+            (linear,) = _taken(part, "weight", "bias", backend, is_transposed=type(part) is Conv1D)
+            part.forward = _of_any_shape(linear)
         elif _are_experts(part):
-            part.forward = _Experts(part, backend)  # type: ignore[method-assign]
+            part.forward = _Experts(part, backend)
 
 
 def _of_any_shape(linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -39,24 +38,25 @@ def _of_any_shape(linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     return compute
 
 
-def _taken(part: nn.Module, backend: Backend, *, is_transposed: bool) -> Linear:
-    """Return the product with a module's weight, of which NaN are left."""
+def _taken(part: nn.Module, name: str, bias_name: str, backend: Backend, *, is_transposed: bool) -> list[Linear]:
+    """Return the products with a weight `[N, K]` or with each of some `[E, N, K]`, of which NaN are left behind.
+
+    Transposed ones are `[K, N]` each. Without a bias of that name there is none.
+    """
     own = dict(part.named_parameters(recurse=False))
-    (linear,) = _products(own["weight"][None], own.get("bias"), backend, is_transposed=is_transposed)
-    part.weight = _gone(own["weight"])
-    return linear
-
-
-def _products(
-    weights: torch.Tensor, biases: torch.Tensor | None, backend: Backend, *, is_transposed: bool
-) -> list[Linear]:
-    """Return the product with each of some weights `[E, N, K]`, or `[E, K, N]` if they are transposed."""
-    rows = weights.detach().transpose(1, 2) if is_transposed else weights.detach()
-    every = [None] * len(rows) if biases is None else biases.detach().view(len(rows), -1)
-    return [_checked(weight.contiguous(), bias, backend) for weight, bias in zip(rows, every, strict=True)]
+    weight, bias = own[name], own.get(bias_name)
+    matrices = weight.detach().reshape(-1, *weight.shape[-2:])  # [E, N, K]
+    if is_transposed:
+        matrices = matrices.transpose(1, 2)
+    biases = [None] * len(matrices) if bias is None else list(bias.detach().reshape(len(matrices), -1))
+    linears = [_checked(each.contiguous(), its, backend) for each, its in zip(matrices, biases, strict=True)]
+    gone = torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape)
+    setattr(part, name, nn.Parameter(gone, requires_grad=False))
+    return linears
 
 
 def _checked(weight: torch.Tensor, bias: torch.Tensor | None, backend: Backend) -> Linear:
+    """Return the product with a weight, which refuses rows of another dtype: native code would misread them."""
     dtype, linear = weight.dtype, backend.linear(weight, bias)
 
     def compute(x: torch.Tensor) -> torch.Tensor:
@@ -67,13 +67,9 @@ def _checked(weight: torch.Tensor, bias: torch.Tensor | None, backend: Backend) 
     return compute
 
 
-def _gone(weight: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape), requires_grad=False)
-
-
 def _are_experts(part: nn.Module) -> bool:
     """Return whether transformers would let somebody else compute a module's experts, from rows and their routes."""
-    names = ("has_gate", "has_bias", "is_transposed", "num_experts", "down_proj", "_apply_gate")
+    names = ("has_gate", "is_transposed", "num_experts", "down_proj", "_apply_gate")
     return all(hasattr(part, name) for name in names) and len(inspect.signature(type(part).forward).parameters) == 4
 
 
@@ -87,14 +83,9 @@ class _Experts:
         self._activated: Callable[[torch.Tensor], torch.Tensor] = part._apply_gate if part.has_gate else part.act_fn
         self._normed = part.post_expert_norm if getattr(part, "has_post_expert_norm", False) else None
         self._into, self._back = (
-            self._taken(part, name, backend) for name in ("gate_up_proj" if part.has_gate else "up_proj", "down_proj")
+            _taken(part, name, f"{name}_bias", backend, is_transposed=part.is_transposed)
+            for name in ("gate_up_proj" if part.has_gate else "up_proj", "down_proj")
         )
-
-    def _taken(self, part: Any, name: str, backend: Backend) -> list[Linear]:
-        weights, biases = getattr(part, name), getattr(part, f"{name}_bias") if part.has_bias else None
-        linears = _products(weights, biases, backend, is_transposed=part.is_transposed)
-        setattr(part, name, _gone(weights))
-        return linears
 
     def __call__(self, hidden: torch.Tensor, routes: torch.Tensor, route_weights: torch.Tensor) -> torch.Tensor:
         """Return of rows `[T, H]` the sums over their K experts, which `routes` `[T, K]` name: `[T, H]`."""

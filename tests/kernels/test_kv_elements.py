@@ -156,7 +156,7 @@ def test_attention_is_over_what_was_kept(kept: torch.dtype, dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 @pytest.mark.parametrize("dim", [16, 48, 112])
-def test_heads_of_any_width(dtype: torch.dtype, dim: int) -> None:
+def test_heads_of_other_widths(dtype: torch.dtype, dim: int) -> None:
     torch.manual_seed(3)
     q, k, v = torch.randn(5, 4, dim), torch.randn(5, HEADS, dim), torch.randn(5, HEADS, dim)
     cos, sin, slots = torch.ones(5, dim // 2), torch.zeros(5, dim // 2), torch.arange(5)
