@@ -24,8 +24,21 @@ from pagewire.kernels.streamed_attention import Partial
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """Rows `[T, K]` to `[T, N]`, in the dtype of both rows and weight."""
-NormedLinear = Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
-"""Rows x `[T, K]` and their residual to (what becomes of norm(x + residual), x + residual)."""
+Add = Callable[[torch.Tensor, torch.Tensor], None]
+"""Adds to a product `[T, N]` of rows `[T, K]` what is theirs besides."""
+
+
+class NormedLinear(Protocol):
+    """A product behind a norm."""
+
+    def __call__(
+        self, x: torch.Tensor, residual: torch.Tensor | None, add: Add | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (what becomes of norm(x + residual), x + residual) for rows x `[T, K]`.
+
+        What `add` has is added to the product, before a gate.
+        """
+        ...
 
 
 class Backend(Protocol):

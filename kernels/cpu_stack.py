@@ -1,6 +1,7 @@
 """The layers of a decoder in native code: one call for all, and nothing allocated between their parts.
 
-The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit.
+The same sums in the same order, rounded in the same places, as `ComposedStack` over the native ops: equal bit for bit
+but for rows with an adapter, whose part is added before a product is rounded.
 Where somebody hears of each layer there is a call for each. A batch whose attention is streamed is computed in three
 parts for each layer, of which attention is the backend's.
 """
@@ -17,6 +18,7 @@ from pagewire.core import native_library
 from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
+from pagewire.kernels.low_rank import LayerAdapter, LowRank
 from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.scaled_weight import plain
@@ -29,6 +31,18 @@ _VECTORS = ("input_norm", "q_norm", "k_norm", "post_norm")
 _MATRICES = ("qkv", "o", "gate_up", "down")
 
 
+class _LowRank(ctypes.Structure):
+    """`LowRank` of native/low_rank.h."""
+
+    _fields_ = (("down", _POINTER), ("up", _POINTER), ("rank", _INT))
+
+
+class _Adapter(ctypes.Structure):
+    """`Adapter` of native/low_rank.h."""
+
+    _fields_ = tuple((name, _LowRank) for name in _MATRICES)
+
+
 class _Layer(ctypes.Structure):
     """`Layer` of native/layer.h."""
 
@@ -36,6 +50,7 @@ class _Layer(ctypes.Structure):
         *((name, _POINTER) for name in ("input_norm", "qkv", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down")),
         *((f"{name}_bias", _POINTER) for name in _MATRICES),
         *((name, _INT) for name in ("hidden_size", "inner_size", "num_q_heads", "num_kv_heads", "head_dim", "window")),
+        ("adapters", _POINTER),
         *((name, ctypes.c_float) for name in ("eps", "scale")),
     )
 
@@ -48,6 +63,8 @@ class _Pass(ctypes.Structure):
         *((name, _POINTER) for name in ("cos", "sin", "slots", "table", "starts", "lengths", "kv_lengths")),
         *((name, _INT) for name in ("num_rows", "num_sequences", "table_width", "block_size")),
         *((name, _INT) for name in ("block_stride", "value_offset", "head_stride", "slot_stride", "stored")),
+        *((name, _POINTER) for name in ("adapters", "low")),
+        ("low_width", _INT),
     )
 
 
@@ -76,7 +93,8 @@ class CpuStack:
         self._after.argtypes, self._after.restype = (_POINTER, _POINTER), None
         self._shape = shape
         self._inner_size = layers[0].down.shape[1]
-        self._kept: list[torch.Tensor] = []  # what the pointers below lead to
+        self._kept: list[object] = []  # what the pointers below lead to
+        self._low_width = 0  # the widest rank
         self._layers = (_Layer * len(layers))(
             *(self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True))
         )
@@ -93,11 +111,7 @@ class CpuStack:
         return all(size % LANES == 0 for size in sizes) and is_packable(layers[0].qkv)
 
     def _layer(self, weights: LayerWeights, window: int, arena: Arena) -> _Layer:
-        def keep(tensor: torch.Tensor | None) -> int | None:
-            if tensor is None:
-                return None
-            self._kept.append(tensor)
-            return tensor.data_ptr()
+        keep = self._keep
 
         def wide(bias: torch.Tensor | None) -> torch.Tensor | None:
             return None if bias is None else bias.float()
@@ -110,8 +124,36 @@ class CpuStack:
             keep(pack(by_turns(plain(weights.gate_up)), arena)), keep(pack(plain(weights.down), arena)),
             *(keep(wide(bias)) for bias in biases), weights.qkv.shape[1], self._inner_size,
             self._shape.num_q_heads, self._shape.num_kv_heads, self._shape.head_dim, window,
-            self._shape.norm_eps, self._shape.scale,
+            self._adapters(weights.adapters, arena), self._shape.norm_eps, self._shape.scale,
         )  # fmt: skip
+
+    def _keep(self, tensor: torch.Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _adapters(self, adapters: Sequence[LayerAdapter], arena: Arena) -> int | None:
+        """Return where the layer's parts of all adapters lie."""
+
+        def packed(name: str, part: LowRank | None) -> _LowRank:
+            if part is None:
+                return _LowRank()
+            rank = -(-part.down.shape[0] // LANES) * LANES
+            down = part.down.new_zeros(rank, part.down.shape[1])
+            up = part.up.new_zeros(part.up.shape[0], rank)
+            down[: part.down.shape[0]] = part.down
+            up[:, : part.up.shape[1]] = by_turns(part.up) if name == "gate_up" else part.up
+            self._low_width = max(self._low_width, rank)
+            return _LowRank(self._keep(pack(down, arena)), self._keep(pack(up, arena)), rank)
+
+        if not adapters:
+            return None
+        own = (_Adapter * len(adapters))(
+            *(_Adapter(*(packed(name, getattr(each, name)) for name in _MATRICES)) for each in adapters)
+        )
+        self._kept.append(own)
+        return ctypes.addressof(own)
 
     def __call__(
         self, hidden: torch.Tensor, batch: StackBatch, pool: torch.Tensor, on_layer: OnLayer | None
@@ -124,12 +166,19 @@ class CpuStack:
         sizes = (hidden_size, hidden_size, q_size + 2 * kv_size, q_size, q_size, self._inner_size)
         residual, *scratch = (hidden.new_empty(num_rows, size) for size in sizes)
         table, sequences = ragged.native_tables()
+        numbers = low = None
+        if batch.adapted:
+            numbers = torch.zeros(num_rows, dtype=torch.int64)
+            for run in batch.adapted:
+                numbers[run.first : run.end] = run.number
+            low = hidden.new_empty(num_rows, self._low_width)
         kv = pool[:, 0]  # [N, 2, Hk, B, D]
         rows = _Pass(
             hidden.data_ptr(), residual.data_ptr(), *(tensor.data_ptr() for tensor in scratch), batch.cos.data_ptr(),
             batch.sin.data_ptr(), batch.slots.data_ptr(), table.data_ptr(), *(row.data_ptr() for row in sequences),
             num_rows, *table.shape, ragged.block_size, *kv_elements.byte_strides(kv),
-            kv_elements.NATIVE[pool.dtype],
+            kv_elements.NATIVE[pool.dtype], *(None if each is None else each.data_ptr() for each in (numbers, low)),
+            self._low_width,
         )  # fmt: skip
         layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
         if ragged.spilled is None and on_layer is None:

@@ -6,18 +6,21 @@ tokens or files. H is the hidden size, I the intermediate one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from pagewire.kernels import low_rank
 from pagewire.kernels.head_norms import HeadNorms
+from pagewire.kernels.low_rank import AdaptedRows, LayerAdapter
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.scaled_weight import Weight
 
 if TYPE_CHECKING:
-    from pagewire.kernels.backend import Backend, Linear, NormedLinear
+    from pagewire.kernels.backend import Add, Backend, Linear, NormedLinear
 
 OnLayer = Callable[[int], None]
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -26,7 +29,7 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer; a fused matrix holds its parts in the order named."""
+    """One layer; a fused matrix holds its parts in the order named. `adapters` has a part of each adapter."""
 
     input_norm: torch.Tensor  # [H]
     qkv: Weight  # [(Hq + 2 Hk) D, H]
@@ -40,6 +43,7 @@ class LayerWeights:
     gate_up_bias: torch.Tensor | None  # [2 I]
     down: Weight  # [H, I]
     down_bias: torch.Tensor | None  # [H]
+    adapters: tuple[LayerAdapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +60,13 @@ class StackShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackBatch:
-    """What all layers see of a batch."""
+    """What all layers see of a batch; rows that `adapted` does not name have no adapter."""
 
     ragged: Ragged
     slots: torch.Tensor  # [T] int64
     cos: torch.Tensor  # [T, D / 2] fp32
     sin: torch.Tensor  # [T, D / 2] fp32
+    adapted: tuple[AdaptedRows, ...] = ()
 
 
 class DecoderStack(Protocol):
@@ -110,12 +115,13 @@ class ComposedStack:
         plans = {window: backend.plan_attention(batch.ragged, window, hidden.dtype) for window in sorted(set(windows))}
         residual: torch.Tensor | None = None
         for number, layer in enumerate(self._layers):
-            qkv, residual = layer.qkv(hidden, residual)
-            hidden = self._reduce(layer.o(self._attended(qkv, number, batch, pool, plans[windows[number]])))
+            qkv, residual = layer.qkv(hidden, residual, layer.add("qkv", batch))
+            attended = self._attended(qkv, number, batch, pool, plans[windows[number]])
+            hidden = self._reduce(_product(layer.o, attended, layer.add("o", batch)))
             if on_layer is not None:
                 on_layer(number)
-            inner, residual = layer.gate_up(hidden, residual)
-            hidden = self._reduce(layer.down(inner))
+            inner, residual = layer.gate_up(hidden, residual, layer.add("gate_up", batch))
+            hidden = self._reduce(_product(layer.down, inner, layer.add("down", batch)))
         assert residual is not None
         return hidden, residual
 
@@ -134,6 +140,13 @@ def _alone(part: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def _product(linear: Linear, x: torch.Tensor, add: Add | None) -> torch.Tensor:
+    product = linear(x)
+    if add is not None:
+        add(x, product)
+    return product
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     """One layer as its backend computes it."""
@@ -143,6 +156,14 @@ class _Layer:
     o: Linear
     gate_up: NormedLinear  # gated: [T, H] to [T, I]
     down: Linear
+    adapters: tuple[LayerAdapter, ...]
+
+    def add(self, product: str, batch: StackBatch) -> Add | None:
+        """Return what adds the batch's adapters to one of the products, None where it has none."""
+        if not batch.adapted:
+            return None
+        parts = [getattr(adapter, product) for adapter in self.adapters]
+        return functools.partial(low_rank.add, parts=parts, adapted=batch.adapted)
 
     @classmethod
     def of(cls, weights: LayerWeights, backend: Backend, eps: float) -> _Layer:
@@ -153,4 +174,5 @@ class _Layer:
             o=backend.linear(weights.o, weights.o_bias),
             gate_up=backend.normed_linear(weights.post_norm, eps, weights.gate_up, weights.gate_up_bias, is_gated=True),
             down=backend.linear(weights.down, weights.down_bias),
+            adapters=weights.adapters,
         )

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
-from pagewire.kernels.backend import Linear, NormedLinear
+from pagewire.kernels.backend import Add, Linear, NormedLinear
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
@@ -38,9 +38,13 @@ class TorchBackend:
         """Return the product behind a norm, op by op."""
         linear = self.linear(weight, bias)
 
-        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        def compute(
+            x: torch.Tensor, residual: torch.Tensor | None, add: Add | None = None
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             normed, total = self.rms_norm(x, norm, eps, residual)
             product = linear(normed)
+            if add is not None:
+                add(normed, product)
             return self.silu_and_mul(product) if is_gated else product, total
 
         return compute

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from pagewire.kernels.backend import Linear, NormedLinear
+from pagewire.kernels.backend import Add, Linear, NormedLinear
 from pagewire.kernels.gpu import (
     append_kv,
     logit_edits,
@@ -70,12 +70,14 @@ class TritonBackend(TorchBackend):
     def normed_linear(
         self, norm: torch.Tensor, eps: float, weight: Weight, bias: torch.Tensor | None, *, is_gated: bool = False
     ) -> NormedLinear:
-        """Return the product behind a norm, of few rows by one kernel."""
+        """Return the product behind a norm, of few rows by one kernel unless something is added to it."""
         many = super().normed_linear(norm, eps, weight, bias, is_gated=is_gated)
 
-        def compute(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-            if not _is_few(x):
-                return many(x, residual)
+        def compute(
+            x: torch.Tensor, residual: torch.Tensor | None, add: Add | None = None
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            if add is not None or not _is_few(x):
+                return many(x, residual, add)
             return small_linear.normed_linear(x, residual, norm, eps, weight, bias, self._processor, is_gated=is_gated)
 
         return compute

@@ -1,4 +1,4 @@
-// Whole decoder layers: norms, fused projections, paged attention and the gated MLP, in one region of threads that meet
+// Whole decoder layers: norms, fused projections, paged attention and the gated MLP, with what adapters add, in one region of threads that meet
 // between any two of them: to send threads home and call them again costs twice as much. What is before and after
 // attention may be asked for alone, where attention is somebody else's.
 #pragma once
@@ -16,6 +16,7 @@ struct Layer {
     const void *input_norm, *qkv, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down; // matrices packed; no q_norm: null
     const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;                       // or null
     int64_t hidden_size, inner_size, num_q_heads, num_kv_heads, head_dim, window;
+    const Adapter *adapters;
     float eps, scale;
 };
 
@@ -26,6 +27,9 @@ struct Pass {
     const int64_t *slots, *table, *starts, *lengths, *kv_lengths; // [T], [S, M], and [S] each
     int64_t num_rows, num_sequences, table_width, block_size;
     int64_t block_stride, value_offset, head_stride, slot_stride, stored; // in bytes; how the pool keeps numbers
+    const int64_t *adapters; // [T]: the number of each row's, from 1 on, or 0; null where none has any
+    void *low;               // [T, low_width], scratch: as wide as the widest rank
+    int64_t low_width;
 };
 
 // Rows of a pass, from and up to, that are computed through a layer some at a time, as if there were no others.
@@ -52,10 +56,32 @@ struct Share {
             skip(p.hidden, row, w.hidden_size), skip(p.residual, row, w.hidden_size), skip(p.rotated, row, q_size), skip(p.attended, row, q_size);
             skip(p.normed, first, w.hidden_size), skip(p.qkv, first, q_size + 2 * w.num_kv_heads * w.head_dim), skip(p.inner, first, w.inner_size);
             p.cos += row * half, p.sin += row * half, p.slots += row, p.num_rows = std::min(at_once, end - row);
+            if (p.adapters) skip(p.low, first, p.low_width), p.adapters += row;
             visit(p);
         }
     }
 };
+
+// What adapters add to the product of `x` `[T, K]` that is next. Threads divide the rows; those side by side that have one
+// adapter are multiplied together.
+template <typename Kind> Added lowered(const Layer &w, const Pass &p, LowRank Adapter::*part, const void *x, int64_t num_inputs, const Team &team) {
+    typedef typename Kind::Element Element;
+    if (!p.adapters) return {};
+    const int64_t end = team.end(p.num_rows);
+    for (int64_t row = team.first(p.num_rows), next; row < end; row = next) {
+        for (next = row + 1; next < end && p.adapters[next] == p.adapters[row];) next++;
+        if (!p.adapters[row]) continue;
+        const LowRank &own = w.adapters[p.adapters[row] - 1].*part;
+        if (!own.down) continue;
+        auto *low = static_cast<Element *>(p.low) + row * p.low_width;
+        const auto keep = [&](int64_t r, int64_t stripe, const F16 (&sums)[PANELS]) {
+            for (int64_t panel = 0, at = stripe * PANELS * LANES; panel < PANELS && at < own.rank; panel++, at += LANES) Kind::write(low + r * p.low_width + at, sums[panel]);
+        };
+        product<Kind>(static_cast<const Element *>(x) + row * num_inputs, own.down, next - row, num_inputs, own.rank, Team{}, keep);
+    }
+    team.meet();
+    return {w.adapters, part, p.adapters, p.low, p.low_width};
+}
 
 // Up to attention: `rotated` and the pool have what it reads. Before the first layer there is no `residual`.
 template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *kv, bool is_first, const Team &team) {
@@ -67,7 +93,8 @@ template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *
         std::memcpy(static_cast<Element *>(p.residual) + first, static_cast<const Element *>(p.hidden) + first, (end - first) * sizeof(Element));
     }
     rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
-    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row, team);
+    const Added added = lowered<Kind>(w, p, &Adapter::qkv, p.normed, w.hidden_size, team);
+    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row, team, added);
     if (w.q_norm) {
         rms_norm<Kind>(q, nullptr, w.q_norm, q, nullptr, p.num_rows, w.num_q_heads, w.head_dim, row, row, w.eps, team);
         rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps, team);
@@ -78,10 +105,12 @@ template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *
 
 // From `attended` on: `hidden` becomes the layer's output and `residual` what it is to be added to.
 template <typename Kind> void layer_after(const Layer &w, const Pass &p, const Team &team) {
-    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, w.num_q_heads * w.head_dim, w.hidden_size, team);
+    const int64_t q_size = w.num_q_heads * w.head_dim;
+    const auto added = [&](LowRank Adapter::*part, const void *x, int64_t num_inputs) { return lowered<Kind>(w, p, part, x, num_inputs, team); };
+    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, q_size, w.hidden_size, team, added(&Adapter::o, p.attended, q_size));
     rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
-    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size, team);
-    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size, team);
+    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size, team, added(&Adapter::gate_up, p.normed, w.hidden_size));
+    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size, team, added(&Adapter::down, p.inner, w.inner_size));
 }
 
 // Layers one after another, `layer_bytes` apart in the pool; `taken` is a counter for each. Of few rows, threads divide

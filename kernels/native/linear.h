@@ -4,6 +4,7 @@
 // some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
+#include "low_rank.h"
 #include "products.h"
 #include "rows.h"
 #include "team.h"
@@ -12,7 +13,6 @@
 
 namespace {
 
-constexpr int PANELS = 2;       // of a stripe
 constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
@@ -93,9 +93,11 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
 }
 
 template <typename Kind, typename Out>
-void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team) {
+void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
+        F16 sums[PANELS] = {found[0], found[1]};
+        added.template to<Kind>(row, stripe, sums);
         const int64_t first = stripe * PANELS * LANES, count = std::min<int64_t>(PANELS * LANES, num_outputs - first);
         auto *to = y + row * num_outputs + first;
         const float *own = bias ? bias + first : nullptr;
@@ -106,9 +108,11 @@ void linear(const void *x, const void *packed, const float *bias, void *y_, int6
 
 // silu(gate) * up of `[T, K]`: the weight's panels are one of gate and one of up by turns, `size` outputs of each.
 template <typename Kind>
-void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team) {
+void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&sums)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
+        F16 sums[PANELS] = {found[0], found[1]};
+        added.template to<Kind>(row, stripe, sums);
         const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;
         const F16 gate = Kind::rounded(own ? sums[0] + load<F16>(own) : sums[0]);
         const F16 up = Kind::rounded(own ? sums[1] + load<F16>(own + LANES) : sums[1]);

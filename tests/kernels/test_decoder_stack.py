@@ -12,86 +12,18 @@ from dataclasses import replace
 import kernel_definition as definition
 import pytest
 import torch
+from decoder_layers import BLOCK, HIDDEN, SHAPE, empty_pool, native, run, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiled import BUILDS, native_backend
 
-from pagewire.kernels import kv_elements, rope
+from pagewire.kernels import kv_elements
 from pagewire.kernels.cpu_backend import CpuBackend
 from pagewire.kernels.cpu_stack import CpuStack
-from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, StackBatch, StackShape
-from pagewire.kernels.ragged import Ragged, Spilled
-from pagewire.kernels.rope import Rope
+from pagewire.kernels.decoder_stack import ComposedStack
+from pagewire.kernels.ragged import Spilled
 from pagewire.kernels.scaled_weight import plain
 from pagewire.kernels.torch_backend import TorchBackend
-
-HIDDEN, INNER, BLOCK, LAYERS = 48, 96, 16, 2  # of the products some go by tiles, where there are any
-SHAPE = StackShape(num_q_heads=6, num_kv_heads=2, head_dim=32, norm_eps=1e-5, scale=32**-0.5, windows=(0, 20))
-Q, KV = SHAPE.num_q_heads * SHAPE.head_dim, SHAPE.num_kv_heads * SHAPE.head_dim
-
-
-def weights(dtype: torch.dtype, *, biases: bool, qk_norm: bool) -> list[LayerWeights]:
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape).div(shape[-1] ** 0.5).to(dtype)
-
-    return [
-        LayerWeights(
-            input_norm=1 + random(HIDDEN), qkv=random(Q + 2 * KV, HIDDEN),
-            qkv_bias=random(Q + 2 * KV) if biases else None,
-            q_norm=1 + random(32) if qk_norm else None, k_norm=1 + random(32) if qk_norm else None,
-            o=random(HIDDEN, Q), o_bias=random(HIDDEN) if biases else None, post_norm=1 + random(HIDDEN),
-            gate_up=random(2 * INNER, HIDDEN), gate_up_bias=random(2 * INNER) if biases else None,
-            down=random(HIDDEN, INNER), down_bias=random(HIDDEN) if biases else None,
-        )
-        for _ in range(LAYERS)
-    ]  # fmt: skip
-
-
-def empty_pool(num_blocks: int, dtype: torch.dtype, head_outer: bool = False) -> torch.Tensor:
-    width = SHAPE.head_dim + (2 if dtype in kv_elements.LARGEST else 0)
-    shape = (num_blocks, LAYERS, 2, SHAPE.num_kv_heads, BLOCK, width)
-    if head_outer:
-        shape = (shape[0], shape[3], *shape[1:3], *shape[4:])
-    pool = torch.full((*shape[:-1], width * dtype.itemsize), 255, dtype=torch.uint8).view(dtype)  # NaN, whatever it is
-    return pool.permute(0, 2, 3, 1, 4, 5) if head_outer else pool
-
-
-def run(
-    stack: DecoderStack,
-    pool: torch.Tensor,
-    parts: list[tuple[torch.Tensor, int, list[int]]],
-    spilled: Spilled | None = None,
-    *,
-    is_heard: bool = True,
-) -> list[torch.Tensor]:
-    """Compute a batch of (embeddings [n, H], where they start, the sequence's blocks); return each part's rows."""
-    width = max(len(blocks) for _, _, blocks in parts)
-    table = torch.tensor([blocks + blocks[-1:] * (width - len(blocks)) for _, _, blocks in parts])
-    positions = torch.cat([torch.arange(start, start + len(x)) for x, start, _ in parts])
-    slots = [
-        blocks[at // BLOCK] * BLOCK + at % BLOCK for x, start, blocks in parts for at in range(start, start + len(x))
-    ]
-    cos, sin = rope.cos_sin(rope.inverse_frequencies(Rope(theta=100.0), SHAPE.head_dim), positions)
-    lengths = tuple(len(x) for x, _, _ in parts)
-    ragged = Ragged(
-        query_lens=lengths,
-        kv_lens=tuple(start + len(x) for x, start, _ in parts),
-        block_table=table,
-        block_size=BLOCK,
-        spilled=spilled,
-    )
-    batch = StackBatch(ragged=ragged, slots=torch.tensor(slots), cos=cos, sin=sin)
-    heard: list[int] = []
-    on_layer = heard.append if is_heard else None
-    hidden, residual = stack(torch.cat([x for x, _, _ in parts]), batch, pool, on_layer)
-    assert heard == (list(range(LAYERS)) if is_heard else [])
-    return list(torch.split((hidden.float() + residual.float()), list(lengths)))
-
-
-def native(build: str, dtype: torch.dtype, *, biases: bool = False, qk_norm: bool = False) -> CpuStack:
-    stack = native_backend(build).decoder_stack(weights(dtype, biases=biases, qk_norm=qk_norm), SHAPE)
-    assert isinstance(stack, CpuStack)
-    return stack
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -217,13 +149,14 @@ def test_a_row_is_the_same_in_any_company_and_any_chunk(
     build: str, data: st.DataObject, dtype: torch.dtype, kept: torch.dtype
 ) -> None:
     torch.manual_seed(1)
-    stack = native(build, dtype, qk_norm=True)
+    stack = native(build, dtype, qk_norm=True, adapters=2)
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     embeddings = [torch.randn(length, HIDDEN).to(dtype) for length in lengths]
+    adapters = [data.draw(st.integers(0, 2)) for _ in lengths]
     alone = []
-    for x in embeddings:
+    for x, own in zip(embeddings, adapters, strict=True):
         blocks = list(range(-(-len(x) // BLOCK)))
-        alone += run(stack, empty_pool(len(blocks), kept), [(x.clone(), 0, blocks)])
+        alone += run(stack, empty_pool(len(blocks), kept), [(x.clone(), 0, blocks)], numbers=[own])
     free = data.draw(st.permutations(range(sum(-(-length // BLOCK) for length in lengths))))
     tables = []
     for length in lengths:
@@ -240,7 +173,8 @@ def test_a_row_is_the_same_in_any_company_and_any_chunk(
             (embeddings[number][done[number] : done[number] + size], done[number], list(tables[number]))
             for number, size in zip(members, sizes, strict=True)
         ]
-        for number, rows, (x, _, _) in zip(members, run(stack, pool, parts), parts, strict=True):
+        rows_of = run(stack, pool, parts, numbers=[adapters[number] for number in members])
+        for number, rows, (x, _, _) in zip(members, rows_of, parts, strict=True):
             found[number].append(rows)
             done[number] += len(x)
     for expected, pieces in zip(alone, found, strict=True):

@@ -103,7 +103,9 @@ def test_products(backend: Backend, dtype: torch.dtype, num_rows: int, count: in
     on_device = [each.cuda() for each in (x, residual, norm, weight, bias)]
     near(backend.linear(*on_device[3:])(on_device[0]), x.double() @ weight.double().T + bias.double())
     for is_gated in (False, True):
-        out, total = backend.normed_linear(on_device[2], 1e-5, *on_device[3:], is_gated=is_gated)(*on_device[:2])
+        out, total = backend.normed_linear(on_device[2], 1e-5, *on_device[3:], is_gated=is_gated)(
+            on_device[0], on_device[1]
+        )
         assert torch.equal(total.cpu(), x + residual)
         expected = definition.rms_norm(x + residual, norm, 1e-5) @ weight.double().T + bias.double()
         near(out, definition.silu_and_mul(expected) if is_gated else expected)
@@ -127,7 +129,7 @@ def test_products_of_codes(backend: Backend, dtype: torch.dtype, num_rows: int, 
     near(backend.linear(there, on_device[3])(on_device[0]), x.double() @ exact.T + bias.double())
     for is_gated in (False, True):
         ours = backend.normed_linear(on_device[2], 1e-5, there, on_device[3], is_gated=is_gated)
-        out, total = ours(*on_device[:2])
+        out, total = ours(on_device[0], on_device[1])
         assert torch.equal(total.cpu(), x + residual)
         expected = definition.rms_norm(x + residual, norm, 1e-5) @ exact.T + bias.double()
         near(out, definition.silu_and_mul(expected) if is_gated else expected)

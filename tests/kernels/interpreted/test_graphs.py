@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import engine_runs
+import lora_folders
 import pytest
 import tiny_model
 import torch
@@ -57,12 +58,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return tiny_model.build(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def engine_of(folder: Path, backend: Backend, layer_groups: int = 1) -> Engine:
+def engine_of(folder: Path, backend: Backend, layer_groups: int = 1, adapters: Sequence[str] = ()) -> Engine:
     """Return an engine over a backend, whose pool is NaN."""
     with mock.patch.object(assembly, "backend_for", return_value=backend):
         engine = engine_runs.engine(
             folder, block_size=BLOCK, chunk_size=16, max_model_len=LONGEST, max_num_seqs=SEQUENCES,
-            kv_memory_bytes=1 << 20, layer_groups=layer_groups,
+            kv_memory_bytes=1 << 20, layer_groups=layer_groups, adapters=adapters,
         )  # fmt: skip
     engine.cache.pool.fill_(torch.nan)
     return engine
@@ -142,6 +143,23 @@ def test_chunks_are_replayed_and_say_the_same(folder: Path) -> None:
         assert heard.tokens == engine_runs.run_all(plain.loop, [one]).tokens
         # Of 16 tokens at most: of 40 and 60 it takes several.
         assert capture.replays - replays == -(-len(one.tokens) // 16) + 2
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_adapters_come_and_go_beside_graphs(folder: Path, tmp_path: Path, is_ahead: bool) -> None:
+    """Steps that have one are computed eagerly, the others replayed; tokens are those of torch."""
+    adapters = [f"{kind}={lora_folders.build(folder, tmp_path / kind, kind)}" for kind in ("all", "patterns")]
+    names = {"1": "all", "4": "patterns"}  # who end before the others
+    asked = [spec(one.request_id, one.tokens, one.sampling, adapter=names.get(one.request_id, "")) for one in specs()]
+    expected = engine_runs.run_all(engine_of(folder, TorchBackend(), adapters=adapters).loop, asked).tokens
+    assert expected != run(engine_of(folder, TorchBackend()).loop)
+    engine, capture = engine_of(folder, triton(), adapters=adapters), RecordedCapture()
+    graphed(engine, capture, longest_step=64)
+    if is_ahead:
+        engine.loop._launcher = engine.runner
+    before = capture.replays
+    assert engine_runs.run_all(engine.loop, asked).tokens == expected
+    assert capture.replays > before, "no step was without adapters"
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
@@ -253,6 +271,7 @@ def test_what_asks_for_more_than_a_token_is_computed_eagerly(folder: Path) -> No
     changed: tuple[dict[str, Any], ...] = (
         {"tokens": (1,) * 65},
         {"spilled": (0,)},
+        {"adapter": 1},
         {"scoring": Scoring(first_row=0, targets=(1,), num_top=0)},
         {"draw": draw, "forks": (draw,)},
         {"draw": dataclasses.replace(draw, num_candidates=2)},
