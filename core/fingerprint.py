@@ -13,6 +13,7 @@ class Fingerprint:
     one at a time.
 
     `arithmetic` names the code that computes, where pods promise equal bits (`--deterministic`), else it is empty.
+    `adapters` are those that requests may name, "NAME=DIGEST" of each, in the order of names, with spaces between them.
     `kv_layout` is `kv_fingerprint` for people, with the order of the pool besides: no part of the comparison.
     """
 
@@ -25,6 +26,16 @@ class Fingerprint:
     hash_version: int
     max_model_len: int
     arithmetic: str = ""
+    adapters: str = ""
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """The names of all adapters."""
+        return tuple(each.partition("=")[0] for each in self.adapters.split())
+
+    def adapter_digest(self, name: str) -> str:
+        """Return the digest of an adapter that there is, "" for the name of none, ""."""
+        return dict(each.split("=", 1) for each in self.adapters.split())[name] if name else ""
 
     def diff(self, other: Fingerprint) -> str:
         """Return "field: ours / theirs" for every difference, "" when the two may be paired."""

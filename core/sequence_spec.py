@@ -38,8 +38,9 @@ class SequenceSpec:
 
     `index` and `output` are those of the first stream. `output` holds tokens that the client already has (`Continue`):
     they are computed like a prompt, and count as output for every stop rule. `root` is where the hash chain starts; it
-    carries model, layout, tenant. The lower its `priority`, the sooner it runs, where pods schedule by priority. What
-    stays cached of it counts against its `cache_quota`, None for no limit.
+    carries model, layout, adapter, tenant. The lower its `priority`, the sooner it runs, where pods schedule by
+    priority. What stays cached of it counts against its `cache_quota`, None for no limit. `adapter` is the name of the
+    LoRA adapter that it is computed with, "" for the model alone.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class SequenceSpec:
     priority: int = 0
     branches: tuple[Branch, ...] = ()
     cache_quota: CacheQuota | None = None
+    adapter: str = ""
 
     @property
     def num_sequences(self) -> int:

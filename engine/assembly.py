@@ -58,6 +58,7 @@ LEAST_GROUPED_BYTES = 4 << 20
 LONG_STEP_S = 0.1  # of a step of this length those milliseconds are nothing, and token 1 is spared all of the transfer
 # A step whose products are more than this takes a GPU longer than launching its kernels takes: about 5 ms of an H200.
 LAUNCH_BOUND_FLOP = 2.5e12
+MAX_ADAPTERS_CHARS = 8192  # half of a registration
 WARM_UP_ROUNDS = 2  # the first meets lazily initialised libraries, the second shows the real time
 
 
@@ -119,8 +120,10 @@ def _assemble(
     config: EngineConfig, clock: Clock, pool_fd: int, backend: Backend | None, failed: contextlib.ExitStack
 ) -> Engine:
     device = _device_named(config.device)
-    folder = ModelFolder.open(Path(config.model))
+    folder = ModelFolder.open(Path(config.model), config.adapters)
     architecture = architecture_of(folder)
+    if folder.adapters and not isinstance(architecture, NativeArchitecture):
+        raise ValueError(f"adapters: none where the model runs through the {architecture.path}")
     dtype = resolve_dtype(config.dtype, device)
     log.info("model: %s in %s, through the %s", folder.path.resolve().name, dtype, architecture.path)
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
@@ -294,8 +297,17 @@ def _fingerprint(
     config: EngineConfig, folder: ModelFolder, cache: KVCache, max_model_len: int, arithmetic: str
 ) -> Fingerprint:
     layout = cache.layout
+    model_name = config.model_name or folder.path.resolve().name
+    if model_name in config.adapter_names:
+        raise ValueError(f"adapter {model_name} has the name of the model")
+    adapters = " ".join(sorted(f"{each.name}={each.digest()}" for each in folder.adapters))
+    if len(adapters) > MAX_ADAPTERS_CHARS:
+        raise ValueError(
+            f"names and digests of {len(folder.adapters)} adapters are {len(adapters)} characters; "
+            f"{MAX_ADAPTERS_CHARS} may be, as a pod tells them wherever it is looked for"
+        )
     return Fingerprint(
-        model_name=config.model_name or folder.path.resolve().name,
+        model_name=model_name,
         model_digest=_model_digest(config, folder),
         tokenizer_digest=folder.tokenizer_digest(),
         kv_fingerprint=layout.fingerprint(),
@@ -304,4 +316,5 @@ def _fingerprint(
         hash_version=HASH_VERSION,
         max_model_len=max_model_len,
         arithmetic=arithmetic,
+        adapters=adapters,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 
 from pagewire.engine.step import Draw, Grant, Scoring, Step
+from pagewire.kernels.low_rank import AdaptedRows
 from pagewire.kernels.ragged import Ragged, Spilled
 
 
@@ -25,6 +27,7 @@ class Batch:
     logit_rows: torch.Tensor | None  # [n] int64
     draws: dict[str, Draw]  # by the sequence's name
     scorings: dict[str, Scoring]  # by the sequence's name
+    adapted: tuple[AdaptedRows, ...] = ()
 
     @classmethod
     def of(cls, step: Step, block_size: int, device: torch.device, host: torch.Tensor | None = None) -> Batch:
@@ -51,7 +54,21 @@ class Batch:
             logit_rows=torch.tensor(drawn + scored, dtype=torch.int64, device=device),
             draws={name: draw for grant in grants for name, draw in grant.draws().items()},
             scorings={grant.request_id: grant.scoring for grant in grants if grant.scoring is not None},
+            adapted=adapted_rows(grants),
         )
+
+
+def adapted_rows(grants: tuple[Grant, ...]) -> tuple[AdaptedRows, ...]:
+    """Return the rows that have an adapter, those of one side by side together."""
+    if not any(grant.adapter for grant in grants):
+        return ()
+    found: list[AdaptedRows] = []
+    row = 0
+    for number, group in itertools.groupby(grants, key=lambda grant: grant.adapter):
+        first, row = row, row + sum(len(grant.tokens) for grant in group)
+        if number:
+            found.append(AdaptedRows(first=first, end=row, number=number))
+    return tuple(found)
 
 
 def logit_rows(grants: tuple[Grant, ...]) -> tuple[list[int], list[int]]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pagewire.core.kv_layout import BLOCK_SIZES, BlockOrder
 from pagewire.core.messages import Role
+from pagewire.engine.adapter_folder import names_of
 from pagewire.engine.preemption import PreemptionMode
 from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
@@ -33,6 +34,7 @@ class EngineConfig:
 
     `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
     CPU and float16 on a CUDA device, which alone has float16.
+    `adapters` are LoRA adapters that requests may name, NAME=FOLDER each.
     `weight_dtype` is how matrices of layers are kept, auto as they are computed; `kernels/scaled_weight.py` has fp8.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
@@ -49,6 +51,7 @@ class EngineConfig:
     model_name: str = ""  # "" takes the folder's name
     dtype: str = "auto"
     weight_dtype: str = "auto"
+    adapters: tuple[str, ...] = ()
     kv_dtype: str = "auto"
     block_size: int = 16
     chunk_size: int = 0
@@ -103,6 +106,10 @@ class EngineConfig:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
+        if isinstance(self.adapters, str) or not all(isinstance(each, str) for each in self.adapters):
+            raise ValueError(f"adapters is a list of NAME=FOLDER, is {self.adapters!r:.100}")
+        object.__setattr__(self, "adapters", tuple(self.adapters))
+        names_of(self.adapters)
         self._check_ranks()
         for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -130,6 +137,11 @@ class EngineConfig:
         if self.layer_groups > 1:
             raise ValueError(f"{asked}: layer_groups {self.layer_groups} are told of before all ranks have succeeded")
 
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """What requests may name."""
+        return names_of(self.adapters)
+
     @classmethod
     def of(cls, pod: PodConfig) -> EngineConfig:
         """Return the part of a pod's configuration that its engine needs."""
@@ -138,6 +150,7 @@ class EngineConfig:
             role=pod.role,
             dtype=pod.dtype,
             weight_dtype=pod.weight_dtype,
+            adapters=pod.adapter,
             kv_dtype=pod.kv_dtype,
             block_size=pod.block_size,
             chunk_size=pod.chunk_size or POD_CHUNK_SIZE.get(_kind(pod.device), 0),

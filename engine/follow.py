@@ -73,4 +73,5 @@ def _further(scheduler: Scheduler, sequence: Sequence, grant: Grant, draw: Draw)
         block_ids=block_ids,
         draw=Draw(sampling=draw.sampling, index=draw.index, position=draw.position + 1),
         spilled=grant.spilled,
+        adapter=grant.adapter,
     )

@@ -137,9 +137,9 @@ class GraphPool:
         return self._graphs[next(bucket for bucket in self._decodes if bucket.num_sequences >= count)]
 
     def _is_ordinary(self, grant: Grant) -> bool:
-        """Return whether a token at most is drawn for a grant, and nothing else is asked."""
+        """Return whether a token at most is drawn for a grant, with no adapter, and nothing else is asked."""
         return (
-            not (grant.forks or grant.scoring or grant.spilled)
+            not (grant.forks or grant.scoring or grant.spilled or grant.adapter)
             and (grant.draw is None or not grant.draw.num_candidates)
             and len(grant.block_ids) <= self._limits.width
         )

@@ -35,7 +35,8 @@ QUEUED_PER_PLACE = 1
 class Job:
     """One prompt to answer. Blocks are shared among jobs of one `cache_salt` only.
 
-    The lower its `priority`, the sooner it runs, where the engine schedules by priority.
+    The lower its `priority`, the sooner it runs, where the engine schedules by priority. `adapter` names one of the
+    engine's, "" for none.
     """
 
     prompt: tuple[int, ...]
@@ -43,6 +44,7 @@ class Job:
     cache_salt: str = ""
     priority: int = 0
     text_rules: TextRules = PLAIN
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +262,10 @@ class InPlaceEngine:
     def _spec(self, request_id: str, job: Job) -> SequenceSpec:
         fingerprint = self.engine.ready.fingerprint
         root = root_hash(
-            model_digest=fingerprint.model_digest, kv_fingerprint=fingerprint.kv_fingerprint, salt=job.cache_salt
+            model_digest=fingerprint.model_digest,
+            kv_fingerprint=fingerprint.kv_fingerprint,
+            adapter=fingerprint.adapter_digest(job.adapter),
+            salt=job.cache_salt,
         )
         return SequenceSpec(
             request_id=request_id,
@@ -269,6 +274,7 @@ class InPlaceEngine:
             root=root,
             priority=job.priority,
             branches=branches(job.sampling.num_sequences),
+            adapter=job.adapter,
         )
 
     def _start(self, number: int, job: Job) -> None:

@@ -10,7 +10,8 @@ class Limits:
     """Bounds of a step and of a sequence; tokens, sequences, ids.
 
     `window` is how many tokens a token sees at most, itself included, in whatever layer; 0: all before it. A sequence
-    that `spills` may be larger than the pool: its first blocks go to host memory.
+    that `spills` may be larger than the pool: its first blocks go to host memory. `adapters` are names, in the order of
+    their numbers.
     """
 
     max_num_batched_tokens: int
@@ -22,6 +23,7 @@ class Limits:
     eos_token_ids: frozenset[int] = frozenset()
     window: int = 0
     spills: bool = False
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -33,6 +35,10 @@ class Limits:
             raise ValueError("what leaves a window is given back, and nothing spills")
         if self.chunk_size < 1:
             raise ValueError(f"chunk_size must be positive, is {self.chunk_size}")
+
+    def adapter_number(self, name: str) -> int:
+        """Return the number of an adapter that there is, 0 for the name of none, ""."""
+        return self.adapters.index(name) + 1 if name else 0
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return how many blocks hold `num_tokens` tokens."""

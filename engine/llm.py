@@ -26,7 +26,7 @@ from pagewire.engine.in_place import Completion, InPlaceEngine, Job
 from pagewire.text.tokenizer import Tokenizer, word_texts
 
 OF_PODS = frozenset({"role", "brownout", "stall_s", "log_format"})
-SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig)) - {"model", "threads"}
+SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig)) - {"model", "threads", "adapters"}
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -36,18 +36,29 @@ class LLM:
 
     `model` is a Hugging Face folder, or the name of a local model; `settings` are those of `EngineConfig`, such as
     `dtype`, `kv_memory_bytes` (a number, or a text like "1.5GiB") and `max_model_len`. `threads` 0 takes torch's
-    number, and no more than the cores that are usable. Raises ValueError or OSError where the model cannot be loaded,
+    number, and no more than the cores that are usable. `adapters` are LoRA adapters, name to folder as PEFT writes it.
+    Raises ValueError or OSError where the model cannot be loaded,
     ValueError on a setting that only pods have, TypeError on one that there is not.
     """
 
-    def __init__(self, model: str | Path, *, threads: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        threads: int = 0,
+        adapters: Mapping[str, str | Path] | None = None,
+        **settings: Any,
+    ) -> None:
         folder = local_models.find(str(model))
         if folder is None:
             local = ", ".join(path.name for path in local_models.installed()) or "there are none"
             raise FileNotFoundError(f"{model} is neither a folder with a config.json nor a local model ({local})")
         _check_names(settings)
         sizes = {name: _bytes(name, value) for name, value in settings.items() if name.endswith("_bytes")}
-        config = EngineConfig(model=str(folder), role=Role.COLOCATED, threads=threads, **{**settings, **sizes})
+        named = tuple(f"{name}={path}" for name, path in (adapters or {}).items())
+        config = EngineConfig(
+            model=str(folder), role=Role.COLOCATED, threads=threads, adapters=named, **{**settings, **sizes}
+        )
         self._tokenizer = Tokenizer(folder)
         self._engine: InPlaceEngine | None = InPlaceEngine.load(config, self._tokenizer)
 
@@ -59,19 +70,21 @@ class LLM:
         progress: bool = True,
         cache_salt: str = "",
         priority: Sequence[int] = (),
+        adapter: str | Sequence[str] = "",
     ) -> list[Completion]:
         """Return the completion of each prompt, a text or token ids, in their order.
 
         `sampling` is for all of them or one for each; a prompt asked twice with one seed gets one answer twice.
         `progress` shows a bar where stderr is a terminal. With a `priority` for each prompt, the lower it is the sooner
-        that one runs, where the engine was loaded with `scheduling="priority"`. Raises InvalidRequest, naming the
-        prompt, before anything runs; the first error of a sequence that fails ends the others.
+        that one runs, where the engine was loaded with `scheduling="priority"`. `adapter` is the name of one of the
+        engine's adapters for all prompts, or a name for each, "" for none. Raises InvalidRequest, naming the prompt,
+        before anything runs; the first error of a sequence that fails ends the others.
         """
         if not isinstance(prompts, Iterable) or isinstance(prompts, Mapping):
             raise InvalidRequest(f"prompts is a text or a list of prompts, not {prompts!r:.100}", field="prompts")
         asked = [prompts] if isinstance(prompts, str) else list(prompts)
         tokens = [self._tokens(number, prompt) for number, prompt in enumerate(asked)]
-        return self._run(tokens, sampling, progress, cache_salt, priority)
+        return self._run(tokens, sampling, progress, cache_salt, priority, adapter)
 
     def chat(
         self,
@@ -81,6 +94,7 @@ class LLM:
         progress: bool = True,
         cache_salt: str = "",
         priority: Sequence[int] = (),
+        adapter: str | Sequence[str] = "",
     ) -> list[Completion]:
         """Return the assistant's next turn in each conversation, written by the model's chat template.
 
@@ -101,7 +115,7 @@ class LLM:
             require_unicode(text, f"conversations[{number}]", "conversations")
         # A template writes the special tokens itself.
         prompts = [tuple(self._tokenizer.encode_now(text, add_special_tokens=False)) for text in texts]
-        return self._run(prompts, sampling, progress, cache_salt, priority)
+        return self._run(prompts, sampling, progress, cache_salt, priority, adapter)
 
     def bad_words(self, texts: Sequence[str]) -> tuple[TokenSequence, ...]:
         """Return texts as `bad_words` of `SamplingParams`: each at the beginning of a word and within one.
@@ -158,6 +172,7 @@ class LLM:
         progress: bool,
         cache_salt: str,
         priority: Sequence[int],
+        adapter: str | Sequence[str],
     ) -> list[Completion]:
         engine = self._loaded()
         params = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else [*sampling]
@@ -171,8 +186,10 @@ class LLM:
             raise InvalidRequest(said, field="priority")
         ranks = priority or [0] * len(prompts)
         jobs = [
-            Job(prompt=prompt, sampling=one, cache_salt=cache_salt, priority=rank)
-            for prompt, one, rank in zip(prompts, params, ranks, strict=True)
+            Job(prompt=prompt, sampling=one, cache_salt=cache_salt, priority=rank, adapter=name)
+            for prompt, one, rank, name in zip(
+                prompts, params, ranks, self._adapters(adapter, len(prompts)), strict=True
+            )
         ]
         for number, job in enumerate(jobs):
             self._check(number, job)
@@ -184,6 +201,18 @@ class LLM:
                 completions[number] = outcome
                 bar.update()
         return [completions[number] for number in range(len(jobs))]
+
+    def _adapters(self, adapter: str | Sequence[str], count: int) -> list[str]:
+        """Return the adapter of each of `count` prompts; raises InvalidRequest."""
+        names = [adapter] * count if isinstance(adapter, str) else list(adapter)
+        if len(names) != count:
+            raise InvalidRequest(f"{len(names)} adapters for {count} prompts", field="adapter")
+        known = self._loaded().engine.ready.fingerprint.adapter_names
+        for name in names:
+            if name and name not in known:
+                said = f"there is no adapter {name!r:.100}; those loaded are {', '.join(known) or 'none'}"
+                raise InvalidRequest(said, field="adapter")
+        return names
 
     def _check(self, number: int, job: Job) -> None:
         prompt, sampling = job.prompt, job.sampling

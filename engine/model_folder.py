@@ -1,4 +1,5 @@
-"""A Hugging Face model folder: its config, where generation ends, and the digests that name it to other processes.
+"""A Hugging Face model folder: its config, where generation ends, and the digests that name it to other processes;
+beside it the adapters that go with it.
 
 Invariant: equal digests mean equal config and equal weight bytes, wherever the folder lies and whatever it is called.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pagewire.core.document_files import read_object
 from pagewire.core.documents import MAX_WHOLE
 from pagewire.core.fingerprint import tokenizer_digest
 from pagewire.engine import weights
+from pagewire.engine.adapter_folder import AdapterFolder
 from pagewire.engine.model.hf_config import HFConfig
 
 # Entries of config.json that say who wrote it, not what the model is.
@@ -28,15 +31,24 @@ class ModelFolder:
     path: Path
     hf_config: HFConfig
     eos_token_ids: tuple[int, ...]
+    adapters: tuple[AdapterFolder, ...] = ()
 
     @classmethod
-    def open(cls, path: Path) -> ModelFolder:
-        """Read a folder's configuration; raises FileNotFoundError without a config.json, ValueError on a wrong one."""
+    def open(cls, path: Path, adapters: Iterable[str] = ()) -> ModelFolder:
+        """Read a folder's configuration, and those of `adapters`, NAME=FOLDER each.
+
+        Raises FileNotFoundError without a config.json, ValueError on a wrong one.
+        """
         config_path = path / "config.json"
         if not config_path.is_file():
             raise FileNotFoundError(f"{path} is not a model folder: it has no config.json")
         hf_config = read_object(config_path)
-        return cls(path=path, hf_config=hf_config, eos_token_ids=_eos_token_ids(path, hf_config))
+        return cls(
+            path=path,
+            hf_config=hf_config,
+            eos_token_ids=_eos_token_ids(path, hf_config),
+            adapters=tuple(AdapterFolder.open(each) for each in adapters),
+        )
 
     def weight_files(self) -> tuple[Path, ...]:
         """Return the safetensors files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pagewire.engine.batch import Batch, logit_rows, spilled_of
+from pagewire.engine.batch import Batch, adapted_rows, logit_rows, spilled_of
 from pagewire.engine.step import Step
 from pagewire.kernels.ragged import DeviceLengths, Ragged
 
@@ -80,4 +80,5 @@ def pack(step: Step, block_size: int, device: torch.device, host: torch.Tensor |
         logit_rows=views[3],
         draws={name: draw for grant in grants for name, draw in grant.draws().items()},
         scorings={grant.request_id: grant.scoring for grant in grants if grant.scoring is not None},
+        adapted=adapted_rows(grants),
     )

@@ -20,7 +20,7 @@ class NamedPrefix:
     """What many prompts begin with. `salt` is "" for requests without a cache_salt.
 
     `tenant` is whose requests they are where callers have keys, "" where they have none; `tenant_salt` is the salt that
-    the key file gives it, "" where it gives none.
+    the key file gives it, "" where it gives none. `adapter` is the adapter that the requests name, "" for none.
     """
 
     name: str
@@ -28,16 +28,18 @@ class NamedPrefix:
     salt: str = ""
     tenant: str = ""
     tenant_salt: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One prefix as whole blocks: `tokens` fill the blocks of `hashes`, a chain from `root`."""
+    """One prefix as whole blocks: `tokens`, computed with `adapter`, fill those of `hashes`, a chain from `root`."""
 
     name: str
     tokens: tuple[int, ...]
     root: BlockHash
     hashes: tuple[BlockHash, ...]
+    adapter: str = ""
 
 
 def plan(prefixes: Sequence[NamedPrefix], ready: EngineReady, *, key: bytes, share: float) -> tuple[Pin, ...]:
@@ -62,11 +64,13 @@ def plan(prefixes: Sequence[NamedPrefix], ready: EngineReady, *, key: bytes, sha
         root = root_hash(
             model_digest=fingerprint.model_digest,
             kv_fingerprint=fingerprint.kv_fingerprint,
+            adapter=fingerprint.adapter_digest(prefix.adapter),
             salt=prefix.salt,
             tenant=prefix.tenant_salt or (tenant_salt(prefix.tenant, key) if prefix.tenant else ""),
             key=key,
         )
-        pin = Pin(name=prefix.name, tokens=tokens, root=root, hashes=tuple(chain(root, tokens, size)))
+        hashes = tuple(chain(root, tokens, size))
+        pin = Pin(name=prefix.name, tokens=tokens, root=root, hashes=hashes, adapter=prefix.adapter)
         pinned.update(pin.hashes)
         if len(pinned) > most:
             raise ValueError(
@@ -79,6 +83,8 @@ def plan(prefixes: Sequence[NamedPrefix], ready: EngineReady, *, key: bytes, sha
 
 def _check(prefix: NamedPrefix, ready: EngineReady) -> None:
     size, longest = ready.layout.block_size, ready.fingerprint.max_model_len - 1
+    if prefix.adapter and prefix.adapter not in ready.fingerprint.adapter_names:
+        raise ValueError(f"prefix {prefix.name!r} asks for adapter {prefix.adapter[:200]!r}, which is not here")
     if not size <= len(prefix.tokens) <= longest:
         raise ValueError(
             f"prefix {prefix.name!r} has {len(prefix.tokens)} tokens; {size} fill a block, and {longest} may be"

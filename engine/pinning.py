@@ -32,7 +32,10 @@ async def compute(engine: RunningEngine, pins: Sequence[Pin], hear: Callable[[St
     try:
         for number, pin in enumerate(pins):
             name = f"pin-{number}"
-            engine.add(Add(spec=SequenceSpec(request_id=name, tokens=pin.tokens, sampling=ONE_TOKEN, root=pin.root)))
+            spec = SequenceSpec(
+                request_id=name, tokens=pin.tokens, sampling=ONE_TOKEN, root=pin.root, adapter=pin.adapter
+            )
+            engine.add(Add(spec=spec))
             end = await listener.end()
             if end.error is not None:
                 raise EngineFailed(f"prefix {pin.name!r} cannot be pinned: {end.error.message}")

@@ -4,6 +4,7 @@
     text = "These are the terms of ..."
     salt = "terms"                                               # the cache_salt of the requests that begin so
     tenant = "acme"                                              # whose they are, where callers have keys
+    adapter = "legal"                                            # the adapter that they name as their model
 
     [support]
     messages = [{ role = "system", content = "You answer ..." }]  # written by the model's chat template
@@ -26,7 +27,7 @@ from pagewire.engine.pin import NamedPrefix
 from pagewire.text.tokenizer import Tokenizer
 
 FORMS = ("text", "messages", "token_ids")
-WHOSE = ("salt", "tenant", "tenant_salt")  # the last where the key file gives the tenant one
+WHOSE = ("salt", "tenant", "tenant_salt", "adapter")  # tenant_salt where the key file gives the tenant one
 
 
 def read(path: Path, model: Path) -> tuple[NamedPrefix, ...]:

@@ -42,6 +42,7 @@ def terms_of(
         eos_token_ids=eos_token_ids,
         window=window,
         spills=spills,
+        adapters=config.adapter_names,
     )
     # Where nothing decodes there is nobody to spare a long step.
     return RoleTerms(

@@ -96,6 +96,7 @@ class Scheduler:
             block_size=self.limits.block_size,
             arrived_s=now_s,
             output=list(spec.output),
+            adapter=self.limits.adapter_number(spec.adapter),
         )
         self._arrivals += 1
         self.groups[spec.request_id] = sequence.group
@@ -460,5 +461,6 @@ class Scheduler:
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
             spilled=tuple(sequence.spilled),
+            adapter=sequence.adapter,
             forks=tuple(sequence.draw(each.index) for each in forks) if draw is not None else (),
         )

@@ -45,7 +45,7 @@ class Sequence:
     those that may. `arrival` numbers requests as they come, `arrived_s` says when. `promised` blocks are reserved in
     the pool for it. The KV of its first `num_saved` tokens was left to the host tier when it was preempted.
     `reported_blocks` of the chain were announced in `ChunkDone`. `num_scored` tokens of the prompt, from the second on,
-    had their log probabilities reported, where those were asked for.
+    had their log probabilities reported, where those were asked for. `adapter` is its number.
     """
 
     spec: SequenceSpec
@@ -69,6 +69,7 @@ class Sequence:
     num_registered: int = 0
     reported_blocks: int = 0
     num_scored: int = 0
+    adapter: int = 0
 
     @property
     def request_id(self) -> str:
@@ -160,6 +161,7 @@ class Sequence:
             block_size=self.block_size,
             arrived_s=self.arrived_s,
             output=list(branch.output),
+            adapter=self.adapter,
             num_scored=self.num_prompt - 1,  # the first says what there is to say of the prompt
         )
 

@@ -21,6 +21,8 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *
     `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once.
     """
     spec.sampling.validate(limits.vocab_size)
+    if spec.adapter and spec.adapter not in limits.adapters:
+        raise InvalidRequest(f"there is no adapter {spec.adapter[:200]!r} here", field="adapter")
     length = len(spec.tokens) + len(spec.output)
     if not spec.tokens:
         raise InvalidRequest("the prompt has no tokens; it needs at least 1", field="prompt")

@@ -54,7 +54,7 @@ class Grant:
     off after it. `seal` zeroes the unfilled slots of the last block, because the block is about to leave the pod.
     The token of a step that is begun ahead of the one before is `AHEAD`.
     `spilled` are the slots of host memory that its first blocks lie in, of which the block table says nothing; such a
-    grant is alone in its step.
+    grant is alone in its step. `adapter` is which of the engine's adapters it is computed with, from 1 on, 0 for none.
     """
 
     request_id: str
@@ -66,6 +66,7 @@ class Grant:
     scoring: Scoring | None = None
     forks: tuple[Draw, ...] = ()
     spilled: tuple[int, ...] = ()
+    adapter: int = 0
 
     @property
     def num_draws(self) -> int:

@@ -113,7 +113,7 @@ class CacheQuota(_message.Message):
     def __init__(self, tag: _Optional[bytes] = ..., share: _Optional[float] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority", "branches", "cache_quota")
+    __slots__ = ("request_id", "tokens", "sampling", "root", "output", "index", "priority", "branches", "cache_quota", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class SequenceSpec(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     CACHE_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     sampling: SamplingParams
@@ -132,7 +133,8 @@ class SequenceSpec(_message.Message):
     priority: int
     branches: _containers.RepeatedCompositeFieldContainer[Branch]
     cache_quota: CacheQuota
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., cache_quota: _Optional[_Union[CacheQuota, _Mapping]] = ...) -> None: ...
+    adapter: str
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., output: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., priority: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., cache_quota: _Optional[_Union[CacheQuota, _Mapping]] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("token", "logprob", "rank", "top_tokens", "top_logprobs")
@@ -355,7 +357,7 @@ class KVLayout(_message.Message):
     def __init__(self, num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., order: _Optional[str] = ...) -> None: ...
 
 class Fingerprint(_message.Message):
-    __slots__ = ("model_name", "model_digest", "tokenizer_digest", "kv_fingerprint", "kv_layout", "block_size", "hash_version", "max_model_len", "arithmetic")
+    __slots__ = ("model_name", "model_digest", "tokenizer_digest", "kv_fingerprint", "kv_layout", "block_size", "hash_version", "max_model_len", "arithmetic", "adapters")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +367,7 @@ class Fingerprint(_message.Message):
     HASH_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     model_digest: str
     tokenizer_digest: str
@@ -374,4 +377,5 @@ class Fingerprint(_message.Message):
     hash_version: int
     max_model_len: int
     arithmetic: str
-    def __init__(self, model_name: _Optional[str] = ..., model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., kv_fingerprint: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., hash_version: _Optional[int] = ..., max_model_len: _Optional[int] = ..., arithmetic: _Optional[str] = ...) -> None: ...
+    adapters: str
+    def __init__(self, model_name: _Optional[str] = ..., model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., kv_fingerprint: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., hash_version: _Optional[int] = ..., max_model_len: _Optional[int] = ..., arithmetic: _Optional[str] = ..., adapters: _Optional[str] = ...) -> None: ...

@@ -58,7 +58,7 @@ class Decoder:
         pool.
         """
         cos, sin = self._rotary.cos_sin(batch.positions)
-        rows = StackBatch(ragged=batch.ragged, slots=batch.slots, cos=cos, sin=sin)
+        rows = StackBatch(ragged=batch.ragged, slots=batch.slots, cos=cos, sin=sin, adapted=batch.adapted)
         hidden = functional.embedding(batch.token_ids, self._embedding)  # [T, H]
         hidden, residual = self._stack(hidden, rows, pool, wrote)
         if self._head is None:

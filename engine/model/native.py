@@ -9,7 +9,7 @@ import torch
 
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine import weights
-from pagewire.engine.model import checkpoint, wide_heads
+from pagewire.engine.model import checkpoint, lora, wide_heads
 from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
@@ -73,7 +73,8 @@ class NativeArchitecture:
         shard: Shard,
         reduce: Reduce | None,
     ) -> Decoder:
-        """Read one rank's part of the weights, and no more; its products are summed over the ranks by `reduce`.
+        """Read one rank's part of the weights, and no more, and of the folder's adapters; its products are summed over
+        the ranks by `reduce`.
 
         Weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its copies.
         Raises ValueError naming what the ranks cannot share.
@@ -82,11 +83,18 @@ class NativeArchitecture:
         loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
+        layers = loaded.layers
+        if folder.adapters:
+            adapters = zip(
+                *(lora.read(each, self.config, dtype, device, shard) for each in folder.adapters), strict=True
+            )
+            layers = tuple(
+                dataclasses.replace(layer, adapters=parts) for layer, parts in zip(layers, adapters, strict=True)
+            )
         head_dim, wide = config.head_dim, config.stored_head_dim
         if head_dim != wide:
-            layers = tuple(wide_heads.widened(layer, head_dim, wide) for layer in loaded.layers)
-            loaded = dataclasses.replace(loaded, layers=layers)
-        return Decoder(config, loaded, backend, reduce)
+            layers = tuple(wide_heads.widened(layer, head_dim, wide) for layer in layers)
+        return Decoder(config, dataclasses.replace(loaded, layers=layers), backend, reduce)
 
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""

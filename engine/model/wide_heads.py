@@ -11,6 +11,7 @@ import dataclasses
 import torch
 
 from pagewire.kernels.decoder_stack import LayerWeights
+from pagewire.kernels.low_rank import LayerAdapter
 from pagewire.kernels.scaled_weight import ScaledWeight, Weight
 
 
@@ -26,6 +27,16 @@ def widened(layer: LayerWeights, head_dim: int, wide: int) -> LayerWeights:
         qkv=_rows(layer.qkv, head_dim, wide),
         qkv_bias=None if layer.qkv_bias is None else _padded(layer.qkv_bias, head_dim, wide),
         o=_columns(layer.o, head_dim, wide),
+        adapters=tuple(_widened(adapter, head_dim, wide) for adapter in layer.adapters),
+    )
+
+
+def _widened(adapter: LayerAdapter, head_dim: int, wide: int) -> LayerAdapter:
+    qkv, o = adapter.qkv, adapter.o
+    return dataclasses.replace(
+        adapter,
+        qkv=None if qkv is None else dataclasses.replace(qkv, up=_padded(qkv.up, head_dim, wide)),
+        o=None if o is None else dataclasses.replace(o, down=_padded(o.down.t(), head_dim, wide).t().contiguous()),
     )
 
 
@@ -45,6 +56,6 @@ def _rows(weight: Weight, head_dim: int, wide: int) -> Weight:
 
 
 def _columns(weight: Weight, head_dim: int, wide: int) -> Weight:
-    rows = (weight.codes if isinstance(weight, ScaledWeight) else weight).t().contiguous()
+    rows = (weight.codes if isinstance(weight, ScaledWeight) else weight).t()
     columns = _padded(rows, head_dim, wide).t().contiguous()
     return dataclasses.replace(weight, codes=columns) if isinstance(weight, ScaledWeight) else columns

@@ -49,7 +49,7 @@ class Follower:
 
     def __init__(self, config: EngineConfig, shard: Shard, pool_fd: int) -> None:
         """Load; raises ValueError or OSError as an engine does."""
-        folder = ModelFolder.open(Path(config.model))
+        folder = ModelFolder.open(Path(config.model), config.adapters)
         architecture = native_architecture(folder.hf_config)
         dtype, device = resolve_dtype(config.dtype), torch.device(config.device)
         kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype

@@ -6,6 +6,8 @@ them failed has failed here too.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 
 from pagewire.engine.batch import Batch
@@ -44,6 +46,7 @@ class RankedModel:
             ModelPass(
                 query_lens=ragged.query_lens,
                 kv_lens=ragged.kv_lens,
+                adapters=_adapters(batch),
                 block_table=tuple(map(tuple, ragged.block_table.tolist())),
                 tokens=tuple(batch.token_ids.tolist()),
                 on_stage=pool.data_ptr() != self._pool.data_ptr(),
@@ -60,3 +63,11 @@ class RankedModel:
         if failures:
             raise RuntimeError("; ".join(failures))
         return logits
+
+
+def _adapters(batch: Batch) -> tuple[int, ...]:
+    """Return the number of each sequence's adapter, 0 for none."""
+    numbers = [0] * batch.ragged.num_rows
+    for rows in batch.adapted:
+        numbers[rows.first : rows.end] = [rows.number] * (rows.end - rows.first)
+    return tuple(numbers[end - 1] for end in accumulate(batch.ragged.query_lens))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import lora_folders
 import pytest
 from engine_runs import Heard, assert_at_rest, engine, run_all, run_until_idle, spec
 
@@ -25,10 +26,13 @@ TinyModel = Callable[[str], Path]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "llama")  # a run of each, for each dtype
 NUM_REQUESTS = 50
+ADAPTERS = ("", "", "all", "patterns")
 
 
 def requests(draw: random.Random, run: int) -> list[SequenceSpec]:
-    """Return requests of all lengths, greedy and seeded; some begin alike, so that blocks are shared."""
+    """Return requests of all lengths, greedy and seeded, with adapters and without; some begin alike, so that blocks
+    are shared.
+    """
     shared = [draw.randrange(256) for _ in range(70)]
     made = []
     for number in range(NUM_REQUESTS):
@@ -38,7 +42,7 @@ def requests(draw: random.Random, run: int) -> list[SequenceSpec]:
         sampling = SamplingParams(
             max_tokens=draw.choice([1, 20, 50, 90]), temperature=temperature, top_p=top_p, seed=number, ignore_eos=True
         )
-        made.append(spec(f"{run}-{number}", tokens, sampling))
+        made.append(spec(f"{run}-{number}", tokens, sampling, adapter=ADAPTERS[number % len(ADAPTERS)]))
     return made
 
 
@@ -67,18 +71,22 @@ def ship(one: SequenceSpec, source: Engine, target: Engine, heard: Heard) -> boo
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_no_token_depends_on_batch_chunk_placement_preemption_or_continuation(tiny: TinyModel, dtype: str) -> None:
+def test_no_token_depends_on_batch_chunk_placement_preemption_or_continuation(
+    tiny: TinyModel, tmp_path: Path, dtype: str
+) -> None:
     draw = random.Random(dtype)
     num_preemptions = num_swaps = num_continued = num_shipped = 0
     for run, family in enumerate(FAMILIES):
         model, asked = tiny(family), requests(draw, run)
-        alone = engine(model, dtype=dtype, deterministic=True)
+        adapters = [f"{kind}={lora_folders.build(model, tmp_path / f'{run}-{kind}', kind)}" for kind in ADAPTERS[2:]]
+        alone = engine(model, dtype=dtype, deterministic=True, adapters=adapters)
         expected: dict[str, list[int]] = {}
         for one in asked:
             expected |= run_all(alone.loop, [one]).tokens
         block_bytes = alone.ready.layout.block_bytes
         crowded = engine(
-            model, dtype=dtype, deterministic=True, chunk_size=draw.choice([5, 16, 37, 200]), max_num_seqs=16,
+            model, dtype=dtype, deterministic=True, adapters=adapters, chunk_size=draw.choice([5, 16, 37, 200]),
+            max_num_seqs=16,
             max_model_len=208, kv_memory_bytes=14 * block_bytes, max_num_batched_tokens=draw.choice([40, 128, 512]),
             host_kv_memory_bytes=run % 2 * 40 * block_bytes, preemption="swap" if run % 2 else "recompute",
         )  # fmt: skip
@@ -87,12 +95,13 @@ def test_no_token_depends_on_batch_chunk_placement_preemption_or_continuation(ti
             Role.PREFILL,
             dtype=dtype,
             deterministic=True,
+            adapters=adapters,
             chunk_size=draw.choice([7, 32, 200]),
             max_model_len=208,
         )
         heard, waiting = Heard(), draw.sample(asked, len(asked))
         while waiting:
-            for _ in range(min(len(waiting), draw.choice([0, 0, 1, 2, 10]))):
+            for _ in range(min(len(waiting), draw.choice([0, 1, 2, 10, 16]))):
                 one, way = waiting.pop(), draw.choice(["whole", "continued", "shipped", "shipped"])
                 is_long = one.sampling.max_tokens > 1
                 if is_long and way == "continued":
@@ -111,7 +120,7 @@ def test_no_token_depends_on_batch_chunk_placement_preemption_or_continuation(ti
         assert heard.tokens == expected
         num_preemptions += crowded.scheduler.num_preemptions
         num_swaps += crowded.scheduler.num_swaps
-    assert num_swaps > 10, "too much room: nothing was swapped"
+    assert num_swaps > 5, "too much room: nothing was swapped"
     assert num_preemptions - num_swaps > 10, "too much room: nothing was computed anew"
     assert num_continued > 30
     assert num_shipped > 5

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bare_adapter
 import pytest
 import torch
 from engine_runs import Ears, engine, greedy, run_all, spec
@@ -52,6 +53,22 @@ def test_codes_say_what_they_say_on_a_cpu(family: str, tiny: TinyModel) -> None:
         loop = engine(tiny(family), device=device, chunk_size=20, weight_dtype="fp8").loop
         heard = run_all(loop, [spec(str(i), prompt, greedy(NUM_TOKENS)) for i, prompt in enumerate(PROMPTS)])
         found.append([heard.tokens[str(i)] for i in range(len(PROMPTS))])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("weight_dtype", ["auto", "fp8"])
+def test_adapters_say_what_they_say_on_a_cpu(weight_dtype: str, tiny: TinyModel, tmp_path: Path) -> None:
+    """Beside requests without, whose steps are replayed from graphs where they are alone."""
+    named = [f"{rank}={bare_adapter.write(tiny('llama'), tmp_path / str(rank), rank)}" for rank in (3, 16)]
+    asked = [
+        spec(f"{name} {i}", prompt, greedy(NUM_TOKENS + i), adapter=name)
+        for i, prompt in enumerate(PROMPTS)
+        for name in ("", "3", "16")
+    ]
+    found = []
+    for device in ("cuda", "cpu"):
+        loop = engine(tiny("llama"), device=device, chunk_size=20, weight_dtype=weight_dtype, adapters=named).loop
+        found.append(run_all(loop, asked).tokens)
     assert found[0] == found[1]
 
 

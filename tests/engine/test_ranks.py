@@ -344,7 +344,14 @@ def test_the_parts_of_all_ranks_are_the_whole(tiny: TinyModel, monkeypatch: pyte
 
 
 def test_a_pass_survives_the_line_and_nothing_else_does() -> None:
-    sent = ModelPass(query_lens=(2, 1), kv_lens=(5, 33), block_table=((3, 3), (-1, 4)), tokens=(7, 8, 9), on_stage=True)
+    sent = ModelPass(
+        query_lens=(2, 1),
+        kv_lens=(5, 33),
+        adapters=(0, 2),
+        block_table=((3, 3), (-1, 4)),
+        tokens=(7, 8, 9),
+        on_stage=True,
+    )
     data = sent.to_bytes()
     assert ModelPass.from_bytes(data) == sent
     grants = sent.step().grants
@@ -354,9 +361,11 @@ def test_a_pass_survives_the_line_and_nothing_else_does() -> None:
     broken = [
         *(data[:size] for size in range(len(data))),
         data + b"\0",
-        ModelPass(query_lens=(1, 1), kv_lens=(5, 33), block_table=((3,), (4,)), tokens=(7, 8, 9)).to_bytes(),
-        ModelPass(query_lens=(3,), kv_lens=(2,), block_table=((3,),), tokens=(7, 8, 9)).to_bytes(),
-        ModelPass(query_lens=(), kv_lens=(), block_table=(), tokens=()).to_bytes(),
+        ModelPass(
+            query_lens=(1, 1), kv_lens=(5, 33), adapters=(0, 0), block_table=((3,), (4,)), tokens=(7, 8, 9)
+        ).to_bytes(),
+        ModelPass(query_lens=(3,), kv_lens=(2,), adapters=(0,), block_table=((3,),), tokens=(7, 8, 9)).to_bytes(),
+        ModelPass(query_lens=(), kv_lens=(), adapters=(), block_table=(), tokens=()).to_bytes(),
     ]
     for each in broken:
         with pytest.raises(RankLost):

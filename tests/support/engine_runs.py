@@ -18,6 +18,7 @@ from pagewire.engine.assembly import Engine, assemble
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.engine_loop import EngineLoop
+from pagewire.kernels.backend import Backend
 
 ROOT = root_hash(model_digest="tiny", kv_fingerprint="tiny")
 MAX_STEPS = 10_000
@@ -29,15 +30,31 @@ def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
     return SamplingParams(**{"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True, **changes})
 
 
-def spec(request_id: str, tokens: Iterable[int], sampling: SamplingParams, **changes: Any) -> SequenceSpec:
-    """Return a spec on the tests' hash chain."""
-    return SequenceSpec(request_id=request_id, tokens=tuple(tokens), sampling=sampling, root=ROOT, **changes)
+def spec(
+    request_id: str, tokens: Iterable[int], sampling: SamplingParams, *, adapter: str = "", **changes: Any
+) -> SequenceSpec:
+    """Return a spec on the tests' hash chain, or on that of an adapter."""
+    root = root_hash(model_digest="tiny", kv_fingerprint="tiny", adapter=adapter)
+    return SequenceSpec(
+        request_id=request_id, tokens=tuple(tokens), sampling=sampling, root=root, adapter=adapter, **changes
+    )
 
 
-def engine(model: Path, role: Role = Role.COLOCATED, *, pool_fd: int = -1, **settings: Any) -> Engine:
-    """Return an idle fp32 engine with a small pool, in the file `pool_fd` or anonymous memory."""
+def engine(
+    model: Path,
+    role: Role = Role.COLOCATED,
+    *,
+    pool_fd: int = -1,
+    backend: Backend | None = None,
+    **settings: Any,
+) -> Engine:
+    """Return an idle fp32 engine with a small pool, in the file `pool_fd` or anonymous memory.
+
+    `backend` computes in the place of the device's own.
+    """
     defaults: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 4 << 20, "max_model_len": 256}
-    return assemble(EngineConfig(model=str(model), role=role, **{**defaults, **settings}), MonotonicClock(), pool_fd)
+    config = EngineConfig(model=str(model), role=role, **{**defaults, **settings})
+    return assemble(config, MonotonicClock(), pool_fd, backend)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,10 @@ from pagewire.core.config import ConfigError, load
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.units import parse_bytes
 from pagewire.engine import gguf_folder, prefix_file, weights
+from pagewire.engine.adapter_folder import AdapterFolder
+from pagewire.engine.model import lora
 from pagewire.engine.model.families import native_architecture
+from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.router import keys
 from pagewire.router.config import RouterConfig
@@ -110,6 +113,28 @@ def _weights(path: Path) -> None:
 
 def _stored() -> list[bytes]:
     return [save({"a": torch.zeros(2, 3), "b": torch.zeros(4), "c.1": torch.zeros(1)})]
+
+
+ADAPTER: dict[str, Any] = {
+    "peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "use_rslora": True, "modules_to_save": None,
+    "init_lora_weights": True, "alpha_pattern": {"up_proj": 3},
+}  # fmt: skip
+
+
+def _adapter_config(path: Path) -> None:
+    (path.parent / "adapter_model.safetensors").touch()
+    AdapterFolder.open(f"a={path.parent}").scale("model.layers.0.mlp.up_proj", 4)
+
+
+def _adapter(path: Path) -> None:
+    (path.parent / "adapter_config.json").write_bytes(_dump(ADAPTER))
+    decoder = native_architecture(CONFIG).config
+    lora.read(AdapterFolder.open(f"a={path.parent}"), decoder, torch.float32, torch.device("cpu"), Shard())
+
+
+def _adapters() -> list[bytes]:
+    module = "base_model.model.model.layers.1.mlp.up_proj.lora_"
+    return [save({f"{module}A.weight": torch.zeros(2, 32), f"{module}B.weight": torch.zeros(48, 2)})]
 
 
 def header(data: bytes, random: Random, words: Sequence[str]) -> bytes:
@@ -409,6 +434,9 @@ PARSERS = (
           lambda: [_dump({"temperature": 0.6, "top_k": 5, "top_p": 0.9, "do_sample": True, "eos_token_id": 2})],
           ("router/sampling_defaults.py",), as_json),
     _file("weights", "model.safetensors", _weights, _stored, ("engine/weights.py",), header),
+    _file("adapter_config.json", "adapter_config.json", _adapter_config, lambda: [_dump(ADAPTER)],
+          ("engine/adapter_folder.py",), as_json),
+    _file("adapter", "adapter_model.safetensors", _adapter, _adapters, ("engine/model/lora.py",), header),
     _file("GGUF", "m.gguf", _converted, _ggufs, ("engine/gguf_folder.py",), fields, cost=16),
     _file("index of weights", weights.INDEX_NAME, lambda path: weights.weight_files(path.parent),
           lambda: [_dump({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})], ("engine/weights.py",),

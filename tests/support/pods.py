@@ -151,6 +151,7 @@ class Pod:
             "scheduling": "fcfs",
             "preemption": "auto",
             "tensor_parallel": 1,
+            "adapters": (),
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id
