@@ -20,6 +20,9 @@ class BatchConfig:
     weight_dtype: Literal["auto", "fp8"] = setting(
         "auto", help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes, a scale per output"
     )
+    adapter: tuple[str, ...] = setting(
+        (), help="LoRA adapter that requests may name as their model, NAME=FOLDER as PEFT writes it"
+    )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = setting(
         "auto", help="type of KV in its blocks; auto: dtype"
     )

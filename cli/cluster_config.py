@@ -49,6 +49,9 @@ class ClusterConfig:
     device: str | None = setting(None, help="device of each engine and of its KV pool: cpu, cuda or cuda:N")
     tensor_parallel: int | None = setting(None, help="engine processes of each pod that share the model", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(None, help="type of weights")
+    adapter: tuple[str, ...] = setting(
+        (), help="LoRA adapter that requests may name as their model, NAME=FOLDER as PEFT writes it"
+    )
     weight_dtype: Literal["auto", "fp8"] | None = setting(
         None, help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes"
     )

@@ -278,6 +278,7 @@ def _engine_config(config: BatchConfig, folder: Path) -> EngineConfig:
     told = dataclasses.asdict(config)
     for name in ("kv_memory", "host_kv_memory"):
         told[f"{name}_bytes"] = told.pop(name)
+    told["adapters"] = told.pop("adapter")
     return EngineConfig(**{**told, "model": str(folder)}, role=Role.COLOCATED)
 
 

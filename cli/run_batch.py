@@ -139,6 +139,7 @@ class Batch:
                     cache_salt=request.cache_salt,
                     priority=request.priority,
                     text_rules=request.text_rules,
+                    adapter=request.adapter,
                 )
 
     def _body(self, asked: _Asked) -> dict[str, Any]:
@@ -149,7 +150,8 @@ class Batch:
             of_prompt, end = self._of_prompt(asked.call, request, asked.done[place], place * (asked.call.ask.n or 1))
             chunks += of_prompt
             finished.append(end)
-        return Answer(call=asked.call, model=self._model, created=int(time.time())).whole(chunks, finished)
+        model = asked.call.ask.model or self._model
+        return Answer(call=asked.call, model=model, created=int(time.time())).whole(chunks, finished)
 
     def _of_prompt(
         self, call: Call, request: Request, done: Completion, first_index: int

@@ -132,12 +132,13 @@ def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inferen
 
 
 def model_info_from_wire(info: inference_pb2.GetModelInfoResponse) -> ModelInfo:
-    """Return the served model and its limits."""
+    """Return the served model, its limits and its adapters."""
     return ModelInfo(
         model=info.model,
         max_model_len=info.max_model_len,
         block_size=info.block_size,
         vocab_size=info.vocab_size,
+        adapters=tuple(info.adapters),
     )
 
 

@@ -220,9 +220,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The model that is served, and its limits in tokens."""
+    """The model that is served, its limits in tokens, and the adapters that may be named in its place."""
 
     model: str
     max_model_len: int
     block_size: int
     vocab_size: int
+    adapters: tuple[str, ...] = ()

@@ -40,19 +40,20 @@ def error_body(error: PagewireError) -> Json:
 
 
 def models_body(served: Iterable[Limits], created: int) -> Json:
-    """Return the list of the models that are served."""
-    return {"object": "list", "data": [model_body(limits, created) for limits in served]}
+    """Return the list of the models that are served, each with its adapters behind it."""
+    names = [(limits, name) for limits in served for name in (limits.model, *limits.adapters)]
+    return {"object": "list", "data": [model_body(limits, created, name) for limits, name in names]}
 
 
-def model_body(limits: Limits, created: int) -> Json:
-    """Return what is said of one model."""
+def model_body(limits: Limits, created: int, name: str) -> Json:
+    """Return what is said of one model, or of an adapter of it."""
     return {
-        "id": limits.model,
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": "pagewire",
         "root": limits.model,
-        "parent": None,
+        "parent": None if name == limits.model else limits.model,
         "max_model_len": limits.max_model_len,
         "permission": [],
     }

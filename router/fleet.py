@@ -161,7 +161,7 @@ class Fleet:
         """Return the pool that a pod belongs to; None, and one line in the log, where it fits no model."""
         reasons = []
         for pool in self._pools:
-            reason = pool.refusal(registration.fingerprint) or self._taken(pool, registration.fingerprint.model_name)
+            reason = pool.refusal(registration.fingerprint) or self._taken(pool, registration.fingerprint)
             if not reason:
                 self._misfits.pop(registration.member, None)
                 return pool
@@ -172,7 +172,11 @@ class Fleet:
             log.error("pod %s is not used: %s", registration.pod_id, why)
         return None
 
-    def _taken(self, pool: PodPool, name: str) -> str:
-        """Return why `pool` must not serve by this name: callers could not tell two models apart."""
-        is_taken = any(other.goes_by(name) for other in self._pools if other is not pool)
-        return f"another model_name than {name}, which is taken" if is_taken else ""
+    def _taken(self, pool: PodPool, fingerprint: Fingerprint) -> str:
+        """Return why `pool` must not serve by these names: callers could not tell two models apart."""
+        others = [other for other in self._pools if other is not pool]
+        for name in (fingerprint.model_name, *fingerprint.adapter_names):
+            if any(other.goes_by(name) for other in others):
+                what = "model_name" if name == fingerprint.model_name else "name of an adapter"
+                return f"another {what} than {name}, which is taken"
+        return ""

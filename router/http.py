@@ -125,7 +125,8 @@ class FrontDoor:
             raise HTTPException(404)
         request_id = request_id_of(request.headers)
         try:
-            body = model_body(self._models.of(request.path_params["model"]).intake.limits(), self._started)
+            name = request.path_params["model"]
+            body = model_body(self._models.of(name).intake.limits(), self._started, name)
         except PagewireError as error:
             return refusal(error, request_id)
         return JSONResponse(body)
@@ -227,10 +228,10 @@ class FrontDoor:
             call = self._call(request, data, request_id, is_chat=is_chat)
             request_id = call.ask.request_id
             await self._dispatcher.settled(call.ask.model, turn)
-            model = self._models.of(call.ask.model).intake.limits().model
+            served = self._models.of(call.ask.model).intake.limits()
         except Exception as error:  # the caller is answered, whatever it was
             return self._refuse(_named(error, request_id), request_id)
-        answer = Answer(call=call, model=model, created=int(time.time()))
+        answer = Answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
         try:
             if call.is_streaming:
                 stream = EventStream(answer, request.scope.get(OUTLET))

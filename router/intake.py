@@ -57,6 +57,7 @@ class Intake:
             max_model_len=fingerprint.max_model_len,
             vocab_size=self._tokenizer.vocab_size,
             max_timeout_s=self._max_timeout_s,
+            adapters=fingerprint.adapter_names,
         )
 
     def check(self, ask: Ask) -> Limits:

@@ -157,6 +157,7 @@ class Life:
             index=first.index,
             priority=self.request.priority,
             cache_quota=self.request.tenant.cache_quota,
+            adapter=self.request.adapter,
             branches=(
                 *(Branch(index=each.index, output=tuple(each.output)) for each in others),
                 *(Branch(index=index) for index in silent),

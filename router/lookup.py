@@ -95,6 +95,7 @@ class PrefixLookup:
         root = root_hash(
             model_digest=fingerprint.model_digest,
             kv_fingerprint=fingerprint.kv_fingerprint,
+            adapter=fingerprint.adapter_digest(request.adapter),
             salt=request.cache_salt,
             tenant=request.tenant.salt,
             key=self._secret,

@@ -118,17 +118,19 @@ class Models:
     def of(self, name: str) -> ServedModel:
         """Return the model that a request names, the first one for "".
 
-        Raises UnknownModel, or Unavailable while a model's pods have not said yet how it is called.
+        It may name an adapter of one. Raises UnknownModel, or Unavailable while a model's pods have not said yet how it
+        and its adapters are called.
         """
         if not name:
             return self._models[0]
         for model in self._models:
-            if model.name == name:
+            if name == model.name or name in model.pool.adapters:
                 return model
-        if not all(model.name for model in self._models):
+        if not all(model.pool.known is not None for model in self._models):
             raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
-        known = ", ".join(repr(model.name) for model in self._models)
-        verb = "is" if len(self._models) == 1 else "are"
+        names = [each for model in self._models for each in (model.name, *model.pool.adapters)]
+        known = ", ".join(map(repr, names))
+        verb = "is" if len(names) == 1 else "are"
         raise UnknownModel(f"model {name[:200]!r} is not served here, {known} {verb}", field="model")
 
     def is_settled(self, name: str) -> bool:

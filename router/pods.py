@@ -77,13 +77,23 @@ class PodPool:
     @property
     def name(self) -> str:
         """What callers name the model; "" while nobody has said."""
-        known = self.fingerprint or self.chosen
-        return self._name or (known.model_name if known is not None else "")
+        return self._name or (self.known.model_name if self.known is not None else "")
+
+    @property
+    def known(self) -> Fingerprint | None:
+        """What is served as far as pods have said, linked or not."""
+        return self.fingerprint or self.chosen
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """What callers name the model's adapters, as far as pods have said."""
+        return self.known.adapter_names if self.known is not None else ()
 
     def goes_by(self, name: str) -> bool:
-        """True where some caller may mean this model by `name`."""
-        known = (pod.registration.fingerprint.model_name for pod in self._pods.values())
-        return name == self._name if self._name else name in known
+        """True where some caller may mean this model, or an adapter of it, by `name`."""
+        known = [pod.registration.fingerprint for pod in self._pods.values()]
+        is_own = name == self._name if self._name else name in {each.model_name for each in known}
+        return is_own or any(name in each.adapter_names for each in known)
 
     @property
     def pods(self) -> list[Pod]:

@@ -13,7 +13,8 @@ from pagewire.text.text_stream import PLAIN, TextRules
 class Request:
     """An admitted request: everything in it is within bounds. `request_id` is the caller's word, for logs only.
 
-    `echo` is the prompt's text where the caller wants it back.
+    `echo` is the prompt's text where the caller wants it back. `adapter` is the adapter that was named as the model, ""
+    for the model itself.
     """
 
     request_id: str
@@ -26,3 +27,4 @@ class Request:
     priority: int = 0
     text_rules: TextRules = PLAIN
     explain: bool = False
+    adapter: str = ""

@@ -93,7 +93,7 @@ def _answered(life: Life) -> dict[str, Attribute]:
         if each.ending is not None and each.ending.finish_reason is not None
     )
     return {
-        "gen_ai.response.model": life.prefix.fingerprint.model_name,
+        "gen_ai.response.model": life.request.adapter or life.prefix.fingerprint.model_name,
         "gen_ai.response.finish_reasons": reasons,
         "gen_ai.usage.input_tokens": len(life.request.prompt),
         "gen_ai.usage.output_tokens": life.num_output,

@@ -90,6 +90,7 @@ class Inference:
             max_model_len=limits.max_model_len,
             block_size=fingerprint.block_size if fingerprint is not None else 0,
             vocab_size=limits.vocab_size,
+            adapters=limits.adapters,
         )
 
     async def Tokenize(self, request: pb.TokenizeRequest, _context: Context) -> pb.TokenizeResponse:

@@ -36,12 +36,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the cluster serves now."""
+    """What the cluster serves now; `adapters` may be named as the model too."""
 
     model: str
     max_model_len: int
     vocab_size: int
     max_timeout_s: float
+    adapters: tuple[str, ...] = ()
 
 
 def is_request_id(text: str) -> bool:
@@ -133,8 +134,8 @@ def check_token_ids(field: str, tokens: tuple[int, ...], limits: Limits) -> None
 
 
 def check_model(model: str, limits: Limits) -> None:
-    """Raise UnknownModel unless `model` is the served one; no name is the served one's."""
-    if model and model != limits.model:
+    """Raise UnknownModel unless `model` is the served one or an adapter of it; no name is the served one's."""
+    if model and model != limits.model and model not in limits.adapters:
         raise UnknownModel(f"model {model[:200]!r} is not served here, {limits.model!r} is", field="model")
 
 
@@ -190,6 +191,7 @@ def finish(
         priority=ask.priority,
         text_rules=ask.text_rules,
         explain=ask.explain,
+        adapter=ask.model if ask.model in limits.adapters else "",
     )
 
 

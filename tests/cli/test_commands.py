@@ -200,7 +200,7 @@ def test_doctor_examines_this_machine() -> None:
 
 
 def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
-    left = {each.name for each in settings(ClusterConfig) if each.is_optional}
+    left = {each.name for each in settings(ClusterConfig) if each.is_optional or each.is_list}
     assert left == {*POD_SETTINGS, *ROUTER_SETTINGS}
     assert set(POD_SETTINGS) <= {each.name for each in settings(PodConfig)}
 

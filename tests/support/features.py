@@ -52,6 +52,7 @@ KINDS: dict[str, Kind] = {
     "window": Kind(model="mistral"),
     "priority": Kind(settings={"scheduling": "priority"}),
     "pinned": Kind(settings={"prefix": tuple(PROMPT[:48])}, was_used=lambda load: load.prompt_tokens_pinned > 0),
+    "adapter": Kind(settings={"adapter": "all"}),
     "host": Kind(
         settings={"host_kv_memory_bytes": 64 * BLOCK_BYTES},
         of_decode={"preemption": "swap"},
@@ -177,6 +178,8 @@ FEATURES: tuple[Feature, ...] = (
     completion("KV in int8", kind="int8"),
     completion("sliding windows", prompt=prompt(3, 90), kind="window"),
     completion("pinned prefixes", kind="pinned"),
+    completion("LoRA adapters", lambda answer: _is_whole(answer) and answer["model"] == "all", model="all",
+               kind="adapter"),
     completion("a tier of host memory", kind="host"),
     completion("sequences larger than the pool, prefill `auto`", prompt=LARGER, kind="larger"),
     completion("sequences larger than the pool, prefill `remote`", prompt=LARGER, kind="larger, remote"),
