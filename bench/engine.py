@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from engine_process import EngineProcess
+from engine_process import EngineProcess, peer_named
 from machine import command, machine, versions
 
 VOCABULARY = 40_000  # ids below are words in all models that one would take here
@@ -140,13 +140,6 @@ def steps_of(options: argparse.Namespace) -> dict[str, Any]:
     return read
 
 
-def _peer(text: str) -> tuple[str, str]:
-    name, _, python = text.partition("=")
-    if name not in ("transformers", "vllm") or (name == "vllm" and not python):
-        raise argparse.ArgumentTypeError("transformers, or vllm=PYTHON")
-    return name, python or sys.executable
-
-
 def _on_device(options: argparse.Namespace) -> None:
     import device_report  # noqa: PLC0415 - the torch that a CPU's engines need is their own processes'
     import torch  # noqa: PLC0415
@@ -180,7 +173,7 @@ def main() -> None:
     parser.add_argument("--peer-requests", type=int, default=0, help="of --device cuda: for peers, the first so many")
     parser.add_argument("--max-num-seqs", type=int, default=0, help="of --device cuda: fewer graphs to capture")
     parser.add_argument("--models", type=Path, help="of --device cuda: models are kept in this folder for other runs")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], help="transformers, or vllm=PYTHON")
+    parser.add_argument("--peer", type=peer_named, action="append", default=[], help="transformers, or vllm=PYTHON")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     parser.add_argument("--repeats", type=int, default=5, help="of each measure")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")

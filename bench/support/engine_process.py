@@ -5,12 +5,14 @@ Knows the environment that vLLM is best in on a CPU: its allocator and Intel's O
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,10 +23,18 @@ FOLDER = Path(__file__).parent
 PRELOADED = ("lib/libiomp5.so", "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
 
 
+def peer_named(text: str) -> tuple[str, str]:
+    """Read NAME or NAME=PYTHON: the engine, and the Python that has it."""
+    name, _, python = text.partition("=")
+    if name not in ("transformers", "vllm") or (name == "vllm" and not python):
+        raise argparse.ArgumentTypeError("transformers, or vllm=PYTHON")
+    return name, python or sys.executable
+
+
 class EngineProcess:
     """A context manager; between turns the process and all that it started stand still."""
 
-    def __init__(self, name: str, python: str, model: str, threads: int) -> None:
+    def __init__(self, name: str, python: str, model: str, threads: int, adapters: Sequence[Path] = ()) -> None:
         self.name = name
         self.versions: dict[str, str] = {}
         environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -42,7 +52,7 @@ class EngineProcess:
                 "VLLM_USE_AOT_COMPILE": "0",
             }
         self._process = subprocess.Popen(
-            [python, str(FOLDER / f"{name}_engine.py"), model, str(threads)],
+            [python, str(FOLDER / f"{name}_engine.py"), model, str(threads), *map(str, adapters)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
         )  # fmt: skip
 
@@ -69,10 +79,14 @@ class EngineProcess:
         yield
         signal_tree(self._process.pid, signal.SIGSTOP)
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> float:
-        """Return the seconds that `max_tokens` tokens for each prompt took. Raises RuntimeError where they are not."""
+    def generate(self, prompts: list[list[int]], max_tokens: int, num_adapters: int = 0) -> float:
+        """Return the seconds that `max_tokens` tokens for each prompt took. Raises RuntimeError where they are not.
+
+        Prompts go by turns with the first `num_adapters` of those that were loaded.
+        """
         assert self._process.stdin is not None
-        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self._process.stdin, flush=True)
+        asked = {"prompts": prompts, "max_tokens": max_tokens, "num_adapters": num_adapters}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
         answer = self._read()
         if answer["tokens"] != len(prompts) * max_tokens:
             raise RuntimeError(f"{self.name} generated {answer['tokens']} tokens of {len(prompts) * max_tokens}")

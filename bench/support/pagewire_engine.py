@@ -8,13 +8,17 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.engine import LLM
 
 
-def load(model: str, threads: int) -> tuple[Generate, dict[str, str]]:
+def load(model: str, threads: int, adapters: list[str]) -> tuple[Generate, dict[str, str]]:
     """Load the model with prefix caching as it is: no prompt is asked twice."""
-    llm = LLM(model, threads=threads, kv_memory_bytes=2 << 30)
+    llm = LLM(
+        model, threads=threads, kv_memory_bytes=2 << 30, adapters={str(i): each for i, each in enumerate(adapters)}
+    )
 
-    def generate(prompts: list[list[int]], max_tokens: int) -> int:
+    def generate(prompts: list[list[int]], max_tokens: int, num_adapters: int) -> int:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-        return sum(len(completion.token_ids) for completion in llm.generate(prompts, sampling, progress=False))
+        names = [str(place % num_adapters) if num_adapters else "" for place in range(len(prompts))]
+        answers = llm.generate(prompts, sampling, progress=False, adapter=names)
+        return sum(len(completion.token_ids) for completion in answers)
 
     return generate, {}
 
