@@ -121,15 +121,22 @@ ADAPTER: dict[str, Any] = {
 }  # fmt: skip
 
 
+def _adapter_of(config: bytes, tensors: bytes) -> AdapterFolder:
+    # In a folder of its own: transformers takes an adapter that lies beside a model for the model's.
+    folder = scratch() / "adapter"
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_bytes(config)
+    (folder / "adapter_model.safetensors").write_bytes(tensors)
+    return AdapterFolder.open(f"a={folder}")
+
+
 def _adapter_config(path: Path) -> None:
-    (path.parent / "adapter_model.safetensors").touch()
-    AdapterFolder.open(f"a={path.parent}").scale("model.layers.0.mlp.up_proj", 4)
+    _adapter_of(path.read_bytes(), b"").scale("model.layers.0.mlp.up_proj", 4)
 
 
 def _adapter(path: Path) -> None:
-    (path.parent / "adapter_config.json").write_bytes(_dump(ADAPTER))
     decoder = native_architecture(CONFIG).config
-    lora.read(AdapterFolder.open(f"a={path.parent}"), decoder, torch.float32, torch.device("cpu"), Shard())
+    lora.read(_adapter_of(_dump(ADAPTER), path.read_bytes()), decoder, torch.float32, torch.device("cpu"), Shard())
 
 
 def _adapters() -> list[bytes]:
@@ -434,9 +441,9 @@ PARSERS = (
           lambda: [_dump({"temperature": 0.6, "top_k": 5, "top_p": 0.9, "do_sample": True, "eos_token_id": 2})],
           ("router/sampling_defaults.py",), as_json),
     _file("weights", "model.safetensors", _weights, _stored, ("engine/weights.py",), header),
-    _file("adapter_config.json", "adapter_config.json", _adapter_config, lambda: [_dump(ADAPTER)],
+    _file("adapter_config.json", "a.json", _adapter_config, lambda: [_dump(ADAPTER)],
           ("engine/adapter_folder.py",), as_json),
-    _file("adapter", "adapter_model.safetensors", _adapter, _adapters, ("engine/model/lora.py",), header),
+    _file("adapter", "a.safetensors", _adapter, _adapters, ("engine/model/lora.py",), header),
     _file("GGUF", "m.gguf", _converted, _ggufs, ("engine/gguf_folder.py",), fields, cost=16),
     _file("index of weights", weights.INDEX_NAME, lambda path: weights.weight_files(path.parent),
           lambda: [_dump({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})], ("engine/weights.py",),
