@@ -24,3 +24,12 @@ def keep_heap() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, MMAP_BYTES)) and bool(mallopt(_TRIM_THRESHOLD, TRIM_BYTES))
+
+
+def give_back() -> bool:
+    """Give back what is free now: what a start took is no measure of what comes; False where that cannot be done."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return False
+    return bool(trim(0))

@@ -23,10 +23,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 # What makes an adapter more than that; None, false and empty ask for nothing.
 _BEYOND = (
     "use_dora", "lora_bias", "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
-    "alora_invocation_tokens", "fan_in_fan_out", "use_qalora", "use_bdlora", "arrow_config",
+    "alora_invocation_tokens", "fan_in_fan_out", "use_qalora", "use_bdlora",
 )  # fmt: skip
-# Ways to begin that change the model's own weights: "pissa_niter_16" is one.
-_CHANGES_WEIGHTS = ("pissa", "olora", "corda", "loftq")
+_HARMLESS_CONFIGS = ("eva_config", "megatron_config")  # of what PEFT has configs for within its own
+# Ways to begin that leave the model's own weights as they are; PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA do not.
+_BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 _DIGEST_BYTES = 16
 
 
@@ -85,6 +86,13 @@ def parse(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
+def text_of(name: object, folder: object) -> str:
+    """Return NAME=FOLDER; raises ValueError for a name that is none."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"an adapter's name has letters, digits and . _ : / -, {name!r:.200} is none")
+    return f"{name}={folder}"
+
+
 def names_of(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the names in NAME=FOLDER texts; raises ValueError for anything else, and where two have one name."""
     names = tuple(parse(text)[0] for text in texts)
@@ -101,15 +109,16 @@ def _check(config: Mapping[str, Any]) -> None:
         raise ValueError(f"peft_type {kind!r:.100} is not supported; LORA is")
     if config.get("bias", "none") != "none":
         raise ValueError(f"bias {config['bias']!r:.100} is not supported; none is")
-    for field in _BEYOND:
+    begins = config.get("init_lora_weights", True)
+    if begins not in _BEGINNINGS:
+        raise ValueError(
+            f"init_lora_weights {begins!r:.100} changes the model's own weights, or may: convert it to plain LoRA, as "
+            "PEFT's save_pretrained does with path_initial_model_for_weight_conversion"
+        )
+    configs = sorted(name for name in config if name.endswith("_config") and name not in _HARMLESS_CONFIGS)
+    for field in (*_BEYOND, *configs):
         if config.get(field):
             raise ValueError(f"{field} is not supported")
-    begins = config.get("init_lora_weights", True)
-    if isinstance(begins, str) and begins.lower().startswith(_CHANGES_WEIGHTS):
-        raise ValueError(
-            f"init_lora_weights {begins!r:.100} changes the model's own weights: convert it to plain LoRA, as PEFT's "
-            "save_pretrained does with path_initial_model_for_weight_conversion"
-        )
 
 
 def _alphas(given: object) -> tuple[tuple[re.Pattern[str], float], ...]:

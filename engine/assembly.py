@@ -15,6 +15,7 @@ from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import Clock
 from pagewire.core.engine_messages import EngineReady
 from pagewire.core.fingerprint import Fingerprint
+from pagewire.core.heap import give_back
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.core.messages import Role
 from pagewire.engine.block_lives import BlockLives
@@ -140,6 +141,7 @@ def _assemble(
     terms = terms_in(config.role)  # refused before the weights are read
     backend = backend or backend_for(device)
     ranks, model = _load(config, folder, architecture, cache, backend, pool_fd, failed)
+    give_back()  # weights as they were read, before they were laid out
     arithmetic = model.arithmetic if config.deterministic else ""
     if config.deterministic and not arithmetic:
         raise ValueError(f"deterministic: {_why_not_deterministic(architecture, backend)}")

@@ -21,6 +21,7 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams, TokenSequence
 from pagewire.core.unicode_text import require_unicode
 from pagewire.core.units import parse_bytes
+from pagewire.engine.adapter_folder import text_of
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.in_place import Completion, InPlaceEngine, Job
 from pagewire.text.tokenizer import Tokenizer, word_texts
@@ -55,7 +56,9 @@ class LLM:
             raise FileNotFoundError(f"{model} is neither a folder with a config.json nor a local model ({local})")
         _check_names(settings)
         sizes = {name: _bytes(name, value) for name, value in settings.items() if name.endswith("_bytes")}
-        named = tuple(f"{name}={path}" for name, path in (adapters or {}).items())
+        if not isinstance(adapters, Mapping | None):
+            raise ValueError(f"adapters is a mapping of names to folders, not {adapters!r:.100}")
+        named = tuple(text_of(name, path) for name, path in (adapters or {}).items())
         config = EngineConfig(
             model=str(folder), role=Role.COLOCATED, threads=threads, adapters=named, **{**settings, **sizes}
         )
@@ -204,6 +207,8 @@ class LLM:
 
     def _adapters(self, adapter: str | Sequence[str], count: int) -> list[str]:
         """Return the adapter of each of `count` prompts; raises InvalidRequest."""
+        if not isinstance(adapter, Sequence) or not all(isinstance(name, str) for name in adapter):
+            raise InvalidRequest(f"adapter is a name or a list of names, not {adapter!r:.100}", field="adapter")
         names = [adapter] * count if isinstance(adapter, str) else list(adapter)
         if len(names) != count:
             raise InvalidRequest(f"{len(names)} adapters for {count} prompts", field="adapter")

@@ -22,7 +22,7 @@ from pagewire.router.pod import Pod
 from pagewire.router.pods import PodPool
 from pagewire.router.request_counts import RequestCounts
 from pagewire.router.roster import DECODES
-from pagewire.router.validation import Limits
+from pagewire.router.validation import Limits, unknown_model
 from pagewire.text.tokenizer import Tokenizer
 
 POD_ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
@@ -119,19 +119,17 @@ class Models:
         """Return the model that a request names, the first one for "".
 
         It may name an adapter of one. Raises UnknownModel, or Unavailable while a model's pods have not said yet how it
-        and its adapters are called.
+        is called, or those of none have said anything.
         """
         if not name:
             return self._models[0]
         for model in self._models:
             if name == model.name or name in model.pool.adapters:
                 return model
-        if not all(model.pool.known is not None for model in self._models):
+        known = [model.pool.known is not None for model in self._models]
+        if not all(model.name for model in self._models) or not any(known):
             raise Unavailable("no pod has been linked yet", retry_after_s=1.0)
-        names = [each for model in self._models for each in (model.name, *model.pool.adapters)]
-        known = ", ".join(map(repr, names))
-        verb = "is" if len(names) == 1 else "are"
-        raise UnknownModel(f"model {name[:200]!r} is not served here, {known} {verb}", field="model")
+        raise unknown_model(name, [each for model in self._models for each in (model.name, *model.pool.adapters)])
 
     def is_settled(self, name: str) -> bool:
         """Return whether it is known what a request that names `name` is for, and what its pods serve."""
@@ -139,8 +137,8 @@ class Models:
             return self.of(name).pool.fingerprint is not None
         except Unavailable:
             return False
-        except UnknownModel:
-            return True
+        except UnknownModel:  # unless it is an adapter of a model that nothing is known of yet
+            return all(model.pool.known is not None for model in self._models)
 
     async def until_settled(self, name: str, timeout_s: float) -> None:
         """Return once `is_settled`, or after `timeout_s` seconds: a router that came up links within moments."""

@@ -24,6 +24,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions
 MAX_SALT_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
 MAX_STREAM_INTERVAL = 1024
+MAX_NAMES_TOLD = 16
 MAX_PROMPT_SCORES = 1 << 20  # about 30 bytes each in an answer, whose bound is 64 MiB
 MAX_BAD_WORDS = sampling_bounds.MAX_BAD_WORDS // 2  # a text may be two sequences of tokens
 # Fields that an ask and its sampling parameters have in common.
@@ -136,7 +137,15 @@ def check_token_ids(field: str, tokens: tuple[int, ...], limits: Limits) -> None
 def check_model(model: str, limits: Limits) -> None:
     """Raise UnknownModel unless `model` is the served one or an adapter of it; no name is the served one's."""
     if model and model != limits.model and model not in limits.adapters:
-        raise UnknownModel(f"model {model[:200]!r} is not served here, {limits.model!r} is", field="model")
+        raise unknown_model(model, (limits.model, *limits.adapters))
+
+
+def unknown_model(name: str, known: Sequence[str]) -> UnknownModel:
+    """Return the error of a name that is none of those that are `known`, of which it says some."""
+    told = ", ".join(map(repr, known[:MAX_NAMES_TOLD]))
+    more = f" and {len(known) - MAX_NAMES_TOLD} more" if len(known) > MAX_NAMES_TOLD else ""
+    verb = "is" if len(known) == 1 else "are"
+    return UnknownModel(f"model {name[:200]!r} is not served here, {told}{more} {verb}", field="model")
 
 
 @_in_callers_words

@@ -54,6 +54,8 @@ class Registration:
             raise ValueError(f"not a registration: {error}") from error
         _check(registration)
         _check(fingerprint)
+        if not all("=" in each for each in fingerprint.adapters.split()):
+            raise ValueError("not a registration: adapters are no names and digests")
         if registration.index_id > MAX_INDEX_ID:
             raise ValueError("not a registration: index_id is no number of the index")
         return registration

@@ -33,12 +33,14 @@ def read(
 ) -> tuple[LayerAdapter, ...]:
     """Return an adapter's part in each layer of the decoder that `config` describes whole, or one rank's part of that.
 
-    Raises ValueError naming what is misshapen, or belongs to no product of a layer.
+    Raises ValueError naming what is misshapen or not finite, or belongs to no product of a layer.
     """
     try:
         stored = load_file(folder.weights)
     except SafetensorError as error:
         raise ValueError(f"{folder.weights} is no safetensors file: {error}") from error
+    if not stored:
+        raise ValueError(f"adapter {folder.name} has no tensors")
     shapes = _shapes(config)
 
     def module(name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -55,7 +57,10 @@ def read(
                 f"adapter {folder.name}: {name} has A and B of shapes {found[0]} and {found[1]}; "
                 f"(r, {inputs}) and ({outputs}, r) fit the model"
             )
-        return down.to(dtype), (up.float() * folder.scale(name, rank)).to(dtype)
+        pair = down.to(dtype), (up.float() * folder.scale(name, rank)).to(dtype)
+        if not (down.is_floating_point() and up.is_floating_point() and all(bool(x.isfinite().all()) for x in pair)):
+            raise ValueError(f"adapter {folder.name}: {name} holds what is no finite number in {dtype}")
+        return pair
 
     def layer(number: int) -> LayerAdapter:
         parts: dict[str, LowRank | None] = {}

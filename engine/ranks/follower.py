@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from pagewire.core.heap import give_back
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.engine.assembly import resolve_dtype
 from pagewire.engine.batch import Batch
@@ -63,6 +64,7 @@ class Follower:
         self._model: Decoder = architecture.load_part(
             folder, TORCH_DTYPES[dtype], device, backend_for(device), config.weight_dtype, shard, self.sum
         )
+        give_back()  # weights as they were read, before they were laid out
 
     @torch.inference_mode()
     def compute(self, model_pass: ModelPass) -> str:

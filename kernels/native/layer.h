@@ -1,6 +1,6 @@
-// Whole decoder layers: norms, fused projections, paged attention and the gated MLP, with what adapters add, in one region of threads that meet
-// between any two of them: to send threads home and call them again costs twice as much. What is before and after
-// attention may be asked for alone, where attention is somebody else's.
+// Whole decoder layers: norms, fused projections, paged attention and the gated MLP, with what adapters add, in one region
+// of threads that meet between any two of them: to send threads home and call them again costs twice as much. What is
+// before and after attention may be asked for alone, where attention is somebody else's.
 #pragma once
 #include "attention.h"
 #include "linear.h"

@@ -71,7 +71,12 @@ class Snapshots:
         return {
             **self._about,
             "sees_all": tenant is None,
-            "models": [each.name for each in self._models if each.pool.fingerprint is not None],
+            "models": [
+                name
+                for each in self._models
+                if each.pool.fingerprint is not None
+                for name in (each.name, *each.pool.adapters)
+            ],
             "slo": {"ttft_s": self._targets.ttft_s, "tpot_s": self._targets.tpot_s},
             "running": [_running(each, now_s) for each in running[:MAX_RUNNING]],
             "running_left_out": max(0, len(running) - MAX_RUNNING),

@@ -11,8 +11,10 @@ from typing import Any
 import bare_adapter
 import lora_folders
 import pytest
+import torch
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
 from lora_folders import KINDS
+from peft import LoraConfig
 from ranked_engines import ranked
 from safetensors.torch import load_file, save_file
 
@@ -99,8 +101,11 @@ def test_forks_beams_and_scores_are_those_of_the_merged_model(both: tuple[LLM, L
     )
     for ours, theirs in zip(adapted, whole, strict=True):
         assert [each.token_ids for each in ours.outputs] == [each.token_ids for each in theirs.outputs]
-        for one, other in zip(ours.prompt_logprobs, theirs.prompt_logprobs, strict=True):
+        for one, other in zip(
+            (*ours.prompt_logprobs, *ours.logprobs), (*theirs.prompt_logprobs, *theirs.logprobs), strict=True
+        ):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert one.top_tokens == other.top_tokens
 
 
 @pytest.mark.parametrize("name", ["llama", "llama_odd_heads"])
@@ -154,6 +159,8 @@ def test_texts_that_name_no_adapter_are_refused(tiny: TinyModel, adapters: Calla
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
         ({"lora_bias": True}, "lora_bias is not supported"),
         ({"init_lora_weights": "pissa_niter_16"}, "'pissa_niter_16' changes the model's own weights"),
+        ({"init_lora_weights": "lora_ga"}, "'lora_ga' changes the model's own weights"),
+        ({"kasa_config": {"x": 1}}, "kasa_config is not supported"),
         ({"lora_alpha": "much"}, "lora_alpha is not a number: 'much'"),
         ({"alpha_pattern": {"up_proj": None}}, "up_proj is not a number: None"),
         ({"alpha_pattern": [1]}, "alpha_pattern is no object"),
@@ -188,6 +195,9 @@ def test_tensors_that_do_not_fit_are_refused_by_name(
             r"1 tensors add to no linear .* 3 layers: .*layers\.3",
         ),
         ({**whole, "base_model.model.lm_head.lora_A.weight": whole[name].clone()}, "lm_head"),
+        ({**whole, name: whole[name] * torch.inf}, r"layers\.2\.mlp\.up_proj holds what is no finite number in torch"),
+        ({**whole, name: whole[name].int()}, r"layers\.2\.mlp\.up_proj holds what is no finite number"),
+        ({}, "adapter a has no tensors"),
     ):
         save_file(tensors, file)
         refused(tiny("llama"), f"a={folder}", match=match)
@@ -228,6 +238,13 @@ def test_an_adapter_that_is_not_there_is_refused(tiny: TinyModel, adapters: Call
             llm.generate("x", adapter="other")
         with pytest.raises(InvalidRequest, match="2 adapters for 1 prompts"):
             llm.generate("x", adapter=["all", "all"])
+        for wrong in (None, 3, ["all", 3]):
+            with pytest.raises(InvalidRequest, match="adapter is a name or a list of names, not"):
+                llm.generate(["x", "y"], adapter=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="adapters is a mapping of names to folders, not"):
+        LLM(tiny("llama"), **SMALL, adapters=["a=/x"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'a=b' is none"):
+        LLM(tiny("llama"), **SMALL, adapters={"a=b": "/x"})
     built = engine(tiny("llama"), adapters=[f"all={adapters('llama')['all']}"])
     with pytest.raises(InvalidRequest, match="there is no adapter 'other' here"):
         built.scheduler.add(spec("r", [1, 2, 3], greedy(1), adapter="other"))
@@ -251,6 +268,21 @@ def test_the_fingerprint_names_adapters_and_what_they_are(
     assert first.adapter_digest("") == ""
     assert other.diff(first).startswith("adapters: a=")
     assert engine(model).ready.fingerprint.adapters == ""
+
+
+def test_scales_are_those_of_peft(adapters: Callable[[str], Adapters], tmp_path: Path) -> None:
+    config = json.loads((adapters("llama")["all"] / "adapter_config.json").read_text())
+    folder = changed(adapters("llama")["all"], tmp_path / "changed")
+    (folder / "adapter_config.json").write_text(
+        json.dumps({name: value for name, value in config.items() if name != "lora_alpha"})
+    )
+    bare = AdapterFolder.open(f"a={folder}")
+    assert bare.scale("model.layers.0.mlp.up_proj", 4) == LoraConfig().lora_alpha / 4
+    patterns = AdapterFolder.open(f"a={adapters('llama')['patterns']}")
+    assert patterns.scale("model.layers.1.self_attn.o_proj", 4) == 3 / 4
+    assert patterns.scale("model.layers.0.self_attn.o_proj", 4) == 8 / 4
+    assert patterns.scale("model.layers.0.mlp.up_proj", 20) == 40 / 20
+    assert AdapterFolder.open(f"a={adapters('llama')['attention']}").scale("q_proj", 3) == 6 / 3**0.5
 
 
 def test_settings_survive_the_border_of_a_process(adapters: Callable[[str], Adapters]) -> None:

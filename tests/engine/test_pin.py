@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import bare_adapter
 import pytest
 from engine_runs import engine, greedy
 from front_runs import run_front
@@ -148,6 +149,19 @@ def test_a_prefix_that_cannot_be_pinned_is_named(tiny: TinyModel, tokens: tuple[
     ready = engine(tiny("llama")).ready
     with pytest.raises(ValueError, match=message):
         pin.plan([NamedPrefix(name="p", tokens=tokens)], ready, key=b"", share=0.5)
+
+
+def test_a_prefix_of_an_adapter_that_is_not_there_is_named(tiny: TinyModel, tmp_path: Path) -> None:
+    folder = bare_adapter.write(tiny("llama"), tmp_path / "mine")
+    ready = engine(tiny("llama"), kv_memory_bytes=POOL, adapters=[f"mine={folder}"]).ready
+    mine, plain = (
+        pin.plan([NamedPrefix(name="p", tokens=(1,) * 16, adapter=name)], ready, key=b"k", share=1.0)[0]
+        for name in ("mine", "")
+    )
+    assert mine.adapter == "mine"
+    assert mine.hashes != plain.hashes
+    with pytest.raises(ValueError, match="prefix 'p' asks for adapter 'other', which is not here"):
+        pin.plan([NamedPrefix(name="p", tokens=(1,) * 16, adapter="other")], ready, key=b"k", share=1.0)
 
 
 @pytest.mark.parametrize(

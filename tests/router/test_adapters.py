@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import byte_tokenizer
 import grpc
 import pytest
-from fake_pod import FakePod, fingerprint
+from fake_pod import FakePod, fake_pods, fingerprint
 from router_rig import StartRouter, eventually
 
 from pagewire.client import AsyncClient
@@ -94,18 +95,65 @@ async def test_pods_with_other_adapters_serve_something_else(start: StartRouter)
     )
 
 
-async def test_an_adapter_does_not_take_another_models_name(
-    start: StartRouter, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_new_adapters_are_served_once_the_last_pod_without_them_is_gone(start: StartRouter) -> None:
+    """What is served stays what it is while one pod serves it, as with new weights."""
+    old, new = serving("old", adapters=""), [serving(f"new{number}") for number in range(3)]
+    async with start(old) as router, fake_pods(*new):
+        for pod in new:
+            await router.registry.register(pod.registration)
+
+        async def refused() -> bool:
+            said = (await router.http.get("/health")).json()["refused"]
+            return len(said) == 3 and all(f"adapters:  / {ADAPTERS}" in why for why in said.values())
+
+        await eventually(refused)
+        assert (await router.complete(PROMPT, model="legal")).status_code == 404
+        await old.die()
+        await router.registry.unregister(old.registration)
+
+        async def served() -> bool:
+            is_had = (await router.complete(PROMPT, model="legal")).status_code == 200
+            return is_had and all(pod.is_linked for pod in new)
+
+        await eventually(served)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        (("a", ""), ("b", "a=d3"), "another name of an adapter than a, which is taken"),
+        (("a", "b=d3"), ("b", ""), "another model_name than b, which is taken"),
+        (("a", "x=d3"), ("b", "x=d3"), "another name of an adapter than x, which is taken"),
+    ],
+)
+async def test_nobody_takes_a_name_that_another_model_or_its_adapter_has(
+    start: StartRouter, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    first: tuple[str, str], second: tuple[str, str], taken: str,
+) -> None:  # fmt: skip
     other = byte_tokenizer.save(tmp_path / "other", with_bos=True)
-    fits, thief = serving("a0", "a", model, ""), serving("b0", "b", other, "a=d3")
-    async with start(fits, misfits=(thief,), model=(f"a={model}", f"b={other}")) as router:
+    fits, thief = serving("a0", first[0], model, first[1]), serving("b0", second[0], other, second[1])
+    async with start(fits, misfits=(), model=(f"a={model}", str(other))) as router, fake_pods(thief):
+        await router.registry.register(thief.registration)
 
         async def named() -> bool:
-            return any(
-                "another name of an adapter than a, which is taken" in each.getMessage() for each in caplog.records
-            )
+            return any(taken in each.getMessage() for each in caplog.records)
 
         await eventually(named)
         assert not thief.is_linked
         assert (await router.complete(PROMPT, model="a")).status_code == 200
+
+
+async def test_a_name_that_nobody_has_is_unknown_though_a_model_has_no_pods(start: StartRouter, model: Path) -> None:
+    """It might be an adapter of that model: the router waits a moment, and then says what it knows."""
+    async with start(serving("a0", "a"), model=(f"a={model}", f"b={model}"), placement_wait_s=0.2) as router:
+        for name, status in (("a", 200), ("legal", 200), ("typo", 404), ("b", 503)):
+            assert (await router.complete(PROMPT, model=name)).status_code == status, name
+
+
+async def test_the_live_page_offers_adapters(start: StartRouter) -> None:
+    async with start(serving("a0")) as router, router.http.stream("GET", "/ui/events") as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("data: ") and "models" in (said := json.loads(line.removeprefix("data: "))):
+                assert said["models"] == ["fake", "legal", "support/v2"]
+                return
+        raise AssertionError("the stream ended")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import lora_folders
 from pods import prompt
 
 from pagewire.core.load import Load
@@ -34,7 +36,8 @@ BLOCK_BYTES = 3 * 2 * 2 * 16 * 16 * 4  # of the tiny models: L, K and V, Hk, B, 
 class Kind:
     """What pods have to be for a feature. `model` names a tiny model, `prefill_mode` is the router's.
 
-    `was_used` sees of a pod that decoded for requests of every way whether it was what it is for.
+    `was_used` sees of a pod that decoded for requests of every way whether it was what it is for. `answer` has the
+    tokens that the feature's request must have, by another hand than ours, where there is one.
     """
 
     model: str = "llama"
@@ -42,6 +45,7 @@ class Kind:
     of_decode: dict[str, Any] = field(default_factory=dict)  # of pods that decode, besides
     prefill_mode: str = "remote"
     was_used: Callable[[Load], bool] = lambda load: True
+    answer: Callable[[Path], Sequence[int]] | None = None
 
 
 PLAIN = Kind()
@@ -52,7 +56,10 @@ KINDS: dict[str, Kind] = {
     "window": Kind(model="mistral"),
     "priority": Kind(settings={"scheduling": "priority"}),
     "pinned": Kind(settings={"prefix": tuple(PROMPT[:48])}, was_used=lambda load: load.prompt_tokens_pinned > 0),
-    "adapter": Kind(settings={"adapter": "all"}),
+    "adapter": Kind(
+        settings={"adapter": "all"},
+        answer=lambda model: lora_folders.answers(model, lora_folders.beside(model, "all"), [PROMPT], MAX_TOKENS)[0],
+    ),
     "host": Kind(
         settings={"host_kv_memory_bytes": 64 * BLOCK_BYTES},
         of_decode={"preemption": "swap"},

@@ -45,6 +45,12 @@ def build(model: Path, target: Path, kind: str, seed: int = 0) -> Path:
     return target
 
 
+def beside(model: Path, kind: str) -> Path:
+    """Return the folder of an adapter beside its model's, built at its first use."""
+    folder = model.with_name(f"{model.name}-{kind}")
+    return folder if folder.exists() else build(model, folder, kind)
+
+
 def answers(
     model: Path, adapter: Path | None, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> list[tuple[int, ...]]:

@@ -29,19 +29,13 @@ HANDOVERS_END_S = 11.0
 NUM_STEPS = 6  # that draw tokens, until something comes between: of every request of the tests some tokens are out then
 
 
-def _adapter(model: Path, kind: str) -> Path:
-    """Return the folder of an adapter of a model, beside the model's, built at its first use."""
-    folder = model.with_name(f"{model.name}-{kind}")
-    return folder if folder.exists() else lora_folders.build(model, folder, kind)
-
-
 class ServedPod(Pod):
     """A pod that a router finds; it remembers what it was asked."""
 
     def __init__(self, pod_id: str, role: Role, model: Path, settings: dict[str, Any]) -> None:
         self._prefix: tuple[int, ...] = settings.pop("prefix", ())
         if kind := settings.pop("adapter", ""):
-            settings["adapters"] = (f"{kind}={_adapter(model, kind)}",)
+            settings["adapters"] = (f"{kind}={lora_folders.beside(model, kind)}",)
         super().__init__(pod_id, role, model, settings)
         self.submits: list[Submit] = []
         self._is_closed = False

@@ -45,6 +45,8 @@ async def rows(redis: str, model: Callable[[str], Path]) -> dict[str, Row]:
                 seen = _Seen(feature, await pods.ask(feature.path, feature.body))
                 right[feature.name] = seen.said
                 found[feature.name]["colocated"] = seen.cell(seen.said, wrong)
+                if kind.answer is not None and seen.said["choices"][0]["token_ids"] != list(kind.answer(folder)):
+                    wrong.append(f"{feature.name}: not the tokens that others have for it: {seen.said}")
         mode = PrefillMode(kind.prefill_mode)
         async with served(redis, folder, APART, apart, of_decode=kind.of_decode, prefill_mode=mode) as pods:
             for feature in features:
