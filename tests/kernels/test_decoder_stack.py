@@ -6,7 +6,6 @@ without a token hold NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import kernel_definition as definition
@@ -59,17 +58,6 @@ def test_one_call_for_a_layer_is_its_ops_bit_for_bit(
     # Two layers of it; a key that rounds to another code is a sixteenth away.
     tolerance = 10 * definition.TOLERANCE[dtype if kept is None else torch.bfloat16]
     torch.testing.assert_close(results[0], results[2], rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """On how many threads native ops compute meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    try:
-        yield request.param
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("build", BUILDS)

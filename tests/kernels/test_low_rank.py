@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import kernel_definition as definition
@@ -37,28 +36,17 @@ def merged(layer: LayerWeights, number: int) -> LayerWeights:
     return replace(layer, **own, adapters=())  # type: ignore[arg-type]
 
 
-def adapted_layers(dtype: torch.dtype, *, biases: bool = True) -> list[LayerWeights]:
+def adapted_layers(dtype: torch.dtype) -> list[LayerWeights]:
     """Return layers with three adapters of different ranks, one of which has part in two products alone."""
 
     def adapters() -> tuple[LayerAdapter, ...]:
         return adapter(dtype, 4), adapter(dtype, 40), adapter(dtype, 16, has=("o", "gate_up"))
 
-    return [replace(layer, adapters=adapters()) for layer in weights(dtype, biases=biases, qk_norm=False)]
+    return [replace(layer, adapters=adapters()) for layer in weights(dtype, biases=True, qk_norm=False)]
 
 
 def backend_named(build: str) -> Backend:
     return TorchBackend() if build == "torch" else native_backend(build)
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """On how many threads native ops compute meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    try:
-        yield request.param
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("build", ["torch", *BUILDS])
