@@ -78,7 +78,7 @@ def load(
             raise ValueError(f"{path} is no safetensors file: {error}") from error
     missing = sorted(set(places) - filled)
     if missing or surplus:
-        raise ValueError(f"the weights do not fit the model: missing {_few(missing)}; surplus {_few(sorted(surplus))}")
+        raise ValueError(f"the weights do not fit the model: missing {few(missing)}; surplus {few(sorted(surplus))}")
 
 
 def _fill(name: str, place: Weight, stored: Any, part: Part | None) -> None:
@@ -98,6 +98,7 @@ def _fill(name: str, place: Weight, stored: Any, part: Part | None) -> None:
         place.copy_(given)
 
 
-def _few(names: list[str]) -> str:
+def few(names: list[str]) -> str:
+    """Return the first of some names, and how many there are besides, for people."""
     more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
     return (", ".join(names[:_NAMED_AT_MOST]) or "none") + more

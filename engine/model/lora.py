@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from pagewire.engine.adapter_folder import AdapterFolder
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
+from pagewire.engine.weights import few
 from pagewire.kernels.low_rank import LayerAdapter, LowRank
 
 _PREFIX = "base_model.model."
@@ -25,7 +26,6 @@ _MODULES = {
     "down": ("mlp.down_proj",),
 }
 _SUMMED = ("o", "down")  # over the ranks, which divide their inputs; of the others they divide the outputs
-_NAMED_AT_MOST = 4
 
 
 def read(
@@ -43,12 +43,13 @@ def read(
         raise ValueError(f"adapter {folder.name} has no tensors")
     shapes = _shapes(config)
 
-    def module(name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def module(layer: int, kind: str) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return A `[r, K]` and the scaled B `[N, r]`, taken out of what is stored, None where there is neither."""
+        name = f"model.layers.{layer}.{kind}"
         down, up = (stored.pop(f"{_PREFIX}{name}.lora_{part}.weight", None) for part in "AB")
         if down is None and up is None:
             return None
-        outputs, inputs = shapes[name.split(".", 3)[3]]
+        outputs, inputs = shapes[kind]
         rank = down.shape[0] if down is not None and down.dim() == 2 else 0
         wanted = ((rank, inputs), (outputs, rank))
         found = tuple(None if each is None else tuple(each.shape) for each in (down, up))
@@ -65,16 +66,15 @@ def read(
     def layer(number: int) -> LayerAdapter:
         parts: dict[str, LowRank | None] = {}
         for product, modules in _MODULES.items():
-            found = {each: module(f"model.layers.{number}.{each}") for each in modules}
+            found = {each: module(number, each) for each in modules}
             parts[product] = _fused(found, shapes, product in _SUMMED, shard, device)
         return LayerAdapter(**parts)
 
     layers = tuple(layer(number) for number in range(config.num_layers))
     if stored:
-        first = ", ".join(sorted(stored)[:_NAMED_AT_MOST])
         raise ValueError(
             f"adapter {folder.name}: {len(stored)} tensors add to no linear of the model's {config.num_layers} layers: "
-            f"{first}{', ...' if len(stored) > _NAMED_AT_MOST else ''}"
+            f"{few(sorted(stored))}"
         )
     return layers
 
