@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import tiny_model
+from in_moments import in_moments
 from live_cluster import LiveCluster
 
 from pagewire.client import Client
@@ -153,7 +154,7 @@ def test_another_pod_finds_it_when_one_goes_away(
 
     async def strike() -> tuple[dict[str, Any], dict[str, Any]]:
         asked = asyncio.create_task(ask(cluster, prompt, max_tokens=LONG, early_stopping="never"))
-        struck = await searching(cluster, role)
+        struck = await searching(cluster, role, asked)
         engine = cluster.engine_of(struck)
         engine.suspend()  # it is not over before its pod ends
         os.kill(struck["pid"], end)
@@ -173,7 +174,7 @@ def test_who_gives_up_leaves_nothing_held(cluster: LiveCluster) -> None:
 
     async def go_away() -> None:
         asked = asyncio.create_task(ask(cluster, prompts()[3], max_tokens=LONG))
-        await searching(cluster, role)
+        await searching(cluster, role, asked)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
 
@@ -184,11 +185,13 @@ def test_who_gives_up_leaves_nothing_held(cluster: LiveCluster) -> None:
     cluster.assert_at_rest()
 
 
-async def searching(cluster: LiveCluster, role: str) -> dict[str, Any]:
-    """Wait for a pod to run beams; return it."""
-    async with asyncio.timeout(60):
-        while True:
-            for pod in cluster.alive():
-                if pod["role"] == role and (await asyncio.to_thread(cluster.metrics, pod))["num_requests_running"]:
+async def searching(cluster: LiveCluster, role: str, asked: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+    """Wait for a pod to run the beams that were asked for; return it."""
+    pods = [pod for pod in cluster.alive() if pod["role"] == role]
+    async with asyncio.timeout(60), in_moments([cluster.engine_of(pod) for pod in pods], lambda: True):
+        while not asked.done():
+            for pod in pods:
+                if (await asyncio.to_thread(cluster.metrics, pod))["num_requests_running"]:
                     return pod
             await asyncio.sleep(0.005)
+    raise AssertionError(f"it was over before it was seen: {asked.result()}")

@@ -7,19 +7,18 @@ another drained, in the middle.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 import tiny_model
+from in_moments import in_moments
 from live_cluster import LiveCluster
 
 from pagewire.client import Client
@@ -128,31 +127,6 @@ async def stream(
                 choices.take(json.loads(line.removeprefix("data: ")))
                 on_part(choices)
     return choices
-
-
-@contextlib.asynccontextmanager
-async def in_moments(processes: Sequence[psutil.Process], condition: Callable[[], bool]) -> AsyncIterator[None]:
-    """Let processes run for moments only while `condition()` holds, so that whoever hears of them keeps up."""
-
-    def each(do: Callable[[psutil.Process], None]) -> None:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                do(process)
-
-    async def alternate() -> None:
-        while condition():
-            each(psutil.Process.suspend)
-            await asyncio.sleep(0.05)
-            each(psutil.Process.resume)
-            await asyncio.sleep(0.01)
-
-    alternating = asyncio.create_task(alternate())
-    try:
-        yield
-    finally:
-        alternating.cancel()
-        await asyncio.gather(alternating, return_exceptions=True)
-        each(psutil.Process.resume)
 
 
 def counted(cluster: LiveCluster, name: str) -> float:

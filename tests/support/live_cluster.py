@@ -50,6 +50,8 @@ class LiveCluster:
 
     def __init__(self, model: Path, *flags: str, **environ: str) -> None:
         self.logs = Path(tempfile.mkdtemp(prefix="pagewire-test-"))
+        # One, for its TLS context takes longer than a look; no connection is kept, for pods are killed.
+        self._looks = httpx.Client(trust_env=False, timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
         arguments = ["up", "--model", str(model), "--port", "0", "--grpc-port", "0", "--log-dir", str(self.logs)]
         self._stderr = (self.logs / "up.log").open("w+")
         self.process = subprocess.Popen(
@@ -118,7 +120,7 @@ class LiveCluster:
     @property
     def model_name(self) -> str:
         """The name under which the model is served."""
-        models = httpx.get(f"{self.http}/v1/models", trust_env=False).json()
+        models = self._looks.get(f"{self.http}/v1/models").json()
         name: str = models["data"][0]["id"]
         return name
 
@@ -141,7 +143,7 @@ class LiveCluster:
         return self._metrics(f"{self.http}/metrics")
 
     def _metrics(self, url: str) -> dict[str, float]:
-        text = httpx.get(url, trust_env=False, timeout=30).text
+        text = self._looks.get(url).text
         return {
             sample.name.removeprefix("pagewire_"): sample.value
             for family in text_string_to_metric_families(text)
@@ -181,7 +183,7 @@ class LiveCluster:
 
     def usable(self) -> dict[str, int]:
         """Return how many pods of each role the router would place a request on; none of a role is left out."""
-        pods: dict[str, int] = httpx.get(f"{self.http}/health", trust_env=False, timeout=30).json()["pods"]
+        pods: dict[str, int] = self._looks.get(f"{self.http}/health").json()["pods"]
         return {role: number for role, number in pods.items() if number}
 
     def engine_of(self, pod: dict[str, Any]) -> psutil.Process:
@@ -298,6 +300,7 @@ class LiveCluster:
                 process.communicate(timeout=10)
 
     def _close_streams(self) -> None:
+        self._looks.close()
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._stderr.close()
