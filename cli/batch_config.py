@@ -47,4 +47,7 @@ class BatchConfig:
     preemption: Literal["auto", "recompute", "swap"] = setting(
         "auto", help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
     )
+    speculative_tokens: int = setting(
+        0, help="tokens that a decode drafts from what was said before, at most; 0: none", unit="tokens"
+    )
     threads: int = setting(0, help="CPU threads, 0 for all cores, for one beside a GPU", unit="threads")

@@ -35,8 +35,8 @@ POD_SETTINGS = (
     "device", "dtype", "weight_dtype", "adapter", "kv_dtype", "block_size", "chunk_size", "kv_memory",
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "lease_s", "transfer_timeout_s", "transports",
     "prefix_fetch", "layer_groups", "kv_order", "host_kv_memory", "prefix_caching", "pin_prefix", "pin_share",
-    "deterministic", "scheduling", "preemption", "tensor_parallel", "step_target_ms", "brownout",
-    "brownout_max_tokens", "redis_ca", "redis_cert", "redis_key", "otlp_endpoint",
+    "deterministic", "scheduling", "preemption", "speculative_tokens", "tensor_parallel", "step_target_ms",
+    "brownout", "brownout_max_tokens", "redis_ca", "redis_cert", "redis_key", "otlp_endpoint",
 )  # fmt: skip
 ROUTER_SETTINGS = (
     "policy", "prefill_mode", "api_keys", "workers", "redis_ca", "redis_cert", "redis_key", "slo_ttft_s", "slo_gap_s",

@@ -85,6 +85,9 @@ class ClusterConfig:
     preemption: Literal["auto", "recompute", "swap"] | None = setting(
         None, help="how a preempted sequence gets its KV back; swap needs host_kv_memory"
     )
+    speculative_tokens: int | None = setting(
+        None, help="tokens that a decode drafts from what was said before, at most; 0: none", unit="tokens"
+    )
     step_target_ms: float | None = setting(None, help="what a step that decodes should take", unit="ms")
     brownout: Literal["off", "on"] | None = setting(None, help="reduce service in steps under pressure")
     brownout_max_tokens: int | None = setting(None, help="longest answer in the last of these steps", unit="tokens")

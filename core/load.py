@@ -44,7 +44,7 @@ class Load:
     from the free ones and `blocks_freed` came to them: total - allocated + freed = free. `graph_recaptures` are device
     graphs that had to be captured anew. Of the held blocks `blocks_arriving` are those whose KV is on its way here.
     `inflows` are the busiest of the pods that KV is taken from, counted at `at_s` of the pod's own monotonic clock, 0
-    when not stamped.
+    when not stamped. Of the `draft_tokens` that decodes computed beside their own, `draft_tokens_accepted` were right.
     """
 
     num_running: int = 0
@@ -89,6 +89,8 @@ class Load:
     blocks_arriving: int = 0
     inflows: tuple[Inflow, ...] = ()
     at_s: float = 0.0
+    draft_tokens: int = 0
+    draft_tokens_accepted: int = 0
 
     @property
     def queue_s(self) -> float:

@@ -162,6 +162,7 @@ def _assemble(
         terms.policy,
         policy_named(config.scheduling),
         Preemption(preemption),
+        config.speculative_tokens,
     )
     ready = EngineReady(
         layout=layout,

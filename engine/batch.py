@@ -71,6 +71,12 @@ def adapted_rows(grants: tuple[Grant, ...]) -> tuple[AdaptedRows, ...]:
     return tuple(found)
 
 
+def draw_rows(grant: Grant, end: int) -> list[int]:
+    """Return the row of each draw of a grant that ends before row `end`: the last, or one of those drafted with it."""
+    first = end - 1 - len(grant.checks)
+    return [first] * (grant.num_draws - len(grant.checks)) + list(range(first + 1, end))
+
+
 def logit_rows(grants: tuple[Grant, ...]) -> tuple[list[int], list[int]]:
     """Return the rows of sequences that draw, and those of prompts that are scored."""
     drawn: list[int] = []
@@ -81,7 +87,7 @@ def logit_rows(grants: tuple[Grant, ...]) -> tuple[list[int], list[int]]:
             first = row + grant.scoring.first_row
             scored.extend(range(first, first + len(grant.scoring.targets)))
         row += len(grant.tokens)
-        drawn.extend([row - 1] * grant.num_draws)
+        drawn.extend(draw_rows(grant, row))
     return drawn, scored
 
 

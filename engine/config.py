@@ -24,6 +24,7 @@ DEVICES = r"cpu|cuda(:\d{1,2})?"
 CHUNK_SIZE = {"cpu": 512, "cuda": 2048}
 POD_CHUNK_SIZE = {"cpu": 256, "cuda": 2048}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 1024, "cuda": 4096}
+MAX_SPECULATIVE_TOKENS = 64  # of a sequence in a step
 MAX_THREADS = 1024  # a million was seen to end the process
 TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 
@@ -39,6 +40,7 @@ class EngineConfig:
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.
+    A decode computes up to `speculative_tokens` drafted tokens beside its own; see `speculation.py`.
     `step_target_s` bounds what a step should take, 0 for no bound; `brownout` lets service be reduced under pressure.
     `chunk_size` and `max_num_batched_tokens` 0 are what suits the device, and known once this is made.
     `prefix_caching` off computes every prompt whole. `max_model_len` 0 is the model's own, `layer_groups` 0 what suits
@@ -69,6 +71,7 @@ class EngineConfig:
     tensor_parallel: int = 1
     scheduling: str = PolicyName.FCFS.value
     preemption: str = PreemptionMode.AUTO.value
+    speculative_tokens: int = 0
     step_target_s: float = 0.0
     brownout: bool = False
     log_format: Literal["text", "json"] = "text"
@@ -104,6 +107,9 @@ class EngineConfig:
         for name in ("chunk_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+        if not 0 <= self.speculative_tokens <= MAX_SPECULATIVE_TOKENS:
+            most = MAX_SPECULATIVE_TOKENS
+            raise ValueError(f"speculative_tokens must be 0 to {most}, is {self.speculative_tokens}")
         if not self.stall_s > 0:
             raise ValueError(f"stall_s must be positive, is {self.stall_s}")
         if isinstance(self.adapters, str) or not all(isinstance(each, str) for each in self.adapters):
@@ -168,6 +174,7 @@ class EngineConfig:
             tensor_parallel=pod.tensor_parallel,
             scheduling=pod.scheduling,
             preemption=pod.preemption,
+            speculative_tokens=pod.speculative_tokens,
             step_target_s=pod.step_target_ms / 1000,
             brownout=pod.brownout == "on",
             stall_s=pod.engine_stall_s,

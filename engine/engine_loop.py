@@ -485,7 +485,7 @@ class EngineLoop:
 
     def _measure(self, step: Step, elapsed_s: float) -> None:
         shape = StepShape.of(step)
-        self._meter.observe(shape.prefill_tokens, shape.decodes, elapsed_s)
+        self._meter.observe(shape.prefill_tokens, shape.decodes, elapsed_s, shape.drafted)
         if self._pace is not None:
             self._pace.observe(shape, elapsed_s)
 

@@ -21,6 +21,8 @@ def follow(scheduler: Scheduler, step: Step) -> Step | None:
     limits, pool = scheduler.limits, scheduler.pool
     if scheduler.policy.hands_off or scheduler.is_alone or scheduler.may_start:
         return None
+    if scheduler.speculation is not None:  # behind tokens that are not known nothing is drafted
+        return None
     if len(scheduler.running) != len(step.grants):
         return None
     going: list[tuple[Sequence, Grant, Draw]] = []

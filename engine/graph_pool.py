@@ -2,7 +2,7 @@
 
 A step of few tokens is hundreds of kernels of microseconds, and launched one by one it takes as long as its launches.
 A replay reads nothing but its `GraphInputs`, the `GraphTable` and the pool: the work of attention is shared out on the
-device, so a graph holds for any lengths, and tokens are drawn within it. What asks for more than a token of a sequence,
+device, so a graph holds for any lengths, and tokens are drawn within it. What asks for more than tokens of a sequence,
 and steps so large that they take longer than their launches, are computed eagerly, by the same model. Sequences keep
 their rows as long as they stay, so little of the block table is sent; who is beyond the number of those that are left
 moves into a row that was. Knows no queue. Invariant: rows of nobody touch no block (see `GraphOps`).
@@ -93,7 +93,7 @@ class GraphPool:
         if not all(self._is_ordinary(grant) for grant in grants):
             return None
         are_decodes = all(len(grant.tokens) == 1 and grant.draw is not None and not grant.seal for grant in grants)
-        num_rows, num_sequences = step.num_tokens, len(grants)
+        num_rows, num_sequences = step.num_tokens, max(len(grants), sum(grant.num_draws for grant in grants))
         for bucket in self._decodes if are_decodes else self._mixed:
             if num_sequences <= bucket.num_sequences and num_rows <= bucket.num_rows:
                 return bucket
@@ -123,7 +123,7 @@ class GraphPool:
             raise
         self._graphs[bucket]()
         finish()
-        draws = {grant.request_id: grant.draw for grant in grants if grant.draw is not None}
+        draws = {name: draw for grant in grants for name, draw in grant.draws().items()}
         self._places = {name: place for place, name in enumerate(draws)}
         count = len(draws)
         read_tokens = self._ops.send_tokens(self._tokens[:count])  # before another replay leaves its own there
@@ -137,7 +137,7 @@ class GraphPool:
         return self._graphs[next(bucket for bucket in self._decodes if bucket.num_sequences >= count)]
 
     def _is_ordinary(self, grant: Grant) -> bool:
-        """Return whether a token at most is drawn for a grant, with no adapter, and nothing else is asked."""
+        """Return whether tokens at most are drawn for a grant, of one sequence, with no adapter."""
         return (
             not (grant.forks or grant.scoring or grant.spilled or grant.adapter)
             and (grant.draw is None or not grant.draw.num_candidates)

@@ -1,7 +1,8 @@
 """What captured steps read that are not decodes alone: chunks of prompts, and decodes beside them.
 
 See `graph_inputs.py`. Rows are shared out among sequences, whatever each has; what is left of them is one more's, which
-is nobody's. Logits are those of the last row of each sequence that draws, in the order of the draws.
+is nobody's. Logits are those of the rows that tokens are drawn behind, in the order of the draws: no more than there
+may be sequences.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pagewire.engine.batch import Batch
+from pagewire.engine.batch import Batch, draw_rows
 from pagewire.engine.draw_rows import rows_of
 from pagewire.engine.graph_inputs import NOWHERE, columns_of, parts_of, shorts, size_of
 from pagewire.engine.graph_limits import Bucket, GraphLimits
@@ -75,14 +76,15 @@ class MixedInputs:
         ends = np.cumsum(lengths)
         num_rows = int(lengths.sum())
         places = np.repeat(starts - (ends - lengths), lengths) + np.arange(num_rows)
-        draws = [grant.draw for grant in grants if grant.draw is not None]
+        draws = [draw for grant in grants for draw in grant.draws().values()]
+        rows = [row for grant, end in zip(grants, ends.tolist(), strict=True) for row in draw_rows(grant, end)]
         for part, values, nobody in (
             (token_ids, _numbers(list(chain.from_iterable(grant.tokens for grant in grants))), 0),
             (positions, places, 0),
             (slots, self._slots(grants, starts, lengths, places), NOWHERE),
             (query_starts.view(np.int32)[: len(query_starts)], np.append(0, ends), num_rows),
             (kv_lens.view(np.int32)[: len(kv_lens)], starts + lengths, 0),
-            (logit_rows, ends[np.array([grant.draw is not None for grant in grants], dtype=bool)] - 1, 0),
+            (logit_rows, _numbers(rows), 0),
         ):
             part[: len(values)], part[len(values) :] = values, nobody
         query_starts.view(np.int32)[len(query_starts) - 1] = self._num_rows  # nobody's go to the end

@@ -97,6 +97,7 @@ class News:
     def load(self) -> Load:
         """Return what the engine holds and has to do, counted now."""
         scheduler, pool, meter = self._scheduler, self._scheduler.pool, self._scheduler.preemption.meter
+        speculation = scheduler.speculation
         return Load(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting) + len(scheduler.joined),
@@ -132,6 +133,8 @@ class News:
             brownout=self._brownout.level if self._brownout is not None else BrownoutLevel.NORMAL,
             prefill_s_per_token=meter.prefill_s_per_token,
             step_s=meter.step_s,
+            draft_tokens=0 if speculation is None else speculation.num_drafted,
+            draft_tokens_accepted=0 if speculation is None else speculation.num_accepted,
             step_sequences=meter.step_sequences,
             step_s_per_sequence=meter.step_s_per_sequence,
         )

@@ -39,7 +39,9 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
     `computed` is by the names of the sequences; what is not in it was not asked for.
     """
     own, search = computed.get(sequence.name, _NOTHING), sequence.group.search
-    _advance(scheduler, sequence, grant, own)
+    if grant.checks and own.token is not None:
+        return _take_drafted(scheduler, sequence, grant, computed)
+    _advance(scheduler, sequence, grant.start + len(grant.tokens), own)
     if search is not None and own.candidates is not None:
         search.hear(sequence.index, own.candidates)
         return _advance_beams(scheduler, sequence, search, own)
@@ -55,10 +57,9 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
     return Progress(records=records, end=None if sequence.group.members else end_of(sequence.group))
 
 
-def _advance(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Computed) -> None:
-    stop = grant.start + len(grant.tokens)
-    if grant.start < sequence.num_given:
-        sequence.group.computed_tokens += min(stop, sequence.num_given) - grant.start
+def _advance(scheduler: Scheduler, sequence: Sequence, stop: int, computed: Computed) -> None:
+    if sequence.num_computed < sequence.num_given:
+        sequence.group.computed_tokens += min(stop, sequence.num_given) - sequence.num_computed
     sequence.num_computed = stop
     register_full_blocks(scheduler, sequence)
     if scheduler.limits.window:
@@ -122,6 +123,39 @@ def _take_token(scheduler: Scheduler, sequence: Sequence, computed: Computed) ->
     if reason is not None:
         scheduler.end(sequence)
     return _record(sequence.spec, sequence.index, position, computed, reason)
+
+
+def _take_drafted(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:
+    """Take the token of a decode, and those behind it as long as each was drawn behind what was drafted rightly.
+
+    The KV of a draft that was not is written over by the next step's.
+    """
+    position, reason = len(sequence.output), None
+    taken: list[Computed] = []
+    for name, drafted in zip(grant.draws(), (*grant.drafted, None), strict=True):
+        drawn = computed.get(name, _NOTHING)
+        if drawn.token is None:  # the step failed, and was tried without the draft
+            break
+        taken.append(drawn)
+        sequence.output.append(drawn.token)
+        reason = _reason(scheduler, sequence, sequence.output)
+        if reason is not None or drawn.token != drafted:
+            break
+    assert scheduler.speculation is not None, "somebody drafted"
+    scheduler.speculation.hear(sequence, len(grant.checks), len(taken) - 1)
+    _advance(scheduler, sequence, grant.start + len(taken), _NOTHING)
+    scheduler.trim(sequence)
+    if reason is not None:
+        scheduler.end(sequence)
+    record = TokenRecord(
+        request_id=sequence.request_id,
+        index=sequence.index,
+        position=position,
+        finish_reason=reason,
+        tokens=tuple([each.token for each in taken if each.token is not None]),
+        logprobs=tuple([each.logprobs for each in taken if each.logprobs is not None]),
+    )
+    return Progress(records=(record,), end=None if sequence.group.members else end_of(sequence.group))
 
 
 def _hand_off(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:

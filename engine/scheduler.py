@@ -32,6 +32,7 @@ from pagewire.engine.preemption import Preemption
 from pagewire.engine.role_policy import RolePolicy
 from pagewire.engine.scheduling_policy import FirstComeFirstServed, SchedulingPolicy
 from pagewire.engine.sequence import Sequence, State
+from pagewire.engine.speculation import Speculation
 from pagewire.engine.step import Grant, Step
 from pagewire.engine.step_budget import StepBudget
 from pagewire.engine.step_cost import StepShape
@@ -47,6 +48,7 @@ class Scheduler:
         policy: RolePolicy,
         scheduling: SchedulingPolicy | None = None,
         preemption: Preemption | None = None,
+        speculative_tokens: int = 0,
     ) -> None:
         self.pool = pool
         # What leaves for another pod leaves whole.
@@ -54,6 +56,7 @@ class Scheduler:
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
+        self.speculation = Speculation(speculative_tokens, self.preemption.meter) if speculative_tokens else None
         self.sequences: dict[str, Sequence] = {}  # by name
         self.groups: dict[str, Group] = {}  # by the request's id
         self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id
@@ -228,6 +231,13 @@ class Scheduler:
             self.remove(sequence)
         return group is not None
 
+    def trim(self, sequence: Sequence) -> None:
+        """Give back the blocks behind that of its last token, which drafted ones were to go to."""
+        end = self.limits.num_blocks(sequence.num_tokens)
+        if len(sequence.block_table) > end:
+            self.pool.release(sequence.block_table[end:])
+            del sequence.block_table[end:]
+
     def count_hits(self, sequence: Sequence, hits: list[int]) -> None:
         """Account for the first admission of a request, with the cached blocks that its first sequence found."""
         self.num_prompt_tokens += sequence.num_given
@@ -271,7 +281,24 @@ class Scheduler:
         self._admit(budget, with_waiting=self.num_preemptions == preempted_before)
         if not budget.grants:
             return None
-        return Step(grants=tuple(self._freeze(sequence, count) for sequence, count in budget.grants.items()))
+        drafts = self._draft(budget)
+        grants = (self._freeze(each, count, drafts.get(each, ())) for each, count in budget.grants.items())
+        return Step(grants=tuple(grants))
+
+    def _draft(self, budget: StepBudget) -> dict[Sequence, tuple[int, ...]]:
+        """Return the drafted tokens that decodes compute too, in what nobody else could use: budget and free blocks."""
+        if self.speculation is None or self.policy.hands_off:
+            return {}
+        decodes = [sequence for sequence, count in budget.grants.items() if count == 1 == sequence.num_left]
+        drafts = self.speculation.draft(decodes, self.limits, budget.room_for_drafts)
+        for sequence, tokens in drafts.items():
+            most = len(tokens)
+            if self.limits.num_blocks(sequence.num_tokens + most) > len(sequence.block_table):
+                if min(self.pool.num_free, self.pool.num_available) > 0:
+                    sequence.block_table += self.pool.allocate(1)
+                most = min(most, len(sequence.block_table) * self.limits.block_size - sequence.num_tokens)
+            drafts[sequence] = tokens[:most]
+        return drafts
 
     def _admit(self, budget: StepBudget, *, with_waiting: bool) -> None:
         """Start who is first of those that wait; one that cannot have blocks holds up those that need some as well."""
@@ -448,19 +475,20 @@ class Scheduler:
             self._short = None
         return True
 
-    def _freeze(self, sequence: Sequence, count: int) -> Grant:
+    def _freeze(self, sequence: Sequence, count: int, drafted: tuple[int, ...]) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
         draw = sequence.draw() if stop == sequence.num_tokens else None
         forks = sequence.unforked if sequence.group.search is None else ()  # beams come of their parents' candidates
         return Grant(
             request_id=sequence.name,
-            tokens=sequence.tokens(start, stop),
+            tokens=sequence.tokens(start, stop) + drafted,
             start=start,
-            block_ids=tuple(sequence.block_table[: self.limits.num_blocks(stop)]),
+            block_ids=tuple(sequence.block_table[: self.limits.num_blocks(stop + len(drafted))]),
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
             spilled=tuple(sequence.spilled),
             adapter=sequence.adapter,
             forks=tuple(sequence.draw(each.index) for each in forks) if draw is not None else (),
+            checks=tuple(sequence.draw(drafted=drafted[:place]) for place in range(1, len(drafted) + 1)),
         )

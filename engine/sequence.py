@@ -22,6 +22,7 @@ from pagewire.core.block_hash import BlockHash, chain, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch, SequenceSpec
 from pagewire.engine.block import NO_BLOCK
+from pagewire.engine.drafter import Drafter
 from pagewire.engine.group import Group
 from pagewire.engine.step import Draw, Scoring, fork_name
 
@@ -70,6 +71,7 @@ class Sequence:
     reported_blocks: int = 0
     num_scored: int = 0
     adapter: int = 0
+    drafter: Drafter | None = None  # where somebody drafted for it
 
     @property
     def request_id(self) -> str:
@@ -181,15 +183,15 @@ class Sequence:
         pairs = zip(self.hit_chain(), theirs, strict=False)
         return self.block_size * sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def draw(self, index: int | None = None) -> Draw:
-        """Return the drawing of the next token; `index` is another's that forks off with it."""
+    def draw(self, index: int | None = None, drafted: tuple[int, ...] = ()) -> Draw:
+        """Return the drawing of the token behind `drafted`; `index` is another's that forks off with it."""
         sampling, search = self.spec.sampling, self.group.search
         return Draw(
             sampling=sampling,
             index=self.index if index is None else index,
-            position=len(self.output),
+            position=len(self.output) + len(drafted),
             prompt=self.spec.tokens if sampling.reads_tokens else (),
-            output=tuple(self.output) if sampling.reads_tokens else (),
+            output=(*self.output, *drafted) if sampling.reads_tokens else (),
             num_candidates=0 if search is None else search.num_candidates,
         )
 

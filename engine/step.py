@@ -6,7 +6,7 @@ and a step of 256 sequences has a thousand. It is not changed all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.token_record import TokenLogprobs
@@ -17,7 +17,7 @@ AHEAD = -1  # in place of a token: the one that the step before draws for the se
 
 @dataclass(slots=True, kw_only=True)
 class Draw:
-    """Sample one token after the grant: `index` of the sequence, `position` of the token in its output.
+    """Sample one token after a token of the grant: `index` of the sequence, `position` of the token in its output.
 
     `prompt` and `output` are the sequence's tokens where its parameters fold over them, else empty. For a beam nothing
     is sampled: so many candidates as `num_candidates` are found.
@@ -45,6 +45,11 @@ def fork_name(request_id: str, index: int) -> str:
     return f"{request_id}\x1f{index}"
 
 
+def check_name(name: str, place: int) -> str:
+    """Return what the token is called that is drawn behind a sequence's drafted token of that place."""
+    return f"{name}\x1e{place}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Grant:
     """Compute `tokens`, which stand at `start` in their sequence; the block table covers them and all that they see.
@@ -52,6 +57,8 @@ class Grant:
     `request_id` is the sequence's name: its request's id, and for those that forked off their index behind it. `draw`
     is None for a chunk that is not the last. `forks` are the draws, from the same logits, of the sequences that fork
     off after it. `seal` zeroes the unfilled slots of the last block, because the block is about to leave the pod.
+    `checks` are for a decode whose last tokens are drafted, as many of them: the draws behind each, where `draw` is
+    behind the token before; the drafted ones stand as far as they are what is drawn in their places.
     The token of a step that is begun ahead of the one before is `AHEAD`.
     `spilled` are the slots of host memory that its first blocks lie in, of which the block table says nothing; such a
     grant is alone in its step. `adapter` is which of the engine's adapters it is computed with, from 1 on, 0 for none.
@@ -65,21 +72,33 @@ class Grant:
     seal: bool = False
     scoring: Scoring | None = None
     forks: tuple[Draw, ...] = ()
+    checks: tuple[Draw, ...] = ()
     spilled: tuple[int, ...] = ()
     adapter: int = 0
 
     @property
     def num_draws(self) -> int:
-        """How many sequences get a token of the grant, or candidates for one."""
-        return 0 if self.draw is None else 1 + len(self.forks)
+        """How many tokens are drawn, or candidates for one found."""
+        return 0 if self.draw is None else 1 + len(self.forks) + len(self.checks)
+
+    @property
+    def drafted(self) -> tuple[int, ...]:
+        """The tokens that are drafted."""
+        return self.tokens[len(self.tokens) - len(self.checks) :]
+
+    def undrafted(self) -> Grant:
+        """Return what there is to compute without the drafted tokens."""
+        return replace(self, tokens=self.tokens[: len(self.tokens) - len(self.checks)], checks=())
 
     def draws(self) -> dict[str, Draw]:
-        """Return all draws by the names of the sequences that they are for."""
+        """Return all draws by the names of the sequences, or of the checks, that they are for."""
         if self.draw is None:
             return {}
         draws = {self.request_id: self.draw}
         for draw in self.forks:
             draws[fork_name(self.request_id, draw.index)] = draw
+        for place, draw in enumerate(self.checks):
+            draws[check_name(self.request_id, place)] = draw
         return draws
 
 

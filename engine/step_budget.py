@@ -31,6 +31,11 @@ class StepBudget:
         self._spend(sequence, count)
         self.grants[sequence] = count
 
+    @property
+    def room_for_drafts(self) -> int:
+        """Tokens that may be computed beside what is granted."""
+        return min(self._left, self._left_prefill)
+
     def take_back(self, sequence: Sequence) -> None:
         """Let a sequence compute nothing after all."""
         self._spend(sequence, -self.grants.pop(sequence, 0))

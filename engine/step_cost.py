@@ -28,25 +28,27 @@ WARM_UP = 8  # steps that count in full, until it is known what is usual
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """What a step has to do: the terms of the law."""
+    """What a step has to do: the terms of the law; a drafted token costs what one of a prompt does."""
 
     prefill_tokens: int = 0
+    drafted: int = 0
     decodes: int = 0
     attended: int = 0
 
     @classmethod
     def of(cls, step: Step) -> StepShape:
-        """Return the shape of a step; a grant of one token is a decode."""
-        sizes = [(grant.start, len(grant.tokens)) for grant in step.grants]
+        """Return the shape of a step; a grant of one token is a decode, whatever is drafted beside it."""
+        sizes = [(grant.start, len(grant.tokens), len(grant.checks)) for grant in step.grants]
         return cls(
-            prefill_tokens=sum(count for _, count in sizes if count > 1),
-            decodes=sum(count == 1 for _, count in sizes),
-            attended=sum(count * start + count * (count + 1) // 2 for start, count in sizes),
+            prefill_tokens=sum(count for _, count, drafted in sizes if count - drafted > 1),
+            drafted=sum(drafted for _, _, drafted in sizes),
+            decodes=sum(count - drafted == 1 for _, count, drafted in sizes),
+            attended=sum(count * start + count * (count + 1) // 2 for start, count, _ in sizes),
         )
 
     def terms(self) -> tuple[float, ...]:
         """Return the law's terms in their units."""
-        values = (1, self.prefill_tokens, self.decodes, self.attended)
+        values = (1, self.prefill_tokens + self.drafted, self.decodes, self.attended)
         return tuple(value / unit for value, unit in zip(values, UNITS, strict=True))
 
 

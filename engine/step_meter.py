@@ -15,6 +15,7 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.prefill_s_per_token = 0.0
+        self.draft_s_per_token = 0.0
         self.step_s = 0.0
         self.step_sequences = 0.0  # in the steps behind `step_s`
         self._spread = 0.0  # of the number of sequences, and of it together with the seconds
@@ -22,9 +23,16 @@ class StepMeter:
         self.copy_out_s_per_block = 0.0
         self.copy_in_s_per_block = 0.0
 
-    def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float) -> None:
-        """Account for one step; of a mixed one, what a pure decode step would have taken is not the prompt's."""
-        if num_prefill_tokens:
+    def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float, num_drafted: int = 0) -> None:
+        """Account for one step; of a mixed one, what a pure decode step would have taken is not the others'.
+
+        Prompts beside `num_drafted` tokens tell of neither.
+        """
+        if num_drafted:
+            if not num_prefill_tokens and (plain_s := self.decode_s(num_decodes)):
+                share_s = max(0.0, elapsed_s - plain_s) / num_drafted
+                self.draft_s_per_token = _blend(self.draft_s_per_token, share_s)
+        elif num_prefill_tokens:
             share_s = elapsed_s - (self.step_s if num_decodes else 0.0)
             self.prefill_s_per_token = _blend(self.prefill_s_per_token, max(0.0, share_s) / num_prefill_tokens)
         elif num_decodes:
@@ -34,6 +42,11 @@ class StepMeter:
     def step_s_per_sequence(self) -> float:
         """What a decode step takes longer with a sequence more; 0 while all had about as many."""
         return max(0.0, self._spread_s / self._spread) if self._spread >= LEAST_SPREAD else 0.0
+
+    def decode_s(self, num_decodes: int) -> float:
+        """Return what a step of so many decodes alone takes; 0 until measured."""
+        more_s = self.step_s_per_sequence * (num_decodes - self.step_sequences)
+        return max(0.0, self.step_s + more_s) if self.step_s else 0.0
 
     def _observe_batch(self, num_decodes: int, elapsed_s: float) -> None:
         if self.step_s:

@@ -56,6 +56,8 @@ _COUNTERS = {
     "prompt_tokens_cached": ("prompt_tokens_cached", "Prompt tokens taken from the prefix cache"),
     "prompt_tokens_pinned": ("prompt_tokens_pinned", "Of those, tokens taken from pinned blocks"),
     "generation_tokens": ("output_tokens", "Tokens sampled here"),
+    "draft_tokens": ("draft_tokens", "Drafted tokens that decodes computed beside their own"),
+    "draft_tokens_accepted": ("draft_tokens_accepted", "Of those, tokens that were what was drawn"),
     "kv_block_steps": ("block_steps", "Blocks that sequences held in each step, none together, summed over steps"),
     "kv_block_steps_shared": ("block_steps_shared", "Of those, blocks that holding them together saved"),
     "kv_token_steps": ("token_steps", "Tokens whose KV was in those blocks at the end of each step, summed over steps"),

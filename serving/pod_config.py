@@ -105,6 +105,11 @@ class PodConfig:
     preemption: Literal["auto", "recompute", "swap"] = setting(
         "auto", help="how a preempted sequence gets its KV back; auto: whichever is cheaper as measured"
     )
+    speculative_tokens: int = setting(
+        0,
+        help="tokens that a decode drafts from what was said before and checks in one step, at most; 0: none",
+        unit="tokens",
+    )
     step_target_ms: float = setting(
         0.0,
         help="what a step that decodes should take at most, by taking in less prompt; 0: no bound",

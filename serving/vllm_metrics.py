@@ -30,6 +30,8 @@ def engine_samples(load: Load, num_waiting: int, config: Mapping[str, str]) -> I
     totals = {
         "prefix_cache_queries": (load.prompt_tokens, "Prompt tokens that were looked for in the prefix cache"),
         "prefix_cache_hits": (load.prompt_tokens_cached, "Prompt tokens that were found there"),
+        "spec_decode_num_draft_tokens": (load.draft_tokens, "Drafted tokens that decodes computed beside their own"),
+        "spec_decode_num_accepted_tokens": (load.draft_tokens_accepted, "Of those, tokens that were what was drawn"),
         "num_preemptions": (load.preemptions, "Sequences preempted"),
     }
     for name, (total, text) in totals.items():

@@ -17,7 +17,7 @@ def load(model: str, threads: int, adapters: list[str]) -> tuple[Generate, dict[
     from vllm.lora.request import LoRARequest  # noqa: PLC0415
 
     lora = {"enable_lora": True, "max_loras": len(adapters), "max_lora_rank": MAX_RANK} if adapters else {}
-    llm = LLM(model, dtype="bfloat16", max_model_len=4096, enable_prefix_caching=False, max_num_seqs=64, **lora)
+    llm = LLM(model, dtype="bfloat16", max_model_len=4096, enable_prefix_caching=False, max_num_seqs=256, **lora)
     loras = [LoRARequest(folder, number, folder) for number, folder in enumerate(adapters, 1)]
 
     def generate(prompts: list[list[int]], max_tokens: int, num_adapters: int) -> int:

@@ -173,7 +173,7 @@ def test_the_cheaper_way_is_taken(tiny: TinyModel, copy_s: float, prefill_s: flo
     """Measured rates decide; a manual clock measures nothing, so those that are set stay."""
 
     class Fixed(StepMeter):
-        def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float) -> None:
+        def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float, num_drafted: int = 0) -> None:
             assert elapsed_s == 0.0
 
         def observe_copies(self, num_blocks: int, elapsed_s: float, *, is_out: bool) -> None:

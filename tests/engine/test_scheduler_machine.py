@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pytest
 from engine_runs import ROOT, spec
+from guesses import Guesses
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -47,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_slots=st.sampled_from([0, 2, 4, 30]),
         window=st.sampled_from([0, 0, 1, 20, 40]),
         spills=st.booleans(),
+        most_drafted=st.sampled_from([0, 0, 2, 20]),
     )
     def start(
         self,
@@ -57,6 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_slots: int,
         window: int,
         spills: bool,
+        most_drafted: int = 0,
     ) -> None:
         limits = Limits(
             max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, chunk_size=CHUNK, block_size=B,
@@ -64,6 +67,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )  # fmt: skip
         pool = BlockPool(num_blocks, num_slots)
         self.scheduler = Scheduler(pool, limits, policy_of(role), policy_named(policy), Preemption(mode))
+        if most_drafted:
+            self.scheduler.speculation = Guesses(most_drafted, _said_by, wrong=99)
         self.role = role
         self.memory = Memory(num_blocks, num_slots)
         self.holds: dict[str, list[int]] = {}
@@ -245,7 +250,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len({grant.request_id for grant in step.grants}) == len(step.grants) <= SEQS
         prefill = 0
         for grant in step.grants:
-            assert len(grant.tokens) <= CHUNK
+            assert len(grant.tokens) - len(grant.checks) <= CHUNK
+            assert len(grant.checks) == len(grant.drafted)
+            prefill += len(grant.checks)
             if grant.start + 1 < self.scheduler.sequences[grant.request_id].num_tokens:
                 prefill += len(grant.tokens)
         assert prefill <= (max_prefill or BUDGET)
@@ -262,17 +269,23 @@ class SchedulerMachine(RuleBasedStateMachine):
             sequence = self.scheduler.sequences[grant.request_id]
             stop, first = grant.start + len(grant.tokens), self._first_seen(grant.start)
             seen = self.memory.read(list(grant.block_ids), stop, first, grant.spilled)
-            assert seen == list(sequence.tokens(first, stop)), "KV was spoilt"
+            known = sequence.tokens(first, stop - len(grant.checks))
+            assert seen == [*known, *grant.drafted], "KV was spoilt"
         for grant in step.grants:
             sequence = self.scheduler.sequences[grant.request_id]
             name, group = sequence.name, sequence.group
             drawn = {
-                each: Computed(token=_token(sequence.num_tokens, draw.index)) for each, draw in grant.draws().items()
+                each: Computed(token=_token(sequence.num_prompt + draw.position, draw.index))
+                for each, draw in grant.draws().items()
             }
             done = progress.commit(self.scheduler, sequence, grant, drawn)
-            assert len(done.records) == len(drawn)
-            for each, record in zip(drawn, done.records, strict=True):
+            names = list(drawn)[: len(drawn) - len(grant.checks)]
+            for each, record in zip(names, done.records, strict=True):
                 assert record.position == len(self.said[each])
+                assert list(record.tokens) == [
+                    _token(sequence.num_prompt + record.position + place, record.index)
+                    for place in range(len(record.tokens))
+                ]
                 self.said[each] += record.tokens
                 if record.finish_reason is not None:
                     assert len(self.said[each]) == self.asked[each]
@@ -353,6 +366,10 @@ def _index(name: str) -> int:
     return int(name.split("\x1f")[1]) if "\x1f" in name else 0
 
 
+def _said_by(sequence: Sequence, place: int) -> int:
+    return _token(sequence.num_prompt + place, sequence.index)
+
+
 def _token(num_tokens: int, index: int) -> int:
     """Return what the made-up model says after `num_tokens` tokens."""
     return (num_tokens * 31 + index * 7) % 90
@@ -408,6 +425,18 @@ def test_the_machine_passes_blocks_and_hits_behind_them() -> None:
         machine.add(length=length, family=0, priority=0, max_tokens=40, count=1)
     machine.teardown()
     assert machine.scheduler.num_cached_tokens > 0
+
+
+def test_the_machine_drafts_rightly_and_wrongly() -> None:
+    """The same for drafts: some are right to their end, others from some token on are not; all are given back."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 13, 0, 0, False, most_drafted=20)
+    for family, length in enumerate((20, 33, 47)):
+        machine.add(length=length, family=family, priority=0, max_tokens=50, count=1)
+    machine.teardown()
+    speculation = machine.scheduler.speculation
+    assert speculation is not None
+    assert 0 < speculation.num_accepted < speculation.num_drafted
 
 
 def test_the_machine_spills_and_goes_on_with_others() -> None:

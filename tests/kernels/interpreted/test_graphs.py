@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Listed
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ import pytest
 import tiny_model
 import torch
 from engine_runs import greedy, spec
+from guesses import Guesses
 from recorded_capture import RecordedCapture
 
 from pagewire.core.sampling import SamplingParams
@@ -31,6 +33,7 @@ from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.graph_limits import Bucket, GraphLimits
 from pagewire.engine.graph_pool import GraphPool, Replayed
 from pagewire.engine.packed_batch import pack
+from pagewire.engine.sequence import Sequence
 from pagewire.engine.step import AHEAD, Draw, Grant, Scoring, Step
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.gpu import small_linear
@@ -58,7 +61,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return tiny_model.build(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def engine_of(folder: Path, backend: Backend, layer_groups: int = 1, adapters: Sequence[str] = ()) -> Engine:
+def engine_of(folder: Path, backend: Backend, layer_groups: int = 1, adapters: Listed[str] = ()) -> Engine:
     """Return an engine over a backend, whose pool is NaN."""
     with mock.patch.object(assembly, "backend_for", return_value=backend):
         engine = engine_runs.engine(
@@ -223,6 +226,32 @@ def test_a_mixture_is_the_batch(folder: Path) -> None:
     columns = graphs._inputs[bucket].columns
     assert columns.floats[0].tolist() == [0.7] * 3 + [0.0] * 3
     assert columns.integers[1:].tolist() == [[9] * 3 + [0] * 3, [2] * 3 + [0] * 3, [4] * 3 + [0] * 3]
+
+
+def test_drafts_are_replayed_with_whatever_is_beside_them(folder: Path) -> None:
+    """Where there are as many rows for what is drawn as there may be sequences; else they are computed eagerly."""
+    expected = run(engine_of(folder, TorchBackend()).loop)
+    engine, steps = engine_of(folder, triton()), list[Step]()
+    graphs = graphed(engine, RecordedCapture(), longest_step=64)
+    engine.loop._launcher = engine.runner
+
+    def said_by(sequence: Sequence, place: int) -> int:
+        return expected[sequence.request_id][place]
+
+    engine.scheduler.speculation = speculation = Guesses(2, said_by, wrong=7)
+    with mock.patch.object(GraphPool, "run", _noting(steps)):
+        assert run(engine.loop) == expected
+    assert 0 < speculation.num_accepted < speculation.num_drafted
+    assert any(grant.checks for step in steps for grant in step.grants)
+    assert any(any(not grant.checks and len(grant.tokens) > 1 for grant in step.grants) for step in steps)
+    assert not any(grant.tokens[0] == AHEAD for step in steps for grant in step.grants)
+    drafted = dataclasses.replace(decode("a", 9, (1,), greedy(5)), tokens=(9, 3, 4))
+    draws = tuple(Draw(sampling=greedy(5), index=0, position=place) for place in (10, 11))
+    drafted = dataclasses.replace(drafted, checks=draws)
+    other = dataclasses.replace(drafted, request_id="b", block_ids=(2,))
+    assert graphs.bucket_of(Step(grants=(drafted, other))) == Bucket(32, SEQUENCES, are_decodes=False)
+    third = dataclasses.replace(drafted, request_id="c", block_ids=(3,))
+    assert graphs.bucket_of(Step(grants=(drafted, other, third))) is None, "9 tokens are drawn"
 
 
 def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Path) -> None:

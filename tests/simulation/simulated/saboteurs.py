@@ -191,8 +191,8 @@ def tails_are_not_sealed() -> Any:
     """A block that is not full leaves the pod with what was in it before."""
     freeze = scheduler_file.Scheduler._freeze
 
-    def open_tail(self: Any, sequence: Any, count: int) -> Any:
-        return dataclasses.replace(freeze(self, sequence, count), seal=False)
+    def open_tail(self: Any, sequence: Any, count: int, drafted: tuple[int, ...]) -> Any:
+        return dataclasses.replace(freeze(self, sequence, count, drafted), seal=False)
 
     return mock.patch.object(scheduler_file.Scheduler, "_freeze", open_tail)
 
