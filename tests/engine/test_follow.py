@@ -64,6 +64,13 @@ def test_nothing_is_begun_ahead_where_nothing_launches() -> None:
     assert ahead_of(range(5), Scene(launches=False)) == 0
 
 
+@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("most", [1, 9])
+def test_tokens_are_what_they_would_be_where_they_are_drafted(name: str, most: int) -> None:
+    """Nothing is begun ahead, for nobody knows yet what to draft."""
+    assert ahead_of(range(10), replace(SCENES[name], most_drafted=most)) == 0
+
+
 def ending(name: str) -> SequenceSpec:
     """Return a request that its third token ends, which its length does not tell."""
     tokens = [1, 2, 3]

@@ -52,7 +52,7 @@ def requests_without_faults(plan: Plan) -> list[str]:
 
 def test_without_faults_everything_is_answered_by_both_kinds_of_pods() -> None:
     placements: list[str] = []
-    for seed in range(12):
+    for seed in range(32, 44):
         plan = draw_plan(seed, kinds())
         placements += apart(requests_without_faults, plan)
     assert {"remote", "local"} <= set(placements)

@@ -8,10 +8,11 @@ of all before it, every sequence that nobody cut against its end, every abort ag
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 
 from engine_runs import assert_at_rest, greedy, spec
+from guesses import Guesses
 from late_device import LateDevice, following
 
 from pagewire.core.block_hash import chain
@@ -28,6 +29,7 @@ from pagewire.engine.preemption import Preemption, PreemptionMode
 from pagewire.engine.role_policy import policy_of
 from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.sequence import Sequence
 
 BLOCK = 4
 REQUESTS = 40
@@ -48,6 +50,7 @@ class Scene:
     launches: bool = True
     roles: bool = False
     brownout: bool = False  # service is reduced where blocks are short
+    most_drafted: int = 0
     role: Role = Role.COLOCATED
 
 
@@ -71,6 +74,8 @@ class Play:
         preemption = Preemption(PreemptionMode.SWAP) if scene.host_slots else None
         pool = BlockPool(scene.num_blocks, scene.host_slots)
         self.scheduler = Scheduler(pool, limits, policy_of(scene.role), preemption=preemption)
+        if scene.most_drafted:
+            self.scheduler.speculation = Guesses(scene.most_drafted, self._said_by, wrong=39)
         terms = {
             role: RoleTerms(policy=policy_of(role), limits=limits, least_prefill=BLOCK)
             for role in (Role.COLOCATED, Role.DECODE)
@@ -189,8 +194,14 @@ class Play:
     def _any(self) -> str | None:
         return self.chance.choice(sorted(self._specs)) if self._specs and self.chance.random() < 0.5 else None
 
-    def _following(self, tokens: Sequence[int], index: int) -> int:
+    def _following(self, tokens: Listed[int], index: int) -> int:
         return following(tokens, index, self._scene.window)
+
+    def _said_by(self, sequence: Sequence, place: int) -> int:
+        tokens = [*sequence.spec.tokens, *sequence.output]
+        while len(tokens) <= sequence.num_prompt + place:
+            tokens.append(self._following(tokens, sequence.index))
+        return tokens[sequence.num_prompt + place]
 
     def run(self) -> None:
         """Step and act until all is said; then nothing is held by anybody."""

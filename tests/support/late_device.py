@@ -10,6 +10,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 
+from pagewire.engine.batch import draw_rows
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup, Pending
 from pagewire.engine.step import AHEAD, Computed, Grant, Step
@@ -112,10 +113,10 @@ class LateDevice:
             tokens = [self._drawn[grant.request_id] if token == AHEAD else token for token in grant.tokens]
             for at, token in enumerate(tokens, grant.start):
                 self._slots[self._slot(grant, at)] = token
-            stop = grant.start + len(tokens)
-            first = max(0, stop - self._window) if self._window else 0
-            seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(first, stop)]
-            for name, draw in grant.draws().items():
+            for row, (name, draw) in zip(draw_rows(grant, len(tokens)), grant.draws().items(), strict=True):
+                stop = grant.start + row + 1
+                first = max(0, stop - self._window) if self._window else 0
+                seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(first, stop)]
                 self._drawn[name] = following(seen, draw.index)
                 found[name] = Computed(token=self._drawn[name])
         return found

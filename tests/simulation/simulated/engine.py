@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
+from guesses import Guesses
+
 from pagewire.core.block_hash import HASH_VERSION
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.engine_messages import Add, Became, EngineMessage, EngineReady, Pong, Reserve, StepDone
@@ -32,10 +34,20 @@ from pagewire.engine.limits import Limits
 from pagewire.engine.role_policy import ROLES, policy_of
 from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.scheduler import Scheduler
-from pagewire.engine.sequence import State
+from pagewire.engine.sequence import Sequence, State
 from pagewire.kvtransfer.memory import PoolMemory
 from simulated.loop import PROCESS, Process, SimulatedLoop
-from simulated.model import BLOCK, BLOCK_BYTES, LAYERS, LAYOUT, SPAN, VOCAB_SIZE, CheckableModel
+from simulated.model import (
+    BLOCK,
+    BLOCK_BYTES,
+    FIRST_TOKEN,
+    LAYERS,
+    LAYOUT,
+    SPAN,
+    VOCAB_SIZE,
+    CheckableModel,
+    answer,
+)
 
 MAX_MODEL_LEN = 512
 STALL_S = 8.0
@@ -53,6 +65,7 @@ class EnginePlan:
     num_blocks: int = 64
     chunk_size: int = 64
     max_num_seqs: int = 8
+    most_drafted: int = 0
 
 
 def fingerprint(tokenizer_digest: str) -> Fingerprint:
@@ -67,6 +80,13 @@ def fingerprint(tokenizer_digest: str) -> Fingerprint:
         hash_version=HASH_VERSION,
         max_model_len=MAX_MODEL_LEN,
     )
+
+
+def _said_by(sequence: Sequence, place: int) -> int:
+    sampling, is_greedy = sequence.spec.sampling, not sequence.spec.sampling.temperature
+    stops, most = sampling.stop_token_ids, sampling.max_tokens
+    said, _ = answer(sequence.spec.tokens, most, stops, sampling.seed, is_greedy, sequence.index)
+    return said[min(place, len(said) - 1)]
 
 
 class _NoDesk:
@@ -140,6 +160,8 @@ class EngineProcess:
         )
         roles = {each: RoleTerms(policy=policy_of(each), limits=limits, least_prefill=BLOCK) for each in ROLES}
         self.scheduler = Scheduler(BlockPool(plan.num_blocks), limits, policy_of(role))
+        if plan.most_drafted:
+            self.scheduler.speculation = Guesses(plan.most_drafted, _said_by, wrong=FIRST_TOKEN)
         self.loop = EngineLoop(self.scheduler, self.model, MonotonicClock(), self.model.memory, roles=roles)
         self.loop.on_group = self.send
         self.ready = EngineReady(

@@ -11,14 +11,15 @@ Invariant: the same tokens give the same KV and the same next token, in any bloc
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.engine.batch import draw_rows
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup
-from pagewire.engine.step import Computed, Draw, Grant, Step
+from pagewire.engine.step import Computed, Grant, Step
 
 BLOCK = 16
 LAYERS = 2
@@ -119,15 +120,16 @@ class CheckableModel:
         if sealed:
             for group in range(LAYERS):
                 on_group(step, group)
-        return {name: self._computed(grant, draw) for grant in step.grants for name, draw in grant.draws().items()}
+        return {name: computed for grant in step.grants for name, computed in self._drawn(grant)}
 
     def _seal(self, grant: Grant) -> None:
         if used := (grant.start + len(grant.tokens)) % BLOCK:
             self.memory.zero_behind(grant.block_ids[-1], used)
 
-    def _computed(self, grant: Grant, draw: Draw) -> Computed:
-        seen = self.memory.seen(grant.block_ids, grant.start + len(grant.tokens))
-        return Computed(token=drawn(seen, draw.sampling, draw.index, draw.position))
+    def _drawn(self, grant: Grant) -> Iterator[tuple[str, Computed]]:
+        for row, (name, draw) in zip(draw_rows(grant, len(grant.tokens)), grant.draws().items(), strict=True):
+            seen = self.memory.seen(grant.block_ids, grant.start + row + 1)
+            yield name, Computed(token=drawn(seen, draw.sampling, draw.index, draw.position))
 
 
 @functools.lru_cache(maxsize=256)

@@ -131,6 +131,7 @@ def draw_plan(seed: int, kinds: Sequence[str]) -> Plan:
             num_blocks=draw.choice((40, 64, 160)),
             chunk_size=draw.choice((16, 32, 64)),
             max_num_seqs=draw.choice((2, 4, 8)),
+            most_drafted=Random(f"drafts {seed}").choice((0, 0, 5)),
         ),
         max_num_waiting=draw.choice((4, 32)),
         clock_rates=tuple(draw.uniform(0.9, 1.1) for _ in range(8)) if is_skewed else (1.0,),
