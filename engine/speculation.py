@@ -71,11 +71,11 @@ class Speculation:
             for depth in range(1, len(tokens) + 1)
         )  # fmt: skip
         counts: dict[Sequence, int] = {}
-        tokens, seconds, each_s = float(num_decodes), self._meter.decode_s(num_decodes), self._meter.draft_s_per_token
-        if not seconds:  # there was no step yet to compare with
+        if not self._meter.step_sequences:  # there was no step yet to compare with
             return counts
+        tokens, seconds, each_s = float(num_decodes), self._meter.decode_s(num_decodes), self._meter.draft_s_per_token
         for chance, sequence in sorted(chances, key=lambda pair: -pair[0])[:room]:
-            if chance * seconds <= tokens * each_s:
+            if chance * seconds < tokens * each_s:
                 break
             counts[sequence] = counts.get(sequence, 0) + 1
             tokens, seconds = tokens + chance, seconds + each_s

@@ -29,8 +29,8 @@ class StepMeter:
         Prompts beside `num_drafted` tokens tell of neither.
         """
         if num_drafted:
-            if not num_prefill_tokens and (plain_s := self.decode_s(num_decodes)):
-                share_s = max(0.0, elapsed_s - plain_s) / num_drafted
+            if not num_prefill_tokens and self.step_sequences:
+                share_s = max(0.0, elapsed_s - self.decode_s(num_decodes)) / num_drafted
                 self.draft_s_per_token = _blend(self.draft_s_per_token, share_s)
         elif num_prefill_tokens:
             share_s = elapsed_s - (self.step_s if num_decodes else 0.0)
@@ -45,8 +45,7 @@ class StepMeter:
 
     def decode_s(self, num_decodes: int) -> float:
         """Return what a step of so many decodes alone takes; 0 until measured."""
-        more_s = self.step_s_per_sequence * (num_decodes - self.step_sequences)
-        return max(0.0, self.step_s + more_s) if self.step_s else 0.0
+        return max(0.0, self.step_s + self.step_s_per_sequence * (num_decodes - self.step_sequences))
 
     def _observe_batch(self, num_decodes: int, elapsed_s: float) -> None:
         if self.step_s:

@@ -34,8 +34,18 @@ def peer_named(text: str) -> tuple[str, str]:
 class EngineProcess:
     """A context manager; between turns the process and all that it started stand still."""
 
-    def __init__(self, name: str, python: str, model: str, threads: int, adapters: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        model: str,
+        threads: int,
+        adapters: Sequence[Path] = (),
+        speculative_tokens: int = 0,
+    ) -> None:
         self.name = name
+        self.speculative_tokens = speculative_tokens
+        settings = {"adapters": [str(each) for each in adapters], "speculative_tokens": speculative_tokens}
         self.versions: dict[str, str] = {}
         environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
         environ.pop("PYTHONSAFEPATH", None)  # a worker imports what lies beside it
@@ -52,7 +62,7 @@ class EngineProcess:
                 "VLLM_USE_AOT_COMPILE": "0",
             }
         self._process = subprocess.Popen(
-            [python, str(FOLDER / f"{name}_engine.py"), model, str(threads), *map(str, adapters)],
+            [python, str(FOLDER / f"{name}_engine.py"), model, str(threads), json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
         )  # fmt: skip
 
@@ -84,13 +94,20 @@ class EngineProcess:
 
         Prompts go by turns with the first `num_adapters` of those that were loaded.
         """
+        seconds, tokens = self._ask(prompts=prompts, max_tokens=max_tokens, num_adapters=num_adapters)
+        if tokens != len(prompts) * max_tokens:
+            raise RuntimeError(f"{self.name} generated {tokens} tokens of {len(prompts) * max_tokens}")
+        return seconds
+
+    def answer(self, prompts: list[list[int]], max_tokens: int) -> tuple[float, int]:
+        """Return the seconds that answers took which end where the model ends them, and their tokens."""
+        return self._ask(prompts=prompts, max_tokens=max_tokens, ends=True)
+
+    def _ask(self, **batch: Any) -> tuple[float, int]:
         assert self._process.stdin is not None
-        asked = {"prompts": prompts, "max_tokens": max_tokens, "num_adapters": num_adapters}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        print(json.dumps(batch), file=self._process.stdin, flush=True)
         answer = self._read()
-        if answer["tokens"] != len(prompts) * max_tokens:
-            raise RuntimeError(f"{self.name} generated {answer['tokens']} tokens of {len(prompts) * max_tokens}")
-        return float(answer["seconds"])
+        return float(answer["seconds"]), int(answer["tokens"])
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from engine_worker import Generate, serve
+from engine_worker import Batch, Generate, Settings, serve
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine import LLM
 
 
-def load(model: str, threads: int, adapters: list[str]) -> tuple[Generate, dict[str, str]]:
-    """Load the model with prefix caching as it is: no prompt is asked twice."""
+def load(model: str, threads: int, settings: Settings) -> tuple[Generate, dict[str, str]]:
+    """Load the model with prefix caching as it is: whoever asks a prompt twice has to know it."""
     llm = LLM(
-        model, threads=threads, kv_memory_bytes=2 << 30, adapters={str(i): each for i, each in enumerate(adapters)}
-    )
+        model, threads=threads, kv_memory_bytes=2 << 30, speculative_tokens=settings.speculative_tokens,
+        adapters={str(number): each for number, each in enumerate(settings.adapters)},
+    )  # fmt: skip
 
-    def generate(prompts: list[list[int]], max_tokens: int, num_adapters: int) -> int:
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-        names = [str(place % num_adapters) if num_adapters else "" for place in range(len(prompts))]
-        answers = llm.generate(prompts, sampling, progress=False, adapter=names)
+    def generate(batch: Batch) -> int:
+        sampling = SamplingParams(max_tokens=batch.max_tokens, temperature=0.0, ignore_eos=not batch.ends)
+        count = batch.num_adapters
+        names = [str(place % count) if count else "" for place in range(len(batch.prompts))]
+        answers = llm.generate(batch.prompts, sampling, progress=False, adapter=names)
         return sum(len(completion.token_ids) for completion in answers)
 
     return generate, {}

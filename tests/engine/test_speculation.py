@@ -94,6 +94,13 @@ def run(built: Engine, asked: list[SequenceSpec], chance: random.Random | None =
             return said
 
 
+def measured(num_decodes: int) -> StepMeter:
+    """Return what has seen that a step of so many decodes takes a second, and a drafted token nothing."""
+    meter = StepMeter()
+    meter.observe(0, num_decodes, 1.0)
+    return meter
+
+
 def requests(seed: int, adapters: tuple[str, ...] = ("",)) -> list[SequenceSpec]:
     """Return requests of all ways, some with prompts that repeat themselves."""
     chance = random.Random(seed)
@@ -147,7 +154,8 @@ def test_what_is_looked_up_is_said_sooner_as_transformers_says_it(tiny: TinyMode
     plain, drafting = engine(model, **settings), engine(model, **settings, speculative_tokens=6)
     asked = [spec(str(number), prompt, greedy(120)) for number, prompt in enumerate(prompts)]
     right = run_all(plain.loop, asked)
-    drafting.scheduler.preemption.meter.step_s = 1.0  # so that tokens cost next to nothing
+    assert drafting.scheduler.speculation is not None
+    drafting.scheduler.speculation._meter = measured(3)  # so that what is drafted costs nothing
     heard = run_all(drafting.loop, asked)
     assert heard.tokens == right.tokens
     if kv_dtype == "auto":
@@ -180,8 +188,7 @@ def test_ranks_compute_drafts_as_one_process_does(tiny: TinyModel) -> None:
 
 
 def test_only_what_is_drawn_from_its_logits_alone_is_drafted_for() -> None:
-    speculation = Speculation(4, StepMeter())
-    speculation._meter.step_s = 1.0
+    speculation = Speculation(4, measured(1))
     fine = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
     beam = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
     beam.group.search = object()  # type: ignore[assignment]
@@ -194,8 +201,7 @@ def test_only_what_is_drawn_from_its_logits_alone_is_drafted_for() -> None:
 
 @pytest.mark.parametrize(("max_tokens", "longest", "most"), [(20, 40, 4), (4, 40, 3), (2, 40, 1), (20, 8, 2)])
 def test_no_more_is_drafted_than_may_be_said(max_tokens: int, longest: int, most: int) -> None:
-    speculation = Speculation(4, StepMeter())
-    speculation._meter.step_s = 1.0
+    speculation = Speculation(4, measured(1))
     sequence = lone_sequence([1, 2, 3, 1, 2], greedy(max_tokens))
     found = speculation.draft([sequence], limits(max_model_len=longest), 9)
     assert {each: len(tokens) for each, tokens in found.items()} == {sequence: most}
@@ -212,8 +218,7 @@ def test_a_prefill_pod_drafts_nothing() -> None:
 def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
     """Into blocks that are free beside what the step needs, in the rest of its budget; what was in vain comes back."""
     scheduler = small_scheduler(num_blocks=2 + free, max_num_batched_tokens=8)
-    scheduler.speculation = speculation = Speculation(20, StepMeter())
-    speculation._meter.step_s = 1.0  # so that tokens cost nothing
+    scheduler.speculation = Speculation(20, measured(1))
     scheduler.add(spec("r", [5, 6, 7, 8, 9], greedy(20)))
     (prompt,) = granted(scheduler)
     sequence = scheduler.sequences["r"]
@@ -242,8 +247,8 @@ def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
 def test_no_other_choice_has_a_higher_rate(
     acceptances: list[float], num_decodes: int, each_s: float, room: int
 ) -> None:
-    meter = StepMeter()
-    meter.step_s, meter.step_sequences, meter.draft_s_per_token = 1.0, float(num_decodes), each_s
+    meter = measured(num_decodes)
+    meter.draft_s_per_token = each_s
     speculation = Speculation(3, meter)
     found: dict[Sequence, tuple[int, ...]] = {}
     for acceptance in acceptances:
@@ -268,7 +273,7 @@ def test_what_was_not_done_for_long_is_tried_once() -> None:
     meter = StepMeter()
     speculation, sequence = Speculation(2, meter), lone_sequence([1, 2, 1, 2])
     assert speculation.draft([sequence], limits(), 9) == {}  # nothing is known yet
-    meter.step_s = meter.step_sequences = 1.0
+    meter.observe(0, 1, 1.0)
     kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
     assert kinds == [True] * (PROBE + 1) + [False]
     meter.draft_s_per_token = 5.0

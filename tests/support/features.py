@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
         settings={"adapter": "all"},
         answer=lambda model: lora_folders.answers(model, lora_folders.beside(model, "all"), [PROMPT], MAX_TOKENS)[0],
     ),
+    "speculative": Kind(settings={"speculative_tokens": 4}, was_used=lambda load: load.draft_tokens_accepted > 0),
     "host": Kind(
         settings={"host_kv_memory_bytes": 64 * BLOCK_BYTES},
         of_decode={"preemption": "swap"},
@@ -187,6 +188,7 @@ FEATURES: tuple[Feature, ...] = (
     completion("pinned prefixes", kind="pinned"),
     completion("LoRA adapters", lambda answer: _is_whole(answer) and answer["model"] == "all", model="all",
                kind="adapter"),
+    completion("speculative decoding", kind="speculative", allowed_token_ids=[5, 9, 11]),
     completion("a tier of host memory", kind="host"),
     completion("sequences larger than the pool, prefill `auto`", prompt=LARGER, kind="larger"),
     completion("sequences larger than the pool, prefill `remote`", prompt=LARGER, kind="larger, remote"),

@@ -152,6 +152,7 @@ class Pod:
             "preemption": "auto",
             "tensor_parallel": 1,
             "adapters": (),
+            "speculative_tokens": 0,
         }
         engine_settings |= {name: settings.pop(name) for name in list(settings) if name in engine_settings}
         self.pod_id = pod_id

@@ -1,0 +1,176 @@
+"""What drafted tokens are worth: answers to real questions a second, with them and without, beside peers.
+
+Questions of four kinds: to change a text, to say what is in one, to list things, to tell a story. Greedy, ended by the
+model or by 200 tokens, alone and eight at a time. Engines in processes of their own take turns, as in
+`bench/engine.py`; each turn's questions begin with its number, so that no cache knows them. Every engine runs twice,
+with drafts and without: vLLM with its n-gram lookup, transformers (questions one by one) with its prompt lookup.
+`--model` is a Hugging Face folder with a chat template. Output tokens a second, medians and quartiles; and, without
+peers, what the engine drafted of each kind and how much of it was right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent / "support"))
+
+from engine_process import EngineProcess, peer_named
+from machine import command, machine, versions
+from timed_steps import quartiles
+from transformers import AutoTokenizer
+
+from pagewire.core.sampling import SamplingParams
+from pagewire.engine import LLM
+
+OUTPUT = 200
+AT_ONCE = (1, 8)
+CODE = """def read_settings(path):
+    settings = {}
+    with open(path) as handle:
+        for number, line in enumerate(handle, 1):
+            name, found, value = line.partition("=")
+            if not found:
+                raise ValueError(f"{path}:{number}: no value for {name.strip()}")
+            settings[name.strip()] = value.strip()
+    return settings"""
+LETTER = """Dear Mrs Hall, thank you for your letter of the second of May. The two lamps that you ordered left our
+workshop on the fourth of May and should have been with you on the seventh. The carrier tells us that nobody was at
+home, and that the parcel lies at the post office in Mill Lane until the twentieth of May. Please bring your letter
+along. With kind regards, John Marsh, Marsh and Sons, lamp makers."""
+MINUTES = """Present: Ann Lee, Tom Reed, Eva Stone. Ann Lee reported that the new bridge will cost four million and
+open in June. Tom Reed asked whether the old bridge stays open until then. Ann Lee said that it does, for cars alone.
+Eva Stone will write to the bus company. Tom Reed will ask the school about the path by the river. The next meeting is
+on the ninth of March."""
+QUESTIONS = {
+    "change": (
+        f"Rename the variable settings to options in this Python function. Answer with the code alone.\n\n{CODE}",
+        f"Add a docstring to this Python function. Answer with the code alone.\n\n{CODE}",
+        f"Repeat this letter, but let it be three lamps.\n\n{LETTER}",
+        f"Repeat these minutes as a list, one sentence on a line.\n\n{MINUTES}",
+    ),
+    "say what is in": (
+        f"Who ordered what from whom, and where is it now?\n\n{LETTER}",
+        f"Summarise these minutes in three sentences.\n\n{MINUTES}",
+        f"What does this function do, line by line?\n\n{CODE}",
+        f"Who will do what after this meeting?\n\n{MINUTES}",
+    ),
+    "list": (
+        "Write a JSON list of six people with the fields name, age and city.",
+        "List ten facts about the planet Mars, each in one sentence.",
+        "Write the multiplication table of seven, one product on a line.",
+        "Name ten European capitals, each with its country, as a table.",
+    ),
+    "tell": (
+        "Tell a short story about the keeper of a lighthouse who finds a message in a bottle.",
+        "Describe a walk through a forest in autumn.",
+        "Explain to a child why the sky is blue.",
+        "Write a letter to a friend about a journey by train through the mountains.",
+    ),
+}
+
+
+def asked(tokenizer: Any, kind: str, turn: int) -> list[list[int]]:
+    """Return a turn's questions of a kind, as tokens."""
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "system", "content": f"{turn}. You are helpful."}, {"role": "user", "content": question}],
+            add_generation_prompt=True, return_dict=False,
+        )
+        for question in QUESTIONS[kind]
+    ]  # fmt: skip
+
+
+def rate(engine: EngineProcess, prompts: list[list[int]], at_once: int) -> float:
+    """Return output tokens a second."""
+    batches = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
+    answers = [engine.answer(batch, OUTPUT) for batch in batches]
+    return sum(tokens for _, tokens in answers) / sum(seconds for seconds, _ in answers)
+
+
+def beside_peers(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, list[float]]]:
+    """Measure all engines by turns, print, return the rates by what is asked and the engine."""
+    found: dict[str, dict[str, list[float]]] = {}
+    with ExitStack() as stack:
+        engines = {
+            f"{name}{', drafts' if drafted else ''}": stack.enter_context(
+                EngineProcess(name, python, options.model, options.threads, speculative_tokens=drafted)
+            )
+            for name, python in [("pagewire", sys.executable), *options.peer]
+            for drafted in (0, options.drafted)
+        }
+        cases = [(kind, at_once) for kind in QUESTIONS for at_once in AT_ONCE]
+        for kind, at_once in cases:
+            rates: dict[str, list[float]] = {name: [] for name in engines}
+            for turn in range(options.turns + 1):
+                prompts = asked(tokenizer, kind, turn)
+                if at_once > len(prompts):  # two of each, which differ from the first token on
+                    prompts += asked(tokenizer, kind, turn + 1000)
+                for name, engine in engines.items():
+                    with engine.alone():
+                        value = rate(engine, prompts, at_once)
+                    if turn:
+                        rates[name].append(value)
+            case = f"{kind}, {at_once} at a time"
+            marks = {name: quartiles(each) for name, each in rates.items()}
+            told = ", ".join(f"{name} {mid:.0f} ({low:.0f} - {high:.0f})" for name, (low, mid, high) in marks.items())
+            print(f"{case}: {told} tokens/s", flush=True)
+            found[case] = rates
+    return found
+
+
+def drafts(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, int]]:
+    """Say what is drafted of each kind alone, and that answers are those without."""
+    told: dict[str, dict[str, int]] = {}
+    sampling = SamplingParams(max_tokens=OUTPUT, temperature=0.0)
+    settings: dict[str, Any] = {"threads": options.threads, "kv_memory_bytes": 1 << 30}
+    answers: list[list[tuple[int, ...]]] = []
+    for drafted in (0, options.drafted):
+        with LLM(options.model, **settings, speculative_tokens=drafted) as llm:
+            said: list[tuple[int, ...]] = []
+            before = llm.load()
+            for kind in QUESTIONS:
+                one_by_one = [llm.generate([prompt], sampling)[0] for prompt in asked(tokenizer, kind, 0)]
+                said += [each.token_ids for each in one_by_one]
+                now = llm.load()
+                told[kind] = {
+                    "output": now.output_tokens - before.output_tokens,
+                    "drafted": now.draft_tokens - before.draft_tokens,
+                    "right": now.draft_tokens_accepted - before.draft_tokens_accepted,
+                }
+                before = now
+            answers.append(said)
+    if answers[0] != answers[1]:
+        raise RuntimeError("answers differ with drafts")
+    for kind, counts in told.items():
+        print(f"{kind}: {counts['drafted']} tokens drafted, {counts['right']} right, of {counts['output']}")
+    return told
+
+
+def main() -> None:
+    """Parse, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="Hugging Face folder")
+    parser.add_argument("--drafted", type=int, default=5, help="tokens that a step drafts of an answer at most")
+    parser.add_argument("--threads", type=int, default=2, help="of the engines")
+    parser.add_argument("--peer", type=peer_named, action="append", default=[], help="transformers, or vllm=PYTHON")
+    parser.add_argument("--turns", type=int, default=3, help="of each engine")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    counts = drafts(options, tokenizer)
+    rates = beside_peers(options, tokenizer)
+    if options.json:
+        told = {
+            "machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv),
+            "drafts": counts, "tokens-per-s": rates,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
