@@ -39,7 +39,7 @@ def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Map
     `computed` is by the names of the sequences; what is not in it was not asked for.
     """
     own, search = computed.get(sequence.name, _NOTHING), sequence.group.search
-    if grant.checks and own.token is not None:
+    if grant.checks:
         return _take_drafted(scheduler, sequence, grant, computed)
     _advance(scheduler, sequence, grant.start + len(grant.tokens), own)
     if search is not None and own.candidates is not None:
@@ -131,7 +131,7 @@ def _take_drafted(scheduler: Scheduler, sequence: Sequence, grant: Grant, comput
     The KV of a draft that was not is written over by the next step's.
     """
     position, reason = len(sequence.output), None
-    taken: list[Computed] = []
+    taken: list[Computed] = []  # of which there is one at least
     for name, drafted in zip(grant.draws(), (*grant.drafted, None), strict=True):
         drawn = computed.get(name, _NOTHING)
         if drawn.token is None:  # the step failed, and was tried without the draft

@@ -24,17 +24,19 @@ class StepMeter:
         self.copy_in_s_per_block = 0.0
 
     def observe(self, num_prefill_tokens: int, num_decodes: int, elapsed_s: float, num_drafted: int = 0) -> None:
-        """Account for one step; of a mixed one, what a pure decode step would have taken is not the others'.
+        """Account for one step; of a mixed one, what others would have taken is not the prompt's, nor the drafts'.
 
-        Prompts beside `num_drafted` tokens tell of neither.
+        A drafted token is not taken to cost more than all decodes, or one slow step would tell too much.
         """
-        if num_drafted:
-            if not num_prefill_tokens and self.step_sequences:
-                share_s = max(0.0, elapsed_s - self.decode_s(num_decodes)) / num_drafted
+        if num_prefill_tokens:
+            others_s = (self.step_s if num_decodes else 0.0) + num_drafted * self.draft_s_per_token
+            share_s = max(0.0, elapsed_s - others_s)
+            self.prefill_s_per_token = _blend(self.prefill_s_per_token, share_s / num_prefill_tokens)
+        elif num_drafted:
+            if self.step_sequences:
+                plain_s = self.decode_s(num_decodes)
+                share_s = min(plain_s, max(0.0, elapsed_s - plain_s) / num_drafted)
                 self.draft_s_per_token = _blend(self.draft_s_per_token, share_s)
-        elif num_prefill_tokens:
-            share_s = elapsed_s - (self.step_s if num_decodes else 0.0)
-            self.prefill_s_per_token = _blend(self.prefill_s_per_token, max(0.0, share_s) / num_prefill_tokens)
         elif num_decodes:
             self._observe_batch(num_decodes, elapsed_s)
 

@@ -14,6 +14,7 @@ import bare_adapter
 import pytest
 import torch
 from engine_runs import Ears, engine, greedy, run_all, spec
+from guesses import Guesses
 from reference import generate
 
 from pagewire.core.engine_messages import Add, Bind, Join, Reserve
@@ -70,6 +71,18 @@ def test_adapters_say_what_they_say_on_a_cpu(weight_dtype: str, tiny: TinyModel,
         loop = engine(tiny("llama"), device=device, chunk_size=20, weight_dtype=weight_dtype, adapters=named).loop
         found.append(run_all(loop, asked).tokens)
     assert found[0] == found[1]
+
+
+def test_drafts_change_no_token(tiny: TinyModel) -> None:
+    """Right ones and wrong ones; their steps are replayed from graphs of mixtures."""
+    asked = [spec(str(i), prompt, greedy(60)) for i, prompt in enumerate(PROMPTS)]
+    right = run_all(engine(tiny("llama"), device="cuda").loop, asked).tokens
+    built = engine(tiny("llama"), device="cuda")
+    speculation = Guesses(3, lambda sequence, place: right[sequence.request_id][place], wrong=7)
+    built.scheduler.speculation = speculation
+    assert run_all(built.loop, asked).tokens == right
+    assert 0 < speculation.num_accepted < speculation.num_drafted
+    assert built.loop.load().graph_recaptures == 0
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])

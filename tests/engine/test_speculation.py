@@ -290,8 +290,10 @@ def test_a_draft_costs_what_its_step_took_longer() -> None:
     meter.observe(0, 4, 1.6, num_drafted=3)
     assert meter.draft_s_per_token == pytest.approx(0.2)
     meter.observe(100, 4, 9.0, num_drafted=3)
-    assert meter.draft_s_per_token == pytest.approx(0.2)
-    assert (meter.step_s, meter.prefill_s_per_token) == (1.0, 0.0)
+    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 3 * 0.2) / 100)
+    meter.observe(0, 4, 90.0, num_drafted=2)  # somebody stopped the process
+    assert meter.draft_s_per_token == pytest.approx(0.8 * 0.2 + 0.2 * 1.0)
+    assert meter.step_s == 1.0
 
 
 class Failing:
