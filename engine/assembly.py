@@ -44,6 +44,7 @@ from pagewire.engine.role_terms import RoleTerms
 from pagewire.engine.sampler import Sampler
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.scheduling_policy import policy_named
+from pagewire.engine.speculation import Speculation
 from pagewire.engine.step_pace import StepPace
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.backend_choice import backend_for
@@ -155,14 +156,15 @@ def _assemble(
     if device.type == "cuda":  # what the longest step takes beside graphs is taken now, or told to be lacking
         runner.rehearse(config.max_num_batched_tokens, config.max_num_seqs)
     # What is preempted by swapping comes back by way of the cache.
-    preemption = PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE
+    preemption = Preemption(PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE)
+    drafted = config.speculative_tokens
     scheduler = Scheduler(
         BlockPool(cache.num_blocks, num_slots, lives=BlockLives(clock), caches=config.prefix_caching),
         terms.limits,
         terms.policy,
         policy_named(config.scheduling),
-        Preemption(preemption),
-        config.speculative_tokens,
+        preemption,
+        Speculation(drafted, preemption.meter, grammars.forced) if drafted else None,
     )
     ready = EngineReady(
         layout=layout,

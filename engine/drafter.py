@@ -12,26 +12,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 RUN = 2  # tokens that are looked for; one has nearly always stood somewhere, and what followed is seldom right
+FORCED = 0  # in place of a run's length: nothing was looked up
 LONGEST = 4  # runs are told apart up to this length
 PRIOR = 0.5  # how likely a drafted token is right, until it is known
 WEIGHT = 1 / 16  # of a drafted token that was heard of, beside what was known before
 
 
-class Drafter:
-    """One sequence's. `acceptance` is what share of tokens behind a run as long as the last proved right of late."""
+class Acceptance:
+    """What share of drafted tokens proved right of late, by the length of the run that they were found behind."""
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    def __init__(self, like: Acceptance | None = None) -> None:
+        lengths = (FORCED, *range(RUN, LONGEST + 1))
+        self._shares = {length: PRIOR if like is None else like.of(length) for length in lengths}
+
+    def of(self, length: int) -> float:
+        """Return it for a length, between 0 and 1."""
+        return self._shares[length]
+
+    def hear(self, length: int, num_right: int, *, has_wrong: bool) -> None:
+        """Account for a draft, whose first so many tokens were right, and the one behind them wrong or none."""
+        for is_right in (*(True,) * num_right, *(False,) * has_wrong):
+            self._shares[length] += WEIGHT * (is_right - self._shares[length])
+
+
+class Drafter:
+    """One sequence's. `acceptance` begins with what is usual, `length` is that of the last draft's run."""
+
+    def __init__(self, prompt: Sequence[int], usual: Acceptance | None = None) -> None:
+        self.acceptance = Acceptance(usual)
+        self.length = RUN
         self._tokens = list(prompt)
         self._num_prompt = len(prompt)
         self._num_read = 0
         self._behind: dict[int, int] = {}  # two tokens as one number, and the place behind where they stood last
-        self._length = RUN  # of the run that the last draft was found behind
-        self._acceptance = dict.fromkeys(range(RUN, LONGEST + 1), PRIOR)
-
-    @property
-    def acceptance(self) -> float:
-        """Between 0 and 1."""
-        return self._acceptance[self._length]
 
     def draft(self, output: Sequence[int], most: int) -> tuple[int, ...]:
         """Return up to `most` tokens that may follow the prompt and `output`, which goes on from that of the last call.
@@ -43,16 +56,16 @@ class Drafter:
         place = self._behind.get(_pair(tokens, len(tokens))) if len(tokens) >= RUN else None
         if place is None:
             return ()
-        self._length = RUN
-        while self._length < min(LONGEST, place) and tokens[place - 1 - self._length] == tokens[-1 - self._length]:
-            self._length += 1
+        self.length = RUN
+        while self.length < min(LONGEST, place) and tokens[place - 1 - self.length] == tokens[-1 - self.length]:
+            self.length += 1
         period = tokens[place : place + most]
         return tuple((period * -(-most // len(period)))[:most])
 
-    def hear(self, num_right: int, *, has_wrong: bool) -> None:
-        """Account for the last draft, whose first so many tokens were right, and the one behind them wrong or none."""
-        for is_right in (*(True,) * num_right, *(False,) * has_wrong):
-            self._acceptance[self._length] += WEIGHT * (is_right - self.acceptance)
+    def take(self, forced: tuple[int, ...]) -> tuple[int, ...]:
+        """Have a draft for its own that a grammar forces; return it."""
+        self.length = FORCED
+        return forced
 
     def _read(self, output: Sequence[int]) -> None:
         tokens = self._tokens

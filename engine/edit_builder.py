@@ -7,6 +7,7 @@ All is put together on the host and brought to the device whole. Knows no logits
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.grammars import Grammars, Guided
-from pagewire.engine.step import Draw
+from pagewire.engine.step import Draw, name_of
 from pagewire.kernels.logit_edits import Allowed, Banned, Bias, Counted, LogitEdits, Masked, Repetition
 
 MEMORY = 256  # requests whose arrays are kept
@@ -182,13 +183,14 @@ class EditBuilder:
         if not asking:
             return None, frozenset()
         assert self._grammars is not None, "an engine without grammars has refused this request"
-        bits, are_complete = self._grammars.masks(
-            [
-                Guided(request_id=name, grammar=draw.sampling.grammar, output=draw.output)
-                for _, name, draw in asking
-                if draw.sampling.grammar is not None
-            ]
-        )
+        guided: list[Guided] = []
+        for name, rows in itertools.groupby(asking, key=lambda each: name_of(each[1])):
+            first, *checks = [draw for _, _, draw in rows]
+            grammar, output = first.sampling.grammar, first.output
+            assert grammar is not None, "who asks for a mask has one"
+            drafted = checks[-1].output[len(output) :] if checks else ()
+            guided.append(Guided(request_id=name, grammar=grammar, output=output, drafted=drafted))
+        bits, are_complete = self._grammars.masks(guided)
         ended = {row for (row, _, _), is_complete in zip(asking, are_complete, strict=True) if is_complete}
         return Masked(rows=self._there(_rows(asking)), bits=bits.to(self._device)), ended
 

@@ -7,15 +7,17 @@ time.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sampling import Grammar, GrammarKind
@@ -31,11 +33,12 @@ _ERROR_CHARS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guided:
-    """A sequence whose next token a grammar rules."""
+    """A sequence whose next token a grammar rules, and those behind each of the `drafted` ones."""
 
     request_id: str
     grammar: Grammar
     output: tuple[int, ...]
+    drafted: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -60,6 +63,10 @@ class Grammars:
         self._guard = threading.Lock()  # of what is compiled
         self._compiled: OrderedDict[tuple[GrammarKind, str], LLMatcher] = OrderedDict()
         self._matches: OrderedDict[str, _Match] = OrderedDict()  # the stepping thread's
+        others = np.zeros(-(-vocab_size // 32) * 32, dtype=bool)
+        others[:vocab_size] = True
+        others[[token for token in eos_token_ids if token < vocab_size]] = False
+        self._no_ends = torch.from_numpy(np.packbits(others, bitorder="little").view(np.int32))  # all tokens but those
 
     def knows(self, grammar: Grammar) -> bool:
         """True when `grammar` is compiled."""
@@ -92,19 +99,35 @@ class Grammars:
     def masks(self, asking: Sequence[Guided]) -> tuple[torch.Tensor, list[bool]]:
         """Return which tokens may come next, a bit each, `[g, ceil(V / 32)]` int32, and whether nothing but an end may.
 
-        Raises InvalidRequest where an output does not follow its grammar, or following it takes too much.
+        A row for each sequence, and behind it one for each of its drafted tokens. Behind one that may not come whatever
+        is drawn is thrown away, so there everything may. Raises InvalidRequest where an output does not follow its
+        grammar, or following it takes too much.
         """
         matchers = [self._match(each) for each in asking]
-        bits = torch.zeros((len(asking), -(-self._vocab_size // 32)), dtype=torch.int32)
+        ends = list(itertools.accumulate(1 + len(each.drafted) for each in asking))
+        rows = [end - 1 - len(each.drafted) for each, end in zip(asking, ends, strict=True)]
+        bits = torch.full((ends[-1], -(-self._vocab_size // 32)), -1, dtype=torch.int32)
         assert self._executor is not None, "a matcher came from somewhere else"
-        fill_next_token_bitmask_par(
-            self._executor, [(matcher, row) for row, matcher in enumerate(matchers)], bits.numpy()
-        )
+        placed = list(zip(matchers, rows, asking, strict=True))
+        plain = [(matcher, row) for matcher, row, each in placed if not each.drafted]
+        drafted = [(matcher, row, list(each.drafted)) for matcher, row, each in placed if each.drafted]
+        if plain:
+            fill_next_token_bitmask_par(self._executor, plain, bits.numpy())
+        if drafted:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, bits.numpy())
         for each, matcher in zip(asking, matchers, strict=True):
             if matcher.is_error():
                 del self._matches[each.request_id]
                 raise _refusal(each.grammar, matcher)
-        return bits, [matcher.is_stopped() for matcher in matchers]
+        return bits, ((bits & self._no_ends) == 0).all(dim=-1).tolist()
+
+    def forced(self, asking: Guided) -> tuple[int, ...]:
+        """Return the tokens that the grammar leaves no choice about, as the tokenizer would write them."""
+        try:
+            matcher = self._match(asking)
+        except InvalidRequest:  # it is told where its mask is asked for
+            return ()
+        return () if matcher.is_stopped() else tuple(matcher.compute_ff_tokens())
 
     def _match(self, asking: Guided) -> LLMatcher:
         """Return the matcher behind the output: the one that is there goes on, or a new one consumes it all."""

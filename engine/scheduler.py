@@ -48,7 +48,7 @@ class Scheduler:
         policy: RolePolicy,
         scheduling: SchedulingPolicy | None = None,
         preemption: Preemption | None = None,
-        speculative_tokens: int = 0,
+        speculation: Speculation | None = None,
     ) -> None:
         self.pool = pool
         # What leaves for another pod leaves whole.
@@ -56,7 +56,7 @@ class Scheduler:
         self.policy = policy
         self.scheduling = scheduling or FirstComeFirstServed()
         self.preemption = preemption or Preemption()
-        self.speculation = Speculation(speculative_tokens, self.preemption.meter) if speculative_tokens else None
+        self.speculation = speculation
         self.sequences: dict[str, Sequence] = {}  # by name
         self.groups: dict[str, Group] = {}  # by the request's id
         self.holds: dict[str, list[int]] = {}  # blocks pinned for other pods, by the hold's id

@@ -9,12 +9,16 @@ and no budget. Invariant: a sequence is drafted for only where its next token is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from pagewire.engine.drafter import Drafter
+from pagewire.engine.drafter import Acceptance, Drafter
+from pagewire.engine.grammars import Guided
 from pagewire.engine.limits import Limits
 from pagewire.engine.sequence import Sequence
 from pagewire.engine.step_meter import StepMeter
+
+Forced = Callable[[Guided], tuple[int, ...]]
+"""Says which tokens a grammar leaves no choice about."""
 
 PROBE = 32  # steps of one kind, after which one of the other kind shows whether it is still the worse
 
@@ -22,11 +26,13 @@ PROBE = 32  # steps of one kind, after which one of the other kind shows whether
 class Speculation:
     """One engine's. `num_drafted` tokens were computed in vain or not, `num_accepted` of them not."""
 
-    def __init__(self, most: int, meter: StepMeter) -> None:
+    def __init__(self, most: int, meter: StepMeter, forced: Forced | None = None) -> None:
         self.num_drafted = 0
         self.num_accepted = 0
         self._most = most
         self._meter = meter
+        self._usual = Acceptance()
+        self._forced = forced  # where outputs can be guided
         self._drafted = False  # in the last step that might have been,
         self._in_a_row = 0  # and in so many more before it
 
@@ -52,7 +58,8 @@ class Speculation:
         assert sequence.drafter is not None, "it was drafted for"
         self.num_drafted += num_drafted
         self.num_accepted += num_accepted
-        sequence.drafter.hear(num_accepted, has_wrong=num_accepted < num_drafted)
+        for acceptance in (sequence.drafter.acceptance, self._usual):
+            acceptance.hear(sequence.drafter.length, num_accepted, has_wrong=num_accepted < num_drafted)
 
     def _draft(self, sequence: Sequence, limits: Limits) -> tuple[int, ...]:
         last = limits.most_output(sequence.num_prompt, sequence.spec.sampling.max_tokens) - 1
@@ -60,20 +67,26 @@ class Speculation:
         if most < 1:
             return ()
         if sequence.drafter is None:
-            sequence.drafter = Drafter(sequence.spec.tokens)
+            sequence.drafter = Drafter(sequence.spec.tokens, self._usual)
+        grammar = sequence.spec.sampling.grammar
+        if grammar is not None and self._forced is not None:
+            guided = Guided(request_id=sequence.name, grammar=grammar, output=tuple(sequence.output))
+            if forced := self._forced(guided)[:most]:
+                return sequence.drafter.take(forced)
         return sequence.drafter.draft(sequence.output, most)
 
     def _counts(self, found: Mapping[Sequence, tuple[int, ...]], num_decodes: int, room: int) -> dict[Sequence, int]:
         """Return how many of each one's drafted tokens raise the rate of the step."""
+        counts: dict[Sequence, int] = {}
+        seconds, each_s = self._meter.decode_s(num_decodes), self._meter.draft_s(num_decodes)
+        if seconds is None:  # there was no step of so many yet to compare with
+            return counts
         chances = (
-            (sequence.drafter.acceptance**depth, sequence)
+            (sequence.drafter.acceptance.of(sequence.drafter.length) ** depth, sequence)
             for sequence, tokens in found.items() if sequence.drafter is not None
             for depth in range(1, len(tokens) + 1)
         )  # fmt: skip
-        counts: dict[Sequence, int] = {}
-        if not self._meter.step_sequences:  # there was no step yet to compare with
-            return counts
-        tokens, seconds, each_s = float(num_decodes), self._meter.decode_s(num_decodes), self._meter.draft_s_per_token
+        tokens = float(num_decodes)
         for chance, sequence in sorted(chances, key=lambda pair: -pair[0])[:room]:
             if chance * seconds < tokens * each_s:
                 break
@@ -83,10 +96,5 @@ class Speculation:
 
 
 def _may_be_drafted(sequence: Sequence) -> bool:
-    """Return whether what follows is drawn at once: no beam, nobody to fork off; and a draft breaks no grammar."""
-    return (
-        sequence.group.search is None
-        and not sequence.unforked
-        and not sequence.spilled
-        and sequence.spec.sampling.grammar is None
-    )
+    """Return whether what follows is drawn at once: no beam, and nobody to fork off; and it does not spill."""
+    return sequence.group.search is None and not sequence.unforked and not sequence.spilled

@@ -50,6 +50,11 @@ def check_name(name: str, place: int) -> str:
     return f"{name}\x1e{place}"
 
 
+def name_of(drawn: str) -> str:
+    """Return the name of the sequence that a draw or a check is for."""
+    return drawn.partition("\x1e")[0]
+
+
 @dataclass(slots=True, kw_only=True)
 class Grant:
     """Compute `tokens`, which stand at `start` in their sequence; the block table covers them and all that they see.

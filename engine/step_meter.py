@@ -15,11 +15,12 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.prefill_s_per_token = 0.0
-        self.draft_s_per_token = 0.0
         self.step_s = 0.0
         self.step_sequences = 0.0  # in the steps behind `step_s`
         self._spread = 0.0  # of the number of sequences, and of it together with the seconds
         self._spread_s = 0.0
+        self._decode_s: dict[int, float] = {}  # of steps of so many decodes and nothing else
+        self._draft_s: dict[int, float] = {}  # of each drafted token beside so many decodes
         self.copy_out_s_per_block = 0.0
         self.copy_in_s_per_block = 0.0
 
@@ -29,15 +30,15 @@ class StepMeter:
         A drafted token is not taken to cost more than all decodes, or one slow step would tell too much.
         """
         if num_prefill_tokens:
-            others_s = (self.step_s if num_decodes else 0.0) + num_drafted * self.draft_s_per_token
+            others_s = (self.step_s if num_decodes else 0.0) + num_drafted * self.draft_s(num_decodes)
             share_s = max(0.0, elapsed_s - others_s)
             self.prefill_s_per_token = _blend(self.prefill_s_per_token, share_s / num_prefill_tokens)
         elif num_drafted:
-            if self.step_sequences:
-                plain_s = self.decode_s(num_decodes)
+            if (plain_s := self._decode_s.get(num_decodes)) is not None:
                 share_s = min(plain_s, max(0.0, elapsed_s - plain_s) / num_drafted)
-                self.draft_s_per_token = _blend(self.draft_s_per_token, share_s)
+                self._draft_s[num_decodes] = _blend(self.draft_s(num_decodes), share_s)
         elif num_decodes:
+            self._decode_s[num_decodes] = _blend(self._decode_s.get(num_decodes, 0.0), elapsed_s)
             self._observe_batch(num_decodes, elapsed_s)
 
     @property
@@ -45,9 +46,14 @@ class StepMeter:
         """What a decode step takes longer with a sequence more; 0 while all had about as many."""
         return max(0.0, self._spread_s / self._spread) if self._spread >= LEAST_SPREAD else 0.0
 
-    def decode_s(self, num_decodes: int) -> float:
-        """Return what a step of so many decodes alone takes; 0 until measured."""
-        return max(0.0, self.step_s + self.step_s_per_sequence * (num_decodes - self.step_sequences))
+    def decode_s(self, num_decodes: int) -> float | None:
+        """Return what a step of so many decodes alone takes, None until there was one."""
+        return self._decode_s.get(num_decodes)
+
+    def draft_s(self, num_decodes: int) -> float:
+        """Return what a drafted token takes beside so many decodes, or about so many; 0 until measured."""
+        nearest = min(self._draft_s, key=lambda count: abs(count - num_decodes), default=0)
+        return self._draft_s.get(nearest, 0.0)
 
     def _observe_batch(self, num_decodes: int, elapsed_s: float) -> None:
         if self.step_s:

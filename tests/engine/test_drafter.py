@@ -32,7 +32,7 @@ def test_it_is_what_a_naive_search_finds(prompt: list[int], output: list[int], s
     for step in (0, *steps):
         known = min(len(output), known + step)
         found = drafter.draft(output[:known], most)
-        assert (found, drafter._length if found else 0) == naively([*prompt, *output[:known]], most)
+        assert (found, drafter.length if found else 0) == naively([*prompt, *output[:known]], most)
 
 
 def test_a_period_is_continued() -> None:
@@ -44,12 +44,16 @@ def test_a_period_is_continued() -> None:
 
 def test_what_proves_right_is_told_apart_by_the_length_of_the_run() -> None:
     drafter = Drafter([1, 2, 3, 4, 8, 2, 3])
-    assert drafter.draft((), 2) == (4, 8)  # behind 2, 3
-    drafter.hear(0, has_wrong=True)
-    assert drafter.acceptance == pytest.approx(PRIOR * (1 - WEIGHT))
-    assert drafter.draft((4,), 2) == (8, 2)  # behind 2, 3, 4
-    assert drafter.acceptance == PRIOR
-    drafter.hear(2, has_wrong=False)
-    assert drafter.acceptance == pytest.approx(1 - (1 - PRIOR) * (1 - WEIGHT) ** 2)
-    drafter.draft((4, 9, 2, 3), 2)
-    assert drafter.acceptance == pytest.approx(PRIOR * (1 - WEIGHT))
+    assert drafter.draft((), 2) == (4, 8)
+    assert drafter.length == 2  # 2, 3
+    assert drafter.draft((4,), 2) == (8, 2)
+    assert drafter.length == 3  # 2, 3, 4
+    drafter.acceptance.hear(2, 0, has_wrong=True)
+    drafter.acceptance.hear(3, 2, has_wrong=False)
+    other = Drafter([1], drafter.acceptance)
+    for each in (drafter, other):
+        assert each.acceptance.of(2) == pytest.approx(PRIOR * (1 - WEIGHT))
+        assert each.acceptance.of(3) == pytest.approx(1 - (1 - PRIOR) * (1 - WEIGHT) ** 2)
+        assert each.acceptance.of(4) == PRIOR
+    other.acceptance.hear(4, 0, has_wrong=True)
+    assert drafter.acceptance.of(4) == PRIOR

@@ -10,12 +10,14 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_runs import assert_at_rest, engine, run_all, run_until_idle, spec
+from guesses import Guesses
 
 from pagewire.core.engine_messages import Add
 from pagewire.core.errors import InvalidRequest
@@ -23,6 +25,8 @@ from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import grammars as module
 from pagewire.engine.grammars import Grammars, Guided
+from pagewire.engine.sequence import Sequence
+from pagewire.engine.step_meter import StepMeter
 
 TinyModel = Callable[[str], Path]
 
@@ -189,6 +193,57 @@ def test_a_model_without_a_tokenizer_or_an_end_refuses(tmp_path: Path, tiny: Tin
     for each in (Grammars(tmp_path / "tokenizer.json", V, EOS), Grammars(tiny("llama") / "tokenizer.json", V, set())):
         with pytest.raises(InvalidRequest, match="end-of-sequence"):
             each.compile(regex())
+
+
+def test_masks_behind_drafted_tokens_are_those_behind_outputs(grammars: Grammars) -> None:
+    """Up to one that may not come, behind which whatever is drawn is thrown away; nothing is consumed by it."""
+    for text, drafted in (("", "abac"), ("ab", "d"), ("a", "bqab"), ("", "xxx"), ("abd", "b")):
+        one, others = guided("a", text), guided("b", "ab")
+        bits, are_complete = grammars.masks([replace(one, drafted=tuple(drafted.encode())), others])
+        right: list[tuple[list[int], bool]] = []
+        for count in range(len(drafted) + 1):
+            try:
+                (row,), (is_complete,) = grammars.masks([guided(f"{count}", text + drafted[:count])])
+                right.append((row.tolist(), is_complete))
+            except InvalidRequest:
+                right.append(([-1] * len(bits[0]), False))
+        (row,), (is_complete,) = grammars.masks([others])
+        right.append((row.tolist(), is_complete))
+        assert list(zip(bits.tolist(), are_complete, strict=True)) == right
+        assert grammars.masks([one])[0].tolist() == [right[0][0]]
+
+
+def test_what_is_forced_is_what_alone_may_come(grammars: Grammars) -> None:
+    assert grammars.forced(guided("a", "", regex("abc[de]fg"))) == tuple(b"abc")
+    assert grammars.forced(guided("a", "abc", regex("abc[de]fg"))) == ()
+    assert grammars.forced(guided("a", "abce", regex("abc[de]fg"))) == tuple(b"fg")
+    assert allowed(grammars, guided("a", "abcef", regex("abc[de]fg"))) == [set(b"g")]
+    assert grammars.forced(guided("a", "abcefg", regex("abc[de]fg"))) == ()
+    assert grammars.forced(guided("b", "q", regex("abc"))) == (), "which its mask says by name"
+
+
+def test_drafts_change_no_guided_answer(tiny: TinyModel) -> None:
+    """What is forced, looked up, or made up and may not come."""
+    right = run_all(engine(tiny("llama")).loop, batch()).tokens
+    drafting = engine(tiny("llama"), speculative_tokens=6)
+    assert drafting.scheduler.speculation is not None
+    drafting.scheduler.speculation._meter = meter = StepMeter()  # for which what is drafted costs nothing
+    for count in range(1, 9):
+        meter.observe(0, count, 1.0)
+    assert run_all(drafting.loop, batch()).tokens == right
+    load = drafting.loop.load()
+    assert load.draft_tokens_accepted > 20
+
+    def said_by(sequence: Sequence, place: int) -> int:
+        said = right[sequence.request_id]
+        return said[min(place, len(said) - 1)]
+
+    for most in (2, 9):
+        guesses = Guesses(most, said_by, wrong=1)
+        drafting.scheduler.speculation = guesses
+        assert run_all(drafting.loop, batch()).tokens == right
+        assert 0 < guesses.num_accepted < guesses.num_drafted
+    assert_at_rest(drafting.loop)
 
 
 def asked(grammar: Grammar | None, seed: int, **changes: Any) -> SamplingParams:

@@ -29,7 +29,8 @@ from pagewire.core.sequence_spec import SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine import LLM
 from pagewire.engine.assembly import Engine
-from pagewire.engine.drafter import Drafter
+from pagewire.engine.drafter import FORCED, PRIOR, RUN, WEIGHT, Drafter
+from pagewire.engine.grammars import Guided
 from pagewire.engine.runner import OnGroup, compute
 from pagewire.engine.sequence import Sequence
 from pagewire.engine.speculation import PROBE, Speculation
@@ -94,10 +95,11 @@ def run(built: Engine, asked: list[SequenceSpec], chance: random.Random | None =
             return said
 
 
-def measured(num_decodes: int) -> StepMeter:
-    """Return what has seen that a step of so many decodes takes a second, and a drafted token nothing."""
+def measured(*num_decodes: int) -> StepMeter:
+    """Return what has seen that steps of so many decodes take a second, and a drafted token nothing."""
     meter = StepMeter()
-    meter.observe(0, num_decodes, 1.0)
+    for count in num_decodes:
+        meter.observe(0, count, 1.0)
     return meter
 
 
@@ -155,7 +157,7 @@ def test_what_is_looked_up_is_said_sooner_as_transformers_says_it(tiny: TinyMode
     asked = [spec(str(number), prompt, greedy(120)) for number, prompt in enumerate(prompts)]
     right = run_all(plain.loop, asked)
     assert drafting.scheduler.speculation is not None
-    drafting.scheduler.speculation._meter = measured(3)  # so that what is drafted costs nothing
+    drafting.scheduler.speculation._meter = measured(1, 2, 3)  # so that what is drafted costs nothing
     heard = run_all(drafting.loop, asked)
     assert heard.tokens == right.tokens
     if kv_dtype == "auto":
@@ -188,15 +190,36 @@ def test_ranks_compute_drafts_as_one_process_does(tiny: TinyModel) -> None:
 
 
 def test_only_what_is_drawn_from_its_logits_alone_is_drafted_for() -> None:
-    speculation = Speculation(4, measured(1))
+    speculation = Speculation(4, measured(5))
     fine = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
     beam = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
     beam.group.search = object()  # type: ignore[assignment]
-    guided = lone_sequence([1, 2, 3, 1, 2], greedy(20, grammar=Grammar(kind=GrammarKind.REGEX, text="a")))
     forks = lone_sequence([1, 2, 3, 1, 2], unforked=branches(2))
     spilled = lone_sequence([1, 2, 3, 1, 2], spilled=[3])
     last = lone_sequence([1, 2, 3, 1, 2], greedy(1))
-    assert speculation.draft([beam, guided, forks, spilled, last, fine], limits(), 9) == {fine: (3, 1, 2, 3)}
+    assert speculation.draft([beam, forks, spilled, last, fine], limits(), 9) == {fine: (3, 1, 2, 3)}
+
+
+def test_what_a_grammar_forces_is_drafted_before_what_is_looked_up() -> None:
+    asked: list[Guided] = []
+
+    def forced(guided: Guided) -> tuple[int, ...]:
+        asked.append(guided)
+        return (7, 8, 9, 10, 11) if len(asked) == 1 else ()
+
+    grammar = Grammar(kind=GrammarKind.REGEX, text="a")
+    speculation = Speculation(4, measured(1, 2), forced)
+    free, guided = (
+        lone_sequence([1, 2, 3, 1, 2]),
+        lone_sequence([1, 2, 3, 1, 2], greedy(20, grammar=grammar), output=[1, 2]),
+    )
+    assert speculation.draft([free, guided], limits(), 99) == {free: (3, 1, 2, 3), guided: (7, 8, 9, 10)}
+    speculation.hear(guided, 4, 0)
+    assert guided.drafter is not None
+    assert guided.drafter.acceptance.of(FORCED) < PRIOR
+    assert speculation.draft([guided], limits(), 99) == {guided: (1, 2, 1, 2)}
+    assert guided.drafter.length == RUN
+    assert asked == [Guided(request_id="r", grammar=grammar, output=(1, 2))] * 2
 
 
 @pytest.mark.parametrize(("max_tokens", "longest", "most"), [(20, 40, 4), (4, 40, 3), (2, 40, 1), (20, 8, 2)])
@@ -248,13 +271,13 @@ def test_no_other_choice_has_a_higher_rate(
     acceptances: list[float], num_decodes: int, each_s: float, room: int
 ) -> None:
     meter = measured(num_decodes)
-    meter.draft_s_per_token = each_s
+    meter._draft_s[num_decodes] = each_s
     speculation = Speculation(3, meter)
     found: dict[Sequence, tuple[int, ...]] = {}
     for acceptance in acceptances:
         sequence = lone_sequence([1])
         sequence.drafter = Drafter([1])
-        sequence.drafter._acceptance = dict.fromkeys(sequence.drafter._acceptance, acceptance)
+        sequence.drafter.acceptance._shares[sequence.drafter.length] = acceptance
         found[sequence] = (7, 8, 9)
 
     def rate(counts: tuple[int, ...]) -> float:
@@ -276,24 +299,43 @@ def test_what_was_not_done_for_long_is_tried_once() -> None:
     meter.observe(0, 1, 1.0)
     kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
     assert kinds == [True] * (PROBE + 1) + [False]
-    meter.draft_s_per_token = 5.0
+    meter._draft_s[1] = 5.0
     speculation = Speculation(2, meter)
     kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
     assert kinds == [False] * PROBE + [True, False]
 
 
 def test_a_draft_costs_what_its_step_took_longer() -> None:
+    """Than one of as many decodes; beside other numbers it is taken to be as dear as beside the nearest."""
     meter = StepMeter()
     meter.observe(0, 4, 1.0, num_drafted=3)
-    assert meter.draft_s_per_token == 0.0  # than what?
+    assert (meter.decode_s(4), meter.draft_s(4)) == (None, 0.0)  # than what?
     meter.observe(0, 4, 1.0)
     meter.observe(0, 4, 1.6, num_drafted=3)
-    assert meter.draft_s_per_token == pytest.approx(0.2)
+    assert meter.decode_s(4) == 1.0
+    assert meter.draft_s(4) == pytest.approx(0.2)
+    meter.observe(0, 8, 2.0)
+    meter.observe(0, 8, 2.6, num_drafted=2)
+    assert meter.draft_s(8) == pytest.approx(0.8 * 0.2 + 0.2 * 0.3)
+    assert [meter.draft_s(count) for count in (1, 5, 7, 60)] == [meter.draft_s(count) for count in (4, 4, 8, 8)]
     meter.observe(100, 4, 9.0, num_drafted=3)
-    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 3 * 0.2) / 100)
+    assert meter.prefill_s_per_token == pytest.approx((9.0 - meter.step_s - 3 * 0.2) / 100)
     meter.observe(0, 4, 90.0, num_drafted=2)  # somebody stopped the process
-    assert meter.draft_s_per_token == pytest.approx(0.8 * 0.2 + 0.2 * 1.0)
-    assert meter.step_s == 1.0
+    assert meter.draft_s(4) == pytest.approx(0.8 * 0.2 + 0.2 * 1.0)
+    assert (meter.decode_s(4), meter.decode_s(8), meter.decode_s(5)) == (1.0, 2.0, None)
+
+
+def test_who_begins_expects_what_proved_right_of_others() -> None:
+    speculation, first = Speculation(4, measured(1)), lone_sequence([1, 2, 3, 1, 2])
+    speculation.draft([first], limits(), 99)
+    speculation.hear(first, 4, 0)
+    second = lone_sequence([1, 2, 3, 1, 2])
+    speculation.draft([second], limits(), 99)
+    assert second.drafter is not None
+    assert second.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
+    speculation.hear(second, 4, 4)
+    assert first.drafter is not None
+    assert first.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
 
 
 class Failing:
