@@ -1,14 +1,15 @@
 """Speculative decoding: how many drafted tokens each decode of a step computes beside its own, if any.
 
 Whatever is drawn for a drafted token's place does not hang on the draft, since draws are stateless; so the tokens are
-those without speculation, in fewer steps. A step of n decodes that takes T seconds yields n tokens; a draft's i-th
-token is right with probability a^i and costs r seconds. Tokens are taken in the order of their probability p as long
-as they raise the rate (n + sum p) / (T + sum r), which is while p / r is above it. T and r are measured. Knows no pool
-and no budget. Invariant: a sequence is drafted for only where its next token is drawn from its logits alone.
+those without speculation, in fewer steps. A step of n decodes that takes T seconds yields n tokens. A draft's i-th
+token is right with probability p = a^i, and d drafted tokens take m(d) seconds more: those are drafted, the likeliest
+first, with which the rate (n + sum p) / (T + m(d)) is highest. a, T and m are measured. Knows no pool and no budget.
+Invariant: a sequence is drafted for only where its next token is drawn from its logits alone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from pagewire.engine.drafter import Acceptance, Drafter
@@ -21,6 +22,7 @@ Forced = Callable[[Guided], tuple[int, ...]]
 """Says which tokens a grammar leaves no choice about."""
 
 PROBE = 32  # steps of one kind, after which one of the other kind shows whether it is still the worse
+LEAST_S = 1e-9  # in place of no time at all, as a clock shows that stands
 
 
 class Speculation:
@@ -35,6 +37,7 @@ class Speculation:
         self._forced = forced  # where outputs can be guided
         self._drafted = False  # in the last step that might have been,
         self._in_a_row = 0  # and in so many more before it
+        self._num_probes = 0
 
     def draft(self, decodes: list[Sequence], limits: Limits, room: int) -> dict[Sequence, tuple[int, ...]]:
         """Return what is to be computed for which of the decodes of a step, `room` tokens at most.
@@ -45,13 +48,15 @@ class Speculation:
         found = {sequence: tokens for sequence, tokens in found.items() if tokens}
         if not found or room < 1:
             return {}
-        counts = self._counts(found, len(decodes), room)
-        if self._in_a_row >= PROBE and bool(counts) == self._drafted:
-            first = next(iter(found))
-            counts = {} if self._drafted else {first: min(len(found[first]), room)}
-        self._in_a_row = self._in_a_row + 1 if bool(counts) == self._drafted else 0
-        self._drafted = bool(counts)
-        return {sequence: found[sequence][:count] for sequence, count in counts.items()}
+        chances = self._chances(found)[:room]
+        count = self._best(chances, len(decodes))
+        if self._in_a_row >= PROBE and bool(count) == self._drafted:
+            self._num_probes += 1
+            count = 0 if self._drafted else 1 + self._num_probes % len(chances)
+        self._in_a_row = self._in_a_row + 1 if bool(count) == self._drafted else 0
+        self._drafted = bool(count)
+        counts = Counter(sequence for _, sequence in chances[:count])
+        return {sequence: found[sequence][:most] for sequence, most in counts.items()}
 
     def hear(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
         """Account for the drafted tokens of a sequence that were computed."""
@@ -75,24 +80,26 @@ class Speculation:
                 return sequence.drafter.take(forced)
         return sequence.drafter.draft(sequence.output, most)
 
-    def _counts(self, found: Mapping[Sequence, tuple[int, ...]], num_decodes: int, room: int) -> dict[Sequence, int]:
-        """Return how many of each one's drafted tokens raise the rate of the step."""
-        counts: dict[Sequence, int] = {}
-        seconds, each_s = self._meter.decode_s(num_decodes), self._meter.draft_s(num_decodes)
-        if seconds is None:  # there was no step of so many yet to compare with
-            return counts
-        chances = (
+    def _chances(self, found: Mapping[Sequence, tuple[int, ...]]) -> list[tuple[float, Sequence]]:
+        """Return how likely each drafted token is right, and whose it is, the likeliest first."""
+        chances = [
             (sequence.drafter.acceptance.of(sequence.drafter.length) ** depth, sequence)
             for sequence, tokens in found.items() if sequence.drafter is not None
             for depth in range(1, len(tokens) + 1)
-        )  # fmt: skip
-        tokens = float(num_decodes)
-        for chance, sequence in sorted(chances, key=lambda pair: -pair[0])[:room]:
-            if chance * seconds < tokens * each_s:
-                break
-            counts[sequence] = counts.get(sequence, 0) + 1
-            tokens, seconds = tokens + chance, seconds + each_s
-        return counts
+        ]  # fmt: skip
+        return sorted(chances, key=lambda pair: -pair[0])
+
+    def _best(self, chances: list[tuple[float, Sequence]], num_decodes: int) -> int:
+        """Return with how many of the likeliest tokens a step has the highest rate, 0 where that is not known yet."""
+        if (plain_s := self._meter.decode_s(num_decodes)) is None:
+            return 0
+        tokens, best, best_rate = float(num_decodes), 0, num_decodes / max(plain_s, LEAST_S)
+        for count, (chance, _) in enumerate(chances, 1):
+            tokens += chance
+            rate = tokens / max(plain_s + self._meter.draft_s(num_decodes, count), LEAST_S)
+            if rate > best_rate:
+                best, best_rate = count, rate
+        return best
 
 
 def _may_be_drafted(sequence: Sequence) -> bool:

@@ -5,6 +5,8 @@ Takes durations; reads no clock.
 
 from __future__ import annotations
 
+from pagewire.engine.row_cost import RowCost
+
 SMOOTHING = 0.2  # weight of the newest measurement
 LEAST_SPREAD = 0.25  # sequences squared; less tells nothing of a slope
 TREND_SMOOTHING = 0.05  # the same where a slope is wanted: batches change more slowly than steps vary
@@ -20,7 +22,7 @@ class StepMeter:
         self._spread = 0.0  # of the number of sequences, and of it together with the seconds
         self._spread_s = 0.0
         self._decode_s: dict[int, float] = {}  # of steps of so many decodes and nothing else
-        self._draft_s: dict[int, float] = {}  # of each drafted token beside so many decodes
+        self._rows = RowCost()
         self.copy_out_s_per_block = 0.0
         self.copy_in_s_per_block = 0.0
 
@@ -30,13 +32,13 @@ class StepMeter:
         A drafted token is not taken to cost more than all decodes, or one slow step would tell too much.
         """
         if num_prefill_tokens:
-            others_s = (self.step_s if num_decodes else 0.0) + num_drafted * self.draft_s(num_decodes)
+            others_s = (self.step_s if num_decodes else 0.0) + self.draft_s(num_decodes, num_drafted)
             share_s = max(0.0, elapsed_s - others_s)
             self.prefill_s_per_token = _blend(self.prefill_s_per_token, share_s / num_prefill_tokens)
         elif num_drafted:
             if (plain_s := self._decode_s.get(num_decodes)) is not None:
-                share_s = min(plain_s, max(0.0, elapsed_s - plain_s) / num_drafted)
-                self._draft_s[num_decodes] = _blend(self.draft_s(num_decodes), share_s)
+                more_s = min(max(0.0, elapsed_s - plain_s), num_drafted * plain_s)
+                self._rows.observe(num_decodes, num_drafted, more_s)
         elif num_decodes:
             self._decode_s[num_decodes] = _blend(self._decode_s.get(num_decodes, 0.0), elapsed_s)
             self._observe_batch(num_decodes, elapsed_s)
@@ -50,10 +52,9 @@ class StepMeter:
         """Return what a step of so many decodes alone takes, None until there was one."""
         return self._decode_s.get(num_decodes)
 
-    def draft_s(self, num_decodes: int) -> float:
-        """Return what a drafted token takes beside so many decodes, or about so many; 0 until measured."""
-        nearest = min(self._draft_s, key=lambda count: abs(count - num_decodes), default=0)
-        return self._draft_s.get(nearest, 0.0)
+    def draft_s(self, num_decodes: int, num_drafted: int) -> float:
+        """Return what a step of so many decodes takes longer with drafted tokens; 0 until measured."""
+        return self._rows.more_s(num_decodes, num_drafted)
 
     def _observe_batch(self, num_decodes: int, elapsed_s: float) -> None:
         if self.step_s:

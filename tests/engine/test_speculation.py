@@ -264,14 +264,15 @@ def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
 
 
 @given(
-    acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3), num_decodes=st.integers(3, 6),
-    each_s=st.floats(0.01, 2.0), room=st.integers(1, 9),
-)  # fmt: skip
-def test_no_other_choice_has_a_higher_rate(
-    acceptances: list[float], num_decodes: int, each_s: float, room: int
-) -> None:
+    acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3),
+    num_decodes=st.integers(3, 6),
+    more_s=st.lists(st.floats(0.0, 2.0), min_size=9, max_size=9),
+)
+def test_no_other_choice_has_a_higher_rate(acceptances: list[float], num_decodes: int, more_s: list[float]) -> None:
+    """Whatever rows cost: those of stairs, too."""
     meter = measured(num_decodes)
-    meter._draft_s[num_decodes] = each_s
+    for count, seconds in enumerate(more_s, 1):
+        meter._rows.observe(num_decodes, count, seconds)
     speculation = Speculation(3, meter)
     found: dict[Sequence, tuple[int, ...]] = {}
     for acceptance in acceptances:
@@ -282,12 +283,12 @@ def test_no_other_choice_has_a_higher_rate(
 
     def rate(counts: tuple[int, ...]) -> float:
         gain = sum(a**depth for a, count in zip(acceptances, counts, strict=True) for depth in range(1, count + 1))
-        return (num_decodes + gain) / (1.0 + each_s * sum(counts))
+        return (num_decodes + gain) / (1.0 + (more_s[sum(counts) - 1] if any(counts) else 0.0))
 
-    counts = speculation._counts(found, num_decodes, room)
-    chosen = tuple(counts.get(sequence, 0) for sequence in found)
-    every = [each for each in itertools.product(range(4), repeat=len(found)) if sum(each) <= room]
-    assert sum(chosen) <= room
+    chances = speculation._chances(found)
+    best = chances[: speculation._best(chances, num_decodes)]
+    chosen = tuple(sum(each is sequence for _, each in best) for sequence in found)
+    every = itertools.product(range(4), repeat=len(found))
     assert rate(chosen) == pytest.approx(max(rate(each) for each in every))
 
 
@@ -299,30 +300,27 @@ def test_what_was_not_done_for_long_is_tried_once() -> None:
     meter.observe(0, 1, 1.0)
     kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
     assert kinds == [True] * (PROBE + 1) + [False]
-    meter._draft_s[1] = 5.0
+    meter._rows.observe(1, 1, 5.0)
     speculation = Speculation(2, meter)
-    kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
-    assert kinds == [False] * PROBE + [True, False]
+    drafted = [speculation.draft([sequence], limits(), 9) for _ in range(2 * PROBE + 4)]
+    lengths = [len(tokens) for each in drafted for tokens in each.values()]
+    assert [bool(each) for each in drafted] == 2 * [*[False] * PROBE, True, False]
+    assert lengths == [2, 1], "one length after the other"
 
 
 def test_a_draft_costs_what_its_step_took_longer() -> None:
-    """Than one of as many decodes; beside other numbers it is taken to be as dear as beside the nearest."""
     meter = StepMeter()
     meter.observe(0, 4, 1.0, num_drafted=3)
-    assert (meter.decode_s(4), meter.draft_s(4)) == (None, 0.0)  # than what?
+    assert (meter.decode_s(4), meter.draft_s(4, 3)) == (None, 0.0)  # than what?
     meter.observe(0, 4, 1.0)
     meter.observe(0, 4, 1.6, num_drafted=3)
     assert meter.decode_s(4) == 1.0
-    assert meter.draft_s(4) == pytest.approx(0.2)
-    meter.observe(0, 8, 2.0)
-    meter.observe(0, 8, 2.6, num_drafted=2)
-    assert meter.draft_s(8) == pytest.approx(0.8 * 0.2 + 0.2 * 0.3)
-    assert [meter.draft_s(count) for count in (1, 5, 7, 60)] == [meter.draft_s(count) for count in (4, 4, 8, 8)]
+    assert meter.draft_s(4, 3) == pytest.approx(0.6)
     meter.observe(100, 4, 9.0, num_drafted=3)
-    assert meter.prefill_s_per_token == pytest.approx((9.0 - meter.step_s - 3 * 0.2) / 100)
-    meter.observe(0, 4, 90.0, num_drafted=2)  # somebody stopped the process
-    assert meter.draft_s(4) == pytest.approx(0.8 * 0.2 + 0.2 * 1.0)
-    assert (meter.decode_s(4), meter.decode_s(8), meter.decode_s(5)) == (1.0, 2.0, None)
+    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 0.6) / 100)
+    meter.observe(0, 4, 90.0, num_drafted=3)  # somebody stopped the process
+    assert meter.draft_s(4, 3) == pytest.approx(0.8 * 0.6 + 0.2 * 3.0)
+    assert meter.decode_s(4) == 1.0
 
 
 def test_who_begins_expects_what_proved_right_of_others() -> None:
