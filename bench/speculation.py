@@ -5,7 +5,8 @@ model or by 200 tokens, alone and eight at a time. Engines in processes of their
 `bench/engine.py`; each turn's questions begin with its number, so that no cache knows them. Every engine runs twice,
 with drafts and without: vLLM with its n-gram lookup, transformers (questions one by one) with its prompt lookup.
 `--model` is a Hugging Face folder with a chat template. Output tokens a second, medians and quartiles; and, without
-peers, what the engine drafted of each kind and how much of it was right.
+peers, what the engine drafted of each kind and how much of it was right, and the same of answers that follow a JSON
+schema, which forces much of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,20 @@ from machine import command, machine, versions
 from timed_steps import quartiles
 from transformers import AutoTokenizer
 
-from pagewire.core.sampling import SamplingParams
+from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
 from pagewire.engine import LLM
 
 OUTPUT = 200
+PERSON = {
+    "type": "object",
+    "properties": {
+        "first_name": {"type": "string", "maxLength": 20}, "last_name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 18, "maximum": 99}, "city": {"type": "string", "maxLength": 20},
+        "occupation": {"enum": ["teacher", "carpenter", "physician", "gardener"]},
+    },
+    "required": ["first_name", "last_name", "age", "city", "occupation"], "additionalProperties": False,
+}  # fmt: skip
+PEOPLE = json.dumps({"type": "array", "items": PERSON, "minItems": 3, "maxItems": 3})
 AT_ONCE = (1, 8)
 CODE = """def read_settings(path):
     settings = {}
@@ -151,6 +163,39 @@ def drafts(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, i
     return told
 
 
+def guided(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, list[float]]]:
+    """Measure answers that follow a schema, engines by turns, print, return the rates by how many at a time."""
+    grammar = Grammar(kind=GrammarKind.JSON_SCHEMA, text=PEOPLE)
+    sampling = SamplingParams(max_tokens=2 * OUTPUT, temperature=0.0, grammar=grammar)
+    found: dict[str, dict[str, list[float]]] = {}
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(
+                LLM(options.model, threads=options.threads, kv_memory_bytes=1 << 30, speculative_tokens=drafted)
+            )
+            for name, drafted in (("pagewire", 0), ("pagewire, drafts", options.drafted))
+        }
+        for at_once in AT_ONCE:
+            rates: dict[str, list[float]] = {name: [] for name in engines}
+            for turn in range(options.turns + 1):
+                prompts = [asked(tokenizer, "list", 100 * turn + number)[0] for number in range(at_once)]
+                said: list[list[tuple[int, ...]]] = []
+                for name, llm in engines.items():
+                    start_s = time.perf_counter()
+                    answers = llm.generate(prompts, sampling, progress=False)
+                    seconds = time.perf_counter() - start_s
+                    said.append([answer.token_ids for answer in answers])
+                    if turn:
+                        rates[name].append(sum(map(len, said[-1])) / seconds)
+                if said[0] != said[1]:
+                    raise RuntimeError("guided answers differ with drafts")
+            marks = {name: quartiles(each) for name, each in rates.items()}
+            told = ", ".join(f"{name} {mid:.0f} ({low:.0f} - {high:.0f})" for name, (low, mid, high) in marks.items())
+            print(f"JSON by a schema, {at_once} at a time: {told} tokens/s", flush=True)
+            found[f"JSON by a schema, {at_once} at a time"] = rates
+    return found
+
+
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -163,7 +208,7 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     counts = drafts(options, tokenizer)
-    rates = beside_peers(options, tokenizer)
+    rates = guided(options, tokenizer) | beside_peers(options, tokenizer)
     if options.json:
         told = {
             "machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv),

@@ -1,10 +1,14 @@
 """Speculative decoding: how many drafted tokens each decode of a step computes beside its own, if any.
 
 Whatever is drawn for a drafted token's place does not hang on the draft, since draws are stateless; so the tokens are
-those without speculation, in fewer steps. A step of n decodes that takes T seconds yields n tokens. A draft's i-th
-token is right with probability p = a^i, and d drafted tokens take m(d) seconds more: those are drafted, the likeliest
-first, with which the rate (n + sum p) / (T + m(d)) is highest. a, T and m are measured. Knows no pool and no budget.
-Invariant: a sequence is drafted for only where its next token is drawn from its logits alone.
+those without speculation, in fewer steps. A step of n decodes takes T seconds, and m(d) more with d drafted tokens; a
+draft's i-th token is right with probability a^i, so a sequence that is drafted k tokens says 1 + a + .. + a^k of them.
+Those are drafted with which the sequences' mean time per token is least:
+
+    (T + m(d)) / n x sum over sequences of 1 / (1 + a + .. + a^k)
+
+Not with which most tokens come in a second: who has no drafts would wait for those of others. a, T and m are measured.
+Knows no pool and no budget. Invariant: a sequence is drafted for only where its next token is drawn from its logits.
 """
 
 from __future__ import annotations
@@ -48,14 +52,14 @@ class Speculation:
         found = {sequence: tokens for sequence, tokens in found.items() if tokens}
         if not found or room < 1:
             return {}
-        chances = self._chances(found)[:room]
-        count = self._best(chances, len(decodes))
+        gains = _gains(found)[:room]
+        count = self._best([gain for gain, _ in gains], len(decodes))
         if self._in_a_row >= PROBE and bool(count) == self._drafted:
             self._num_probes += 1
-            count = 0 if self._drafted else 1 + self._num_probes % len(chances)
+            count = 0 if self._drafted else 1 + self._num_probes % len(gains)
         self._in_a_row = self._in_a_row + 1 if bool(count) == self._drafted else 0
         self._drafted = bool(count)
-        counts = Counter(sequence for _, sequence in chances[:count])
+        counts = Counter(sequence for _, sequence in gains[:count])
         return {sequence: found[sequence][:most] for sequence, most in counts.items()}
 
     def hear(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
@@ -80,26 +84,30 @@ class Speculation:
                 return sequence.drafter.take(forced)
         return sequence.drafter.draft(sequence.output, most)
 
-    def _chances(self, found: Mapping[Sequence, tuple[int, ...]]) -> list[tuple[float, Sequence]]:
-        """Return how likely each drafted token is right, and whose it is, the likeliest first."""
-        chances = [
-            (sequence.drafter.acceptance.of(sequence.drafter.length) ** depth, sequence)
-            for sequence, tokens in found.items() if sequence.drafter is not None
-            for depth in range(1, len(tokens) + 1)
-        ]  # fmt: skip
-        return sorted(chances, key=lambda pair: -pair[0])
-
-    def _best(self, chances: list[tuple[float, Sequence]], num_decodes: int) -> int:
-        """Return with how many of the likeliest tokens a step has the highest rate, 0 where that is not known yet."""
+    def _best(self, gains: list[float], num_decodes: int) -> int:
+        """Return with how many of the tokens the mean time is least, 0 where that is not known yet."""
         if (plain_s := self._meter.decode_s(num_decodes)) is None:
             return 0
-        tokens, best, best_rate = float(num_decodes), 0, num_decodes / max(plain_s, LEAST_S)
-        for count, (chance, _) in enumerate(chances, 1):
-            tokens += chance
-            rate = tokens / max(plain_s + self._meter.draft_s(num_decodes, count), LEAST_S)
-            if rate > best_rate:
-                best, best_rate = count, rate
+        left, best, least_s = float(num_decodes), 0, num_decodes * max(plain_s, LEAST_S)
+        for count, gain in enumerate(gains, 1):
+            left -= gain
+            seconds = left * max(plain_s + self._meter.draft_s(num_decodes, count), LEAST_S)
+            if seconds < least_s:
+                best, least_s = count, seconds
         return best
+
+
+def _gains(found: Mapping[Sequence, tuple[int, ...]]) -> list[tuple[float, Sequence]]:
+    """Return by what share of a step each drafted token shortens its sequence's time per token; the most first."""
+    gains: list[tuple[float, Sequence]] = []
+    for sequence, tokens in found.items():
+        if sequence.drafter is not None:
+            share, said = sequence.drafter.acceptance.of(sequence.drafter.length), 1.0
+            for depth in range(1, len(tokens) + 1):
+                more = said + share**depth
+                gains.append((1 / said - 1 / more, sequence))
+                said = more
+    return sorted(gains, key=lambda pair: -pair[0])
 
 
 def _may_be_drafted(sequence: Sequence) -> bool:

@@ -45,5 +45,5 @@ class Guesses(Speculation):
             sequence.drafter = _Guesser(sequence, self._token_of, self._wrong, self._chance)
         return super()._draft(sequence, limits)
 
-    def _best(self, chances: list[tuple[float, Sequence]], num_decodes: int) -> int:
-        return len(chances)
+    def _best(self, gains: list[float], num_decodes: int) -> int:
+        return len(gains)
