@@ -121,10 +121,10 @@ class Grammars:
                 raise _refusal(each.grammar, matcher)
         return bits, ((bits & self._no_ends) == 0).all(dim=-1).tolist()
 
-    def forced(self, asking: Guided) -> tuple[int, ...]:
+    def forced(self, request_id: str, grammar: Grammar, output: tuple[int, ...]) -> tuple[int, ...]:
         """Return the tokens that the grammar leaves no choice about, as the tokenizer would write them."""
         try:
-            matcher = self._match(asking)
+            matcher = self._match(Guided(request_id=request_id, grammar=grammar, output=output))
         except InvalidRequest:  # it is told where its mask is asked for
             return ()
         return () if matcher.is_stopped() else tuple(matcher.compute_ff_tokens())

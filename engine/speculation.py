@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from pagewire.core.sampling import Grammar
 from pagewire.engine.drafter import Acceptance, Drafter
-from pagewire.engine.grammars import Guided
 from pagewire.engine.limits import Limits
 from pagewire.engine.sequence import Sequence
 from pagewire.engine.step_meter import StepMeter
 
-Forced = Callable[[Guided], tuple[int, ...]]
-"""Says which tokens a grammar leaves no choice about."""
+Forced = Callable[[str, Grammar, tuple[int, ...]], tuple[int, ...]]
+"""Says which tokens a grammar leaves no choice about, behind the output of the sequence of that name."""
 
 PROBE = 32  # steps of one kind, after which one of the other kind shows whether it is still the worse
 LEAST_S = 1e-9  # in place of no time at all, as a clock shows that stands
@@ -78,11 +78,10 @@ class Speculation:
         if sequence.drafter is None:
             sequence.drafter = Drafter(sequence.spec.tokens, self._usual)
         grammar = sequence.spec.sampling.grammar
+        forced: tuple[int, ...] = ()
         if grammar is not None and self._forced is not None:
-            guided = Guided(request_id=sequence.name, grammar=grammar, output=tuple(sequence.output))
-            if forced := self._forced(guided)[:most]:
-                return sequence.drafter.take(forced)
-        return sequence.drafter.draft(sequence.output, most)
+            forced = self._forced(sequence.name, grammar, tuple(sequence.output))[:most]
+        return sequence.drafter.take(forced) if forced else sequence.drafter.draft(sequence.output, most)
 
     def _best(self, gains: list[float], num_decodes: int) -> int:
         """Return with how many of the tokens the mean time is least, 0 where that is not known yet."""

@@ -214,12 +214,16 @@ def test_masks_behind_drafted_tokens_are_those_behind_outputs(grammars: Grammars
 
 
 def test_what_is_forced_is_what_alone_may_come(grammars: Grammars) -> None:
-    assert grammars.forced(guided("a", "", regex("abc[de]fg"))) == tuple(b"abc")
-    assert grammars.forced(guided("a", "abc", regex("abc[de]fg"))) == ()
-    assert grammars.forced(guided("a", "abce", regex("abc[de]fg"))) == tuple(b"fg")
-    assert allowed(grammars, guided("a", "abcef", regex("abc[de]fg"))) == [set(b"g")]
-    assert grammars.forced(guided("a", "abcefg", regex("abc[de]fg"))) == ()
-    assert grammars.forced(guided("b", "q", regex("abc"))) == (), "which its mask says by name"
+    def forced(name: str, text: str, grammar: Grammar) -> tuple[int, ...]:
+        return grammars.forced(name, grammar, tuple(text.encode()))
+
+    one = regex("abc[de]fg")
+    assert forced("a", "", one) == tuple(b"abc")
+    assert forced("a", "abc", one) == ()
+    assert forced("a", "abce", one) == tuple(b"fg")
+    assert allowed(grammars, guided("a", "abcef", one)) == [set(b"g")]
+    assert forced("a", "abcefg", one) == ()
+    assert forced("b", "q", regex("abc")) == (), "which its mask says by name"
 
 
 def test_drafts_change_no_guided_answer(tiny: TinyModel) -> None:

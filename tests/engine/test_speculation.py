@@ -5,7 +5,6 @@ In place, on tiny models: what is drafted is looked up, or made up so that it is
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,10 +14,10 @@ from typing import Any
 import lora_folders
 import pytest
 from engine_runs import assert_at_rest, engine, greedy, run_all, spec
-from guesses import Guesses
+from guesses import Guesses, measured
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_sequences import granted, limits, lone_sequence, small_scheduler
+from lone_sequences import granted, small_scheduler
 from ranked_engines import ranked
 from reference import generate
 
@@ -29,13 +28,11 @@ from pagewire.core.sequence_spec import SequenceSpec, branches
 from pagewire.core.token_record import TokenLogprobs
 from pagewire.engine import LLM
 from pagewire.engine.assembly import Engine
-from pagewire.engine.drafter import FORCED, PRIOR, RUN, WEIGHT, Drafter
-from pagewire.engine.grammars import Guided
+from pagewire.engine.drafter import Drafter
 from pagewire.engine.runner import OnGroup, compute
 from pagewire.engine.sequence import Sequence
-from pagewire.engine.speculation import PROBE, Speculation, _gains
+from pagewire.engine.speculation import Speculation
 from pagewire.engine.step import Computed, Step
-from pagewire.engine.step_meter import StepMeter
 
 TinyModel = Callable[[str], Path]
 
@@ -93,14 +90,6 @@ def run(built: Engine, asked: list[SequenceSpec], chance: random.Random | None =
         elif not waiting:
             assert_at_rest(built.loop)
             return said
-
-
-def measured(*num_decodes: int) -> StepMeter:
-    """Return what has seen that steps of so many decodes take a second, and a drafted token nothing."""
-    meter = StepMeter()
-    for count in num_decodes:
-        meter.observe(0, count, 1.0)
-    return meter
 
 
 def requests(seed: int, adapters: tuple[str, ...] = ("",)) -> list[SequenceSpec]:
@@ -186,50 +175,6 @@ def test_ranks_compute_drafts_as_one_process_does(tiny: TinyModel) -> None:
     assert speculation.num_accepted > 0
 
 
-# ------------------------------------------------------------------------------------------------ who is drafted for
-
-
-def test_only_what_is_drawn_from_its_logits_alone_is_drafted_for() -> None:
-    speculation = Speculation(4, measured(5))
-    fine = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
-    beam = lone_sequence([1, 2, 3, 1, 2], num_computed=4)
-    beam.group.search = object()  # type: ignore[assignment]
-    forks = lone_sequence([1, 2, 3, 1, 2], unforked=branches(2))
-    spilled = lone_sequence([1, 2, 3, 1, 2], spilled=[3])
-    last = lone_sequence([1, 2, 3, 1, 2], greedy(1))
-    assert speculation.draft([beam, forks, spilled, last, fine], limits(), 9) == {fine: (3, 1, 2, 3)}
-
-
-def test_what_a_grammar_forces_is_drafted_before_what_is_looked_up() -> None:
-    asked: list[Guided] = []
-
-    def forced(guided: Guided) -> tuple[int, ...]:
-        asked.append(guided)
-        return (7, 8, 9, 10, 11) if len(asked) == 1 else ()
-
-    grammar = Grammar(kind=GrammarKind.REGEX, text="a")
-    speculation = Speculation(4, measured(1, 2), forced)
-    free, guided = (
-        lone_sequence([1, 2, 3, 1, 2]),
-        lone_sequence([1, 2, 3, 1, 2], greedy(20, grammar=grammar), output=[1, 2]),
-    )
-    assert speculation.draft([free, guided], limits(), 99) == {free: (3, 1, 2, 3), guided: (7, 8, 9, 10)}
-    speculation.hear(guided, 4, 0)
-    assert guided.drafter is not None
-    assert guided.drafter.acceptance.of(FORCED) < PRIOR
-    assert speculation.draft([guided], limits(), 99) == {guided: (1, 2, 1, 2)}
-    assert guided.drafter.length == RUN
-    assert asked == [Guided(request_id="r", grammar=grammar, output=(1, 2))] * 2
-
-
-@pytest.mark.parametrize(("max_tokens", "longest", "most"), [(20, 40, 4), (4, 40, 3), (2, 40, 1), (20, 8, 2)])
-def test_no_more_is_drafted_than_may_be_said(max_tokens: int, longest: int, most: int) -> None:
-    speculation = Speculation(4, measured(1))
-    sequence = lone_sequence([1, 2, 3, 1, 2], greedy(max_tokens))
-    found = speculation.draft([sequence], limits(max_model_len=longest), 9)
-    assert {each: len(tokens) for each, tokens in found.items()} == {sequence: most}
-
-
 def test_a_prefill_pod_drafts_nothing() -> None:
     scheduler = small_scheduler(role=Role.PREFILL)
     scheduler.speculation = Guesses(4, lambda _sequence, _place: 1, wrong=2)
@@ -258,83 +203,6 @@ def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
     assert (scheduler.pool.num_free, len(sequence.block_table)) == (free, 2)
     scheduler.pool.check()
     assert prompt.checks == ()
-
-
-# ----------------------------------------------------------------------------------------------- how much is drafted
-
-
-@given(
-    acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3),
-    num_decodes=st.integers(3, 6),
-    more_s=st.lists(st.floats(0.0, 2.0), min_size=9, max_size=9),
-)
-def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_decodes: int, more_s: list[float]) -> None:
-    """Whatever rows cost: those of stairs, too."""
-    meter = measured(num_decodes)
-    for count, seconds in enumerate(more_s, 1):
-        meter._rows.observe(num_decodes, count, seconds)
-    speculation = Speculation(3, meter)
-    found: dict[Sequence, tuple[int, ...]] = {}
-    for acceptance in acceptances:
-        sequence = lone_sequence([1])
-        sequence.drafter = Drafter([1])
-        sequence.drafter.acceptance._shares[sequence.drafter.length] = acceptance
-        found[sequence] = (7, 8, 9)
-
-    def mean_s(counts: tuple[int, ...]) -> float:
-        said = [sum(a**depth for depth in range(count + 1)) for a, count in zip(acceptances, counts, strict=True)]
-        shares = sum(1 / each for each in said) + num_decodes - len(said)
-        return shares * (1.0 + (more_s[sum(counts) - 1] if any(counts) else 0.0))
-
-    gains = _gains(found)
-    best = gains[: speculation._best([gain for gain, _ in gains], num_decodes)]
-    chosen = tuple(sum(each is sequence for _, each in best) for sequence in found)
-    every = itertools.product(range(4), repeat=len(found))
-    assert mean_s(chosen) == pytest.approx(min(mean_s(each) for each in every))
-
-
-def test_what_was_not_done_for_long_is_tried_once() -> None:
-    """What a step takes with drafts, and without, is known from one that had them or had not."""
-    meter = StepMeter()
-    speculation, sequence = Speculation(2, meter), lone_sequence([1, 2, 1, 2])
-    assert speculation.draft([sequence], limits(), 9) == {}  # nothing is known yet
-    meter.observe(0, 1, 1.0)
-    kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
-    assert kinds == [True] * (PROBE + 1) + [False]
-    meter._rows.observe(1, 1, 5.0)
-    speculation = Speculation(2, meter)
-    drafted = [speculation.draft([sequence], limits(), 9) for _ in range(2 * PROBE + 4)]
-    lengths = [len(tokens) for each in drafted for tokens in each.values()]
-    assert [bool(each) for each in drafted] == 2 * [*[False] * PROBE, True, False]
-    assert lengths == [2, 1], "one length after the other"
-
-
-def test_a_draft_costs_what_its_step_took_longer() -> None:
-    meter = StepMeter()
-    meter.observe(0, 4, 1.0, num_drafted=3)
-    assert (meter.decode_s(4), meter.draft_s(4, 3)) == (None, 0.0)  # than what?
-    meter.observe(0, 4, 1.0)
-    meter.observe(0, 4, 1.6, num_drafted=3)
-    assert meter.decode_s(4) == 1.0
-    assert meter.draft_s(4, 3) == pytest.approx(0.6)
-    meter.observe(100, 4, 9.0, num_drafted=3)
-    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 0.6) / 100)
-    meter.observe(0, 4, 90.0, num_drafted=3)  # somebody stopped the process
-    assert meter.draft_s(4, 3) == pytest.approx(0.8 * 0.6 + 0.2 * 3.0)
-    assert meter.decode_s(4) == 1.0
-
-
-def test_who_begins_expects_what_proved_right_of_others() -> None:
-    speculation, first = Speculation(4, measured(1)), lone_sequence([1, 2, 3, 1, 2])
-    speculation.draft([first], limits(), 99)
-    speculation.hear(first, 4, 0)
-    second = lone_sequence([1, 2, 3, 1, 2])
-    speculation.draft([second], limits(), 99)
-    assert second.drafter is not None
-    assert second.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
-    speculation.hear(second, 4, 4)
-    assert first.drafter is not None
-    assert first.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
 
 
 class Failing:

@@ -113,3 +113,18 @@ def test_a_quarter_of_a_sequence_squared_is_spread_enough() -> None:
     below.observe(0, 1, 1.0)
     below.observe(0, 3, 3.0)
     assert below.step_s_per_sequence == 0.0, "a twentieth of 2 * 2"
+
+
+def test_a_draft_costs_what_its_step_took_longer() -> None:
+    meter = StepMeter()
+    meter.observe(0, 4, 1.0, num_drafted=3)
+    assert (meter.decode_s(4), meter.draft_s(4, 3)) == (None, 0.0)  # than what?
+    meter.observe(0, 4, 1.0)
+    meter.observe(0, 4, 1.6, num_drafted=3)
+    assert meter.decode_s(4) == 1.0
+    assert meter.draft_s(4, 3) == pytest.approx(0.6)
+    meter.observe(100, 4, 9.0, num_drafted=3)
+    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 0.6) / 100)
+    meter.observe(0, 4, 90.0, num_drafted=3)  # somebody stopped the process
+    assert meter.draft_s(4, 3) == pytest.approx(0.8 * 0.6 + 0.2 * 3.0)
+    assert meter.decode_s(4) == 1.0
