@@ -154,7 +154,8 @@ def _assemble(
     graphs = _graphs(config, architecture, model, cache, backend, max_model_len, layer_groups)
     runner = ModelRunner(model, cache, backend, sampler, layer_groups, mover.host, graphs)
     if device.type == "cuda":  # what the longest step takes beside graphs is taken now, or told to be lacking
-        runner.rehearse(config.max_num_batched_tokens, config.max_num_seqs)
+        most_draws = config.max_num_seqs * (1 + config.speculative_tokens)
+        runner.rehearse(config.max_num_batched_tokens, min(most_draws, config.max_num_batched_tokens))
     # What is preempted by swapping comes back by way of the cache.
     preemption = Preemption(PreemptionMode(config.preemption) if config.prefix_caching else PreemptionMode.RECOMPUTE)
     drafted = config.speculative_tokens

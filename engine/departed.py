@@ -32,8 +32,9 @@ def pass_blocks(pool: BlockPool, limits: Limits, sequence: Sequence) -> None:
 
 
 def spill(pool: BlockPool, limits: Limits, sequence: Sequence, most: int) -> bool:
-    """Move up to `most` of a sequence's first blocks to host memory; False where none is computed and full."""
-    count = min(most, sequence.num_computed // limits.block_size - sequence.num_gone)
+    """Move up to `most` of a sequence's first blocks to host memory; False where none is full, or no slot is left."""
+    slots = pool.host.num_slots - pool.host.num_lent
+    count = min(most, slots, sequence.num_computed // limits.block_size - sequence.num_gone)
     if count > 0:
         sequence.spilled += pool.spill(sequence.let_go(count))
     return count > 0

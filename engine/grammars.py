@@ -99,9 +99,9 @@ class Grammars:
     def masks(self, asking: Sequence[Guided]) -> tuple[torch.Tensor, list[bool]]:
         """Return which tokens may come next, a bit each, `[g, ceil(V / 32)]` int32, and whether nothing but an end may.
 
-        A row for each sequence, and behind it one for each of its drafted tokens. Behind one that may not come whatever
-        is drawn is thrown away, so there everything may. Raises InvalidRequest where an output does not follow its
-        grammar, or following it takes too much.
+        A row for each sequence, and behind it one for each of its drafted tokens. Behind one that may not come, and
+        behind an end, what is drawn is thrown away, so there everything may. Raises InvalidRequest where an output does
+        not follow its grammar, or following it takes too much.
         """
         matchers = [self._match(each) for each in asking]
         ends = list(itertools.accumulate(1 + len(each.drafted) for each in asking))

@@ -115,18 +115,23 @@ class ModelRunner:
     def rehearse(self, num_tokens: int = 1, num_draws: int = 1) -> None:
         """Compute that many tokens for nobody, in sequences of a block: all on one that is not the pool's.
 
-        `num_draws` is from how many of the sequences a token is drawn, if there are so many.
+        So many tokens are drawn as `num_draws`, behind the last of theirs, if there are so many.
         """
         block, draw = self._cache.layout.block_size, Draw(sampling=SamplingParams(temperature=0.0), index=0, position=0)
-        grants = tuple(
-            Grant(
-                request_id=str(number), tokens=(0,) * min(block, num_tokens - start), start=0, block_ids=(0,),
-                draw=draw if number < num_draws else None,
-            )
-            for number, start in enumerate(range(0, num_tokens, block))
-        )  # fmt: skip
+        grants: list[Grant] = []
+        left = num_draws
+        for start in range(0, num_tokens, block):
+            length = min(block, num_tokens - start)
+            draws = min(length, -(-left // -(-(num_tokens - start) // block)))  # as many of each as there are of others
+            grants.append(
+                Grant(
+                    request_id=str(start), tokens=(0,) * length, start=0, block_ids=(0,),
+                    draw=draw if draws else None, checks=(draw,) * (draws - 1),
+                )
+            )  # fmt: skip
+            left -= draws
         with self._on_device():
-            self._compute(Step(grants=grants), self._stage, None)
+            self._compute(Step(grants=tuple(grants)), self._stage, None)
 
     def _on_device(self) -> AbstractContextManager[object]:
         # Kernels are launched on the device of the calling thread, which in a program of somebody's own may be another.

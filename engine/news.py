@@ -58,7 +58,8 @@ class News:
         for record in done.records:
             self._records.append(record)
             self._output += len(record.tokens)
-        self._step_tokens += num_computed + grant.num_draws
+        num_wrong = 1 + len(grant.checks) - len(done.records[0].tokens) if grant.checks else 0
+        self._step_tokens += num_computed + grant.num_draws - num_wrong
         if done.chunk is not None:
             self._chunks.append(done.chunk)
         if done.end is not None:

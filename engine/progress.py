@@ -36,7 +36,7 @@ class Progress:
 def commit(scheduler: Scheduler, sequence: Sequence, grant: Grant, computed: Mapping[str, Computed]) -> Progress:
     """Account for a computed grant, the tokens that it sampled if it drew any, and the prompt's scores.
 
-    `computed` is by the names of the sequences; what is not in it was not asked for.
+    `computed` is by the names of the sequences, and of the checks; what is not in it was not asked for.
     """
     own, search = computed.get(sequence.name, _NOTHING), sequence.group.search
     if grant.checks:
@@ -132,6 +132,7 @@ def _take_drafted(scheduler: Scheduler, sequence: Sequence, grant: Grant, comput
     """
     position, reason = len(sequence.output), None
     taken: list[Computed] = []  # of which there is one at least
+    num_right, has_wrong = 0, False
     for name, drafted in zip(grant.draws(), (*grant.drafted, None), strict=True):
         drawn = computed.get(name, _NOTHING)
         if drawn.token is None:  # the step failed, and was tried without the draft
@@ -139,10 +140,13 @@ def _take_drafted(scheduler: Scheduler, sequence: Sequence, grant: Grant, comput
         taken.append(drawn)
         sequence.output.append(drawn.token)
         reason = _reason(scheduler, sequence, sequence.output)
+        has_wrong = drafted not in (drawn.token, None)
+        num_right += drawn.token == drafted
         if reason is not None or drawn.token != drafted:
             break
     assert scheduler.speculation is not None, "somebody drafted"
-    scheduler.speculation.hear(sequence, len(grant.checks), len(taken) - 1)
+    if len(computed.keys() & grant.draws().keys()) > 1:
+        scheduler.speculation.hear(sequence, len(grant.checks), num_right, has_wrong=has_wrong)
     _advance(scheduler, sequence, grant.start + len(taken), _NOTHING)
     scheduler.trim(sequence)
     if reason is not None:

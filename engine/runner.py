@@ -60,10 +60,11 @@ def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Co
 
     Raises RankLost where the engine is over.
 
-    `on_group` is called anew for a sequence that is tried again: what it was called for before stays true. It is tried
-    without what was drafted, where that may be what fails.
+    `on_group` is called anew for a sequence that is tried again: what it was called for before stays true. First all
+    is tried without what was drafted, where that may be what fails.
     """
-    is_last_try = len(step.grants) == 1 and not step.grants[0].checks
+    has_drafts = any(grant.checks for grant in step.grants)
+    is_last_try = len(step.grants) == 1 and not has_drafts
     try:
         return runner.run(step, on_group), {}
     except InvalidRequest as error:  # a sequence asked what cannot be: its own failure, by name
@@ -75,10 +76,12 @@ def compute(runner: Runner, step: Step, on_group: OnGroup) -> tuple[dict[str, Co
         log.exception("a step of %d sequences failed", len(step.grants))
         if is_last_try:
             return {}, {step.grants[0].request_id: Poisoned(f"{type(error).__name__}: {error}")}
+    if has_drafts:
+        return compute(runner, Step(grants=tuple(grant.undrafted() for grant in step.grants)), on_group)
     computed: dict[str, Computed] = {}
     errors: dict[str, PagewireError] = {}
     for grant in step.grants:
-        one_computed, one_errors = compute(runner, Step(grants=(grant.undrafted(),)), on_group)
+        one_computed, one_errors = compute(runner, Step(grants=(grant,)), on_group)
         computed.update(one_computed)
         errors.update(one_errors)
     return computed, errors

@@ -292,12 +292,11 @@ class Scheduler:
         decodes = [sequence for sequence, count in budget.grants.items() if count == 1 and sequence.is_decoding]
         drafts = self.speculation.draft(decodes, self.limits, budget.room_for_drafts)
         for sequence, tokens in drafts.items():
-            most = len(tokens)
-            if self.limits.num_blocks(sequence.num_tokens + most) > len(sequence.block_table):
-                if min(self.pool.num_free, self.pool.num_available) > 0:
-                    sequence.block_table += self.pool.allocate(1)
-                most = min(most, len(sequence.block_table) * self.limits.block_size - sequence.num_tokens)
-            drafts[sequence] = tokens[:most]
+            missing = self.limits.num_blocks(sequence.num_tokens + len(tokens)) - len(sequence.block_table)
+            if missing > 0:  # what others are promised is not free, and nothing is evicted for a draft
+                free = max(0, min(self.pool.num_free, self.pool.num_available))
+                sequence.block_table += self.pool.allocate(min(missing, free))
+            drafts[sequence] = tokens[: len(sequence.block_table) * self.limits.block_size - sequence.num_tokens]
         return drafts
 
     def _admit(self, budget: StepBudget, *, with_waiting: bool) -> None:

@@ -25,7 +25,7 @@ from pagewire.engine.step_meter import StepMeter
 Forced = Callable[[str, Grammar, tuple[int, ...]], tuple[int, ...]]
 """Says which tokens a grammar leaves no choice about, behind the output of the sequence of that name."""
 
-PROBE = 32  # steps of one kind, after which one of the other kind shows whether it is still the worse
+PROBE = 16  # every so many steps one has no drafts, or another number of them, so that what it takes is known of late
 LEAST_S = 1e-9  # in place of no time at all, as a clock shows that stands
 
 
@@ -39,9 +39,7 @@ class Speculation:
         self._meter = meter
         self._usual = Acceptance()
         self._forced = forced  # where outputs can be guided
-        self._drafted = False  # in the last step that might have been,
-        self._in_a_row = 0  # and in so many more before it
-        self._num_probes = 0
+        self._num_steps = 0  # for which there were drafts
 
     def draft(self, decodes: list[Sequence], limits: Limits, room: int) -> dict[Sequence, tuple[int, ...]]:
         """Return what is to be computed for which of the decodes of a step, `room` tokens at most.
@@ -54,21 +52,20 @@ class Speculation:
             return {}
         gains = _gains(found)[:room]
         count = self._best([gain for gain, _ in gains], len(decodes))
-        if self._in_a_row >= PROBE and bool(count) == self._drafted:
-            self._num_probes += 1
-            count = 0 if self._drafted else 1 + self._num_probes % len(gains)
-        self._in_a_row = self._in_a_row + 1 if bool(count) == self._drafted else 0
-        self._drafted = bool(count)
+        self._num_steps += 1
+        probe, rest = divmod(self._num_steps, PROBE)
+        if rest == 0:
+            count = 0 if probe % 2 else 1 + probe // 2 % len(gains)
         counts = Counter(sequence for _, sequence in gains[:count])
         return {sequence: found[sequence][:most] for sequence, most in counts.items()}
 
-    def hear(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        """Account for the drafted tokens of a sequence that were computed."""
+    def hear(self, sequence: Sequence, num_drafted: int, num_right: int, *, has_wrong: bool) -> None:
+        """Account for the drafted tokens of a sequence that were computed, and whether one was found to be wrong."""
         assert sequence.drafter is not None, "it was drafted for"
         self.num_drafted += num_drafted
-        self.num_accepted += num_accepted
+        self.num_accepted += num_right
         for acceptance in (sequence.drafter.acceptance, self._usual):
-            acceptance.hear(sequence.drafter.length, num_accepted, has_wrong=num_accepted < num_drafted)
+            acceptance.hear(sequence.drafter.length, num_right, has_wrong=has_wrong)
 
     def _draft(self, sequence: Sequence, limits: Limits) -> tuple[int, ...]:
         last = limits.most_output(sequence.num_prompt, sequence.spec.sampling.max_tokens) - 1

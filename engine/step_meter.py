@@ -5,7 +5,7 @@ Takes durations; reads no clock.
 
 from __future__ import annotations
 
-from pagewire.engine.row_cost import RowCost
+from pagewire.engine.row_cost import Recent, RowCost
 
 SMOOTHING = 0.2  # weight of the newest measurement
 LEAST_SPREAD = 0.25  # sequences squared; less tells nothing of a slope
@@ -21,7 +21,8 @@ class StepMeter:
         self.step_sequences = 0.0  # in the steps behind `step_s`
         self._spread = 0.0  # of the number of sequences, and of it together with the seconds
         self._spread_s = 0.0
-        self._decode_s: dict[int, float] = {}  # of steps of so many decodes and nothing else
+        self._num_steps = 0
+        self._decodes: dict[int, Recent] = {}  # steps of so many decodes and nothing else
         self._rows = RowCost()
         self.copy_out_s_per_block = 0.0
         self.copy_in_s_per_block = 0.0
@@ -31,16 +32,17 @@ class StepMeter:
 
         A drafted token is not taken to cost more than all decodes, or one slow step would tell too much.
         """
+        self._num_steps += 1
         if num_prefill_tokens:
             others_s = (self.step_s if num_decodes else 0.0) + self.draft_s(num_decodes, num_drafted)
             share_s = max(0.0, elapsed_s - others_s)
             self.prefill_s_per_token = _blend(self.prefill_s_per_token, share_s / num_prefill_tokens)
         elif num_drafted:
-            if (plain_s := self._decode_s.get(num_decodes)) is not None:
+            if (plain_s := self.decode_s(num_decodes)) is not None:
                 more_s = min(max(0.0, elapsed_s - plain_s), num_drafted * plain_s)
-                self._rows.observe(num_decodes, num_drafted, more_s)
+                self._rows.observe(num_decodes, num_drafted, more_s, self._num_steps)
         elif num_decodes:
-            self._decode_s[num_decodes] = _blend(self._decode_s.get(num_decodes, 0.0), elapsed_s)
+            self._decodes.setdefault(num_decodes, Recent(elapsed_s, self._num_steps)).blend(elapsed_s, self._num_steps)
             self._observe_batch(num_decodes, elapsed_s)
 
     @property
@@ -50,7 +52,8 @@ class StepMeter:
 
     def decode_s(self, num_decodes: int) -> float | None:
         """Return what a step of so many decodes alone takes, None until there was one."""
-        return self._decode_s.get(num_decodes)
+        known = self._decodes.get(num_decodes)
+        return None if known is None else known.seconds
 
     def draft_s(self, num_decodes: int, num_drafted: int) -> float:
         """Return what a step of so many decodes takes longer with drafted tokens; 0 until measured."""

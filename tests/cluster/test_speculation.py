@@ -53,7 +53,7 @@ def test_answers_are_those_without_drafts_whatever_happens_to_pods(tmp_path: Pat
         """Ask, and end the pod that answers once some tokens are here."""
         decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
         async with in_moments([cluster.engine_of(pod) for pod in decode], lambda: True):
-            stream = Stream(cluster, PROMPT, LONG, "", **way)
+            stream = Stream(cluster, PROMPT, LONG, "struck", **way)
             await stream.heard(20)
             (busy,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
             os.kill(busy["pid"], end)

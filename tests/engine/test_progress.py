@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from engine_runs import greedy, spec
@@ -15,10 +16,13 @@ from pagewire.core.sequence_spec import Branch, branches
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.engine import progress, reservation
 from pagewire.engine.beam_search import Candidates
+from pagewire.engine.drafter import PRIOR, RUN, Drafter
 from pagewire.engine.group import Group
 from pagewire.engine.progress import Progress
 from pagewire.engine.scheduler import Scheduler
+from pagewire.engine.speculation import Speculation
 from pagewire.engine.step import Computed
+from pagewire.engine.step_meter import StepMeter
 
 
 def scored(*tokens: int) -> tuple[TokenLogprobs, ...]:
@@ -366,3 +370,54 @@ def test_beams_say_the_scores_of_their_prompt_once() -> None:
     assert done.records[0] == said(0, prompt_logprobs=scored(7))
     assert [(each.index, each.tokens) for each in done.records[1:]] == [(0, (5,)), (1, (6,))]
     assert done.end == ended(8)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said_tokens", "right"),
+    [
+        ((7, 8, 9, 1), (7, 8, 9, 1), (3, False)),  # all of the draft, and what follows it
+        ((7, 8, 4, 1), (7, 8, 4), (2, True)),
+        ((4, 8, 9, 1), (4,), (0, True)),
+        ((7, 6, 9, 1), (7, 6), (1, True)),  # 6 ends it, and is not what was drafted
+    ],
+)
+def test_a_draft_is_said_as_far_as_it_is_what_is_drawn(
+    drawn: tuple[int, ...], said_tokens: tuple[int, ...], right: tuple[int, bool]
+) -> None:
+    """Its KV is there up to the last token that was said, and the block that was for the rest is given back."""
+    scheduler = small_scheduler(eos_token_ids=frozenset({6}))
+    speculation = scheduler.speculation = Speculation(3, StepMeter())
+    scheduler.add(spec("r", range(5), greedy(20, ignore_eos=False)))
+    step(scheduler, i0=Computed(token=5))
+    sequence = scheduler.sequences["r"]
+    with mock.patch.object(speculation, "draft", return_value={sequence: (7, 8, 9)}):
+        (grant,) = granted(scheduler)
+    assert (grant.tokens, grant.start, len(grant.block_ids)) == ((5, 7, 8, 9), 5, 3)
+    found = {name: Computed(token=token) for name, token in zip(grant.draws(), drawn, strict=True)}
+    with mock.patch.object(speculation, "hear") as heard:
+        (done,) = commit(scheduler, [grant], found)
+    ends = FinishReason.STOP if 6 in said_tokens else None
+    assert done.records == (said(1, *said_tokens, finish_reason=ends),)
+    heard.assert_called_once_with(sequence, 3, right[0], has_wrong=right[1])
+    if ends is None:
+        assert sequence.output == [5, *said_tokens]
+        assert sequence.num_computed == 5 + len(said_tokens)
+        assert len(sequence.block_table) == -(-(6 + len(said_tokens)) // 4)
+    else:
+        assert (scheduler.sequences, scheduler.pool.num_held) == ({}, 0)
+
+
+def test_an_end_within_a_draft_was_drafted_rightly() -> None:
+    scheduler = small_scheduler()
+    scheduler.speculation = speculation = Speculation(3, StepMeter())
+    scheduler.add(spec("r", range(5), greedy(20, stop_token_ids=(8,))))
+    step(scheduler, i0=Computed(token=5))
+    sequence = scheduler.sequences["r"]
+    sequence.drafter = Drafter(())
+    with mock.patch.object(speculation, "draft", return_value={sequence: (7, 8, 9)}):
+        (grant,) = granted(scheduler)
+    found = {name: Computed(token=token) for name, token in zip(grant.draws(), (7, 8, 9, 1), strict=True)}
+    (done,) = commit(scheduler, [grant], found)
+    assert done.records == (said(1, 7, 8, finish_reason=FinishReason.STOP),)
+    assert (speculation.num_drafted, speculation.num_accepted) == (3, 2)
+    assert sequence.drafter.acceptance.of(RUN) > PRIOR

@@ -439,6 +439,18 @@ def test_the_machine_drafts_rightly_and_wrongly() -> None:
     assert 0 < speculation.num_accepted < speculation.num_drafted
 
 
+def test_who_spills_waits_where_no_slot_is_left() -> None:
+    """What another pod reads is not given back, and host memory is too small for more: found by the rules above."""
+    machine = SchedulerMachine()
+    machine.start(Role.DECODE, PolicyName.FCFS, PreemptionMode.AUTO, 11, 2, 0, True)
+    machine.add(length=1, family=0, priority=-100, max_tokens=6, count=1)
+    machine.add_long(length=173, family=0, max_tokens=5)
+    machine.crowd(lengths=[1, 1, 1], priority=-100)
+    machine.fetch(family=0, start=0)
+    machine.step(count=1, max_prefill=None)
+    machine.teardown()
+
+
 def test_the_machine_spills_and_goes_on_with_others() -> None:
     """The same for what is larger than the pool: it runs alone, those before and behind it end as well."""
     machine = SchedulerMachine()

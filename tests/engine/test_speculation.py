@@ -17,7 +17,7 @@ from engine_runs import assert_at_rest, engine, greedy, run_all, spec
 from guesses import Guesses, measured
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_sequences import granted, small_scheduler
+from lone_sequences import commit, granted, small_scheduler, warm
 from ranked_engines import ranked
 from reference import generate
 
@@ -175,11 +175,30 @@ def test_ranks_compute_drafts_as_one_process_does(tiny: TinyModel) -> None:
     assert speculation.num_accepted > 0
 
 
-def test_a_prefill_pod_drafts_nothing() -> None:
-    scheduler = small_scheduler(role=Role.PREFILL)
-    scheduler.speculation = Guesses(4, lambda _sequence, _place: 1, wrong=2)
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_prefill_pod_drafts_nothing(role: Role) -> None:
+    """Not even where one token is left of its prompt."""
+    scheduler = small_scheduler(role=role)
+    scheduler.speculation = Speculation(4, measured(1))
     scheduler.add(spec("r", [1, 2, 3, 1, 2, 3, 1], greedy(20)))
-    assert [grant.checks for _ in range(2) for grant in granted(scheduler)] == [(), ()]
+    drafted = []
+    for _ in range(2):
+        (grant,) = granted(scheduler)
+        drafted.append(len(grant.checks))
+        commit(scheduler, [grant])
+    assert drafted == [0, 0 if role is Role.PREFILL else 4]
+
+
+def test_nothing_is_evicted_for_a_draft() -> None:
+    scheduler = small_scheduler(num_blocks=3)
+    cached = warm(scheduler, range(80, 84))
+    scheduler.speculation = Speculation(6, measured(1))
+    scheduler.add(spec("r", [1, 2, 3, 1, 2, 3, 1], greedy(20)))
+    commit(scheduler, granted(scheduler))
+    assert (scheduler.pool.num_free, scheduler.pool.num_available) == (0, 1)
+    (grant,) = granted(scheduler)
+    assert len(grant.checks) == 1  # what is left of its own block
+    assert scheduler.pool.num_unreferenced(cached) == len(cached)
 
 
 @given(free=st.integers(0, 3), room=st.integers(1, 12))
@@ -195,10 +214,10 @@ def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
     step = scheduler.schedule(room)
     assert step is not None
     (grant,) = step.grants
-    # The block has two more slots, and another is taken where there is one.
-    assert len(grant.checks) == min(2 + 4 * (free > 0), room, 7)
-    assert len(grant.block_ids) == 2 + (len(grant.checks) > 2)
-    assert scheduler.pool.num_free == free - (len(grant.checks) > 2)
+    # The block has two more slots, and others are taken where there are some.
+    assert len(grant.checks) == min(2 + 4 * free, room, 7)
+    assert len(grant.block_ids) == 2 + -(-max(0, len(grant.checks) - 2) // 4)
+    assert scheduler.pool.num_free == free + 2 - len(grant.block_ids)
     scheduler.trim(sequence)
     assert (scheduler.pool.num_free, len(sequence.block_table)) == (free, 2)
     scheduler.pool.check()
@@ -210,12 +229,14 @@ class Failing:
 
     def __init__(self) -> None:
         self.num_recaptures = 0
+        self.num_runs = 0
 
     def rehearse(self) -> None:
         """Compute nothing."""
 
     def run(self, step: Step, on_group: OnGroup) -> dict[str, Computed]:
         """Draw 50 for whoever draws."""
+        self.num_runs += 1
         if any(grant.checks for grant in step.grants):
             raise MemoryError("no room for drafts")
         return {name: Computed(token=50) for grant in step.grants for name in grant.draws()}
@@ -233,5 +254,9 @@ def test_what_fails_with_drafts_is_computed_without() -> None:
         assert step is not None
         if step.grants[0].checks:
             break
-    computed, errors = compute(Failing(), step, lambda _step, _group: None)
-    assert (list(computed), errors) == (["r"], {})
+    runner = Failing()
+    computed, errors = compute(runner, step, lambda _step, _group: None)
+    assert (list(computed), errors, runner.num_runs) == (["r"], {}, 2)
+    (done,) = commit(scheduler, step.grants, computed)
+    assert done.records[0].tokens == (50,)
+    assert scheduler.speculation.num_drafted == 0, "nothing is known of drafts that were not computed"

@@ -45,7 +45,7 @@ def test_what_a_grammar_forces_is_drafted_before_what_is_looked_up() -> None:
         lone_sequence([1, 2, 3, 1, 2], greedy(20, grammar=grammar), output=[1, 2]),
     )
     assert speculation.draft([free, guided], limits(), 99) == {free: (3, 1, 2, 3), guided: (7, 8, 9, 10)}
-    speculation.hear(guided, 4, 0)
+    speculation.hear(guided, 4, 0, has_wrong=True)
     assert guided.drafter is not None
     assert guided.drafter.acceptance.of(FORCED) < PRIOR
     assert speculation.draft([guided], limits(), 99) == {guided: (1, 2, 1, 2)}
@@ -64,13 +64,13 @@ def test_no_more_is_drafted_than_may_be_said(max_tokens: int, longest: int, most
 @given(
     acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3),
     num_decodes=st.integers(3, 6),
-    more_s=st.lists(st.floats(0.0, 2.0), min_size=9, max_size=9),
+    more_s=st.lists(st.floats(0.0, 2.0), min_size=9, max_size=9).map(sorted),
 )
 def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_decodes: int, more_s: list[float]) -> None:
     """Whatever rows cost: those of stairs, too."""
     meter = measured(num_decodes)
     for count, seconds in enumerate(more_s, 1):
-        meter._rows.observe(num_decodes, count, seconds)
+        meter._rows.observe(num_decodes, count, seconds, 0)
     speculation = Speculation(3, meter)
     found: dict[Sequence, tuple[int, ...]] = {}
     for acceptance in acceptances:
@@ -91,30 +91,34 @@ def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_dec
     assert mean_s(chosen) == pytest.approx(min(mean_s(each) for each in every))
 
 
-def test_what_was_not_done_for_long_is_tried_once() -> None:
-    """What a step takes with drafts, and without, is known from one that had them or had not."""
+def test_every_number_of_drafted_tokens_is_tried_now_and_then() -> None:
+    """None too: what steps take with them, and without, is known from those that had so many."""
     meter = StepMeter()
-    speculation, sequence = Speculation(2, meter), lone_sequence([1, 2, 1, 2])
-    assert speculation.draft([sequence], limits(), 9) == {}  # nothing is known yet
+    speculation, sequence = Speculation(3, meter), lone_sequence([1, 2, 3, 1, 2])
+
+    def drafted(num_steps: int) -> list[int]:
+        found = [speculation.draft([sequence], limits(), 9) for _ in range(num_steps)]
+        return [len(each.get(sequence, ())) for each in found]
+
+    assert drafted(PROBE - 1) == [0] * (PROBE - 1)  # nothing is known yet
     meter.observe(0, 1, 1.0)
-    kinds = [bool(speculation.draft([sequence], limits(), 9)) for _ in range(PROBE + 2)]
-    assert kinds == [True] * (PROBE + 1) + [False]
-    meter._rows.observe(1, 1, 5.0)
-    speculation = Speculation(2, meter)
-    drafted = [speculation.draft([sequence], limits(), 9) for _ in range(2 * PROBE + 4)]
-    lengths = [len(tokens) for each in drafted for tokens in each.values()]
-    assert [bool(each) for each in drafted] == 2 * [*[False] * PROBE, True, False]
-    assert lengths == [2, 1], "one length after the other"
+    found = drafted(6 * PROBE)
+    assert found[::PROBE] == [0, 2, 0, 3, 0, 1]
+    assert {count for place, count in enumerate(found) if place % PROBE} == {3}, "they cost nothing yet"
+    meter._rows.observe(1, 1, 5.0, 0)
+    found = drafted(6 * PROBE)
+    assert found[::PROBE] == [0, 2, 0, 3, 0, 1]
+    assert {count for place, count in enumerate(found) if place % PROBE} == {0}
 
 
 def test_who_begins_expects_what_proved_right_of_others() -> None:
     speculation, first = Speculation(4, measured(1)), lone_sequence([1, 2, 3, 1, 2])
     speculation.draft([first], limits(), 99)
-    speculation.hear(first, 4, 0)
+    speculation.hear(first, 4, 0, has_wrong=True)
     second = lone_sequence([1, 2, 3, 1, 2])
     speculation.draft([second], limits(), 99)
     assert second.drafter is not None
     assert second.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
-    speculation.hear(second, 4, 4)
+    speculation.hear(second, 4, 4, has_wrong=False)
     assert first.drafter is not None
     assert first.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)

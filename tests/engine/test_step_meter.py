@@ -126,5 +126,5 @@ def test_a_draft_costs_what_its_step_took_longer() -> None:
     meter.observe(100, 4, 9.0, num_drafted=3)
     assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 0.6) / 100)
     meter.observe(0, 4, 90.0, num_drafted=3)  # somebody stopped the process
-    assert meter.draft_s(4, 3) == pytest.approx(0.8 * 0.6 + 0.2 * 3.0)
+    assert meter.draft_s(4, 3) == pytest.approx(0.64 * 0.6 + 0.36 * 3.0)
     assert meter.decode_s(4) == 1.0
