@@ -26,6 +26,7 @@ Forced = Callable[[str, Grammar, tuple[int, ...]], tuple[int, ...]]
 """Says which tokens a grammar leaves no choice about, behind the output of the sequence of that name."""
 
 PROBE = 16  # every so many steps one has no drafts, or another number of them, so that what it takes is known of late
+NEAR = 4  # tokens beyond twice what was tried: nobody is to wait for a step of which nothing is known
 LEAST_S = 1e-9  # in place of no time at all, as a clock shows that stands
 
 
@@ -40,6 +41,7 @@ class Speculation:
         self._usual = Acceptance()
         self._forced = forced  # where outputs can be guided
         self._num_steps = 0  # for which there were drafts
+        self._largest = 0  # number of tokens that a step was drafted
 
     def draft(self, decodes: list[Sequence], limits: Limits, room: int) -> dict[Sequence, tuple[int, ...]]:
         """Return what is to be computed for which of the decodes of a step, `room` tokens at most.
@@ -50,12 +52,13 @@ class Speculation:
         found = {sequence: tokens for sequence, tokens in found.items() if tokens}
         if not found or room < 1:
             return {}
-        gains = _gains(found)[:room]
+        gains = _gains(found)[: min(room, _near(self._largest))]
         count = self._best([gain for gain, _ in gains], len(decodes))
         self._num_steps += 1
         probe, rest = divmod(self._num_steps, PROBE)
         if rest == 0:
-            count = 0 if probe % 2 else 1 + probe // 2 % len(gains)
+            count = 0 if probe % 2 else 1 + probe // 2 % min(len(gains), _near(count))
+        self._largest = max(self._largest, count)
         counts = Counter(sequence for _, sequence in gains[:count])
         return {sequence: found[sequence][:most] for sequence, most in counts.items()}
 
@@ -104,6 +107,11 @@ def _gains(found: Mapping[Sequence, tuple[int, ...]]) -> list[tuple[float, Seque
                 gains.append((1 / said - 1 / more, sequence))
                 said = more
     return sorted(gains, key=lambda pair: -pair[0])
+
+
+def _near(count: int) -> int:
+    """Return how many tokens may be tried where so many are known to be bearable."""
+    return 2 * count + NEAR
 
 
 def _may_be_drafted(sequence: Sequence) -> bool:

@@ -205,7 +205,8 @@ def test_nothing_is_evicted_for_a_draft() -> None:
 def test_drafts_go_where_nobody_else_would(free: int, room: int) -> None:
     """Into blocks that are free beside what the step needs, in the rest of its budget; what was in vain comes back."""
     scheduler = small_scheduler(num_blocks=2 + free, max_num_batched_tokens=8)
-    scheduler.speculation = Speculation(20, measured(1))
+    scheduler.speculation = speculation = Speculation(20, measured(1))
+    speculation._largest = 20
     scheduler.add(spec("r", [5, 6, 7, 8, 9], greedy(20)))
     (prompt,) = granted(scheduler)
     sequence = scheduler.sequences["r"]

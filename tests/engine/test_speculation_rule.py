@@ -16,7 +16,7 @@ from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.core.sequence_spec import branches
 from pagewire.engine.drafter import FORCED, PRIOR, RUN, WEIGHT, Drafter
 from pagewire.engine.sequence import Sequence
-from pagewire.engine.speculation import PROBE, Speculation, _gains
+from pagewire.engine.speculation import NEAR, PROBE, Speculation, _gains
 from pagewire.engine.step_meter import StepMeter
 
 
@@ -40,6 +40,7 @@ def test_what_a_grammar_forces_is_drafted_before_what_is_looked_up() -> None:
 
     grammar = Grammar(kind=GrammarKind.REGEX, text="a")
     speculation = Speculation(4, measured(1, 2), forced)
+    speculation._largest = 8
     free, guided = (
         lone_sequence([1, 2, 3, 1, 2]),
         lone_sequence([1, 2, 3, 1, 2], greedy(20, grammar=grammar), output=[1, 2]),
@@ -109,6 +110,14 @@ def test_every_number_of_drafted_tokens_is_tried_now_and_then() -> None:
     found = drafted(6 * PROBE)
     assert found[::PROBE] == [0, 2, 0, 3, 0, 1]
     assert {count for place, count in enumerate(found) if place % PROBE} == {0}
+
+
+def test_no_step_has_many_more_drafts_than_were_tried() -> None:
+    """So that what a step of hundreds of rows takes is not learned by making everybody wait for one."""
+    speculation = Speculation(9, measured(8))
+    sequences = [lone_sequence([1, 2, 3, 1, 2]) for _ in range(8)]
+    found = [sum(map(len, speculation.draft(sequences, limits(), 999).values())) for _ in range(5)]
+    assert found == [NEAR, 3 * NEAR, 7 * NEAR, 15 * NEAR, 72]
 
 
 def test_who_begins_expects_what_proved_right_of_others() -> None:

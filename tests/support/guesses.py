@@ -39,6 +39,7 @@ class Guesses(Speculation):
         self._token_of = token_of
         self._wrong = wrong
         self._chance = random.Random(most)
+        self._largest = 1000  # as if everything had been tried
 
     def _draft(self, sequence: Sequence, limits: Limits) -> tuple[int, ...]:
         if sequence.drafter is None:
