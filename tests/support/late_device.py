@@ -10,7 +10,6 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 
-from pagewire.engine.batch import draw_rows
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup, Pending
 from pagewire.engine.step import AHEAD, Computed, Grant, Step
@@ -113,7 +112,10 @@ class LateDevice:
             tokens = [self._drawn[grant.request_id] if token == AHEAD else token for token in grant.tokens]
             for at, token in enumerate(tokens, grant.start):
                 self._slots[self._slot(grant, at)] = token
-            for row, (name, draw) in zip(draw_rows(grant, len(tokens)), grant.draws().items(), strict=True):
+            draws, first_row = grant.draws(), len(tokens) - 1 - len(grant.checks)
+            # Forks draw where their sequence does. Said here, since calls of the engine's functions are counted.
+            rows = [first_row] * (len(draws) - len(grant.checks)) + list(range(first_row + 1, len(tokens)))
+            for row, (name, draw) in zip(rows, draws.items(), strict=True):
                 stop = grant.start + row + 1
                 first = max(0, stop - self._window) if self._window else 0
                 seen = [self._slots.get(self._slot(grant, at), -1) % 251 for at in range(first, stop)]
