@@ -27,7 +27,7 @@ import torch
 from engine_process import EngineProcess, peer_named
 from machine import command, machine, versions
 from random_adapters import write
-from timed_steps import engine_of, milliseconds, quartiles, step_of
+from timed_steps import engine_of, milliseconds, quartiles, step_of, told
 
 from pagewire.core.messages import Role
 from pagewire.engine.adapter_folder import AdapterFolder
@@ -73,11 +73,7 @@ def throughput(options: argparse.Namespace, folders: list[Path]) -> dict[str, di
                         rate = REQUESTS * OUTPUT / engine.generate(prompts, OUTPUT, count)
                     if turn:
                         rates[engine.name].append(rate)
-            told = ", ".join(
-                f"{name} {mid:.0f} ({low:.0f} - {high:.0f})"
-                for name, (low, mid, high) in ((name, quartiles(each)) for name, each in rates.items())
-            )
-            print(f"{REQUESTS} x ({PROMPT} in, {OUTPUT} out), {count} adapters: {told} tokens/s", flush=True)
+            print(f"{REQUESTS} x ({PROMPT} in, {OUTPUT} out), {count} adapters: {told(rates)} tokens/s", flush=True)
             found[f"{count} adapters"] = rates
     return found
 
@@ -96,7 +92,7 @@ def measure(options: argparse.Namespace, folders: list[Path]) -> dict[str, Any]:
     bare, engine = loaded([]), loaded(named)
     size = sum(AdapterFolder.open(each).weights.stat().st_size for each in named[:1])
     print(f"an adapter of rank {options.rank} is {size / 1e6:.1f} MB as it is stored", flush=True)
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for kind, (count, start, length) in STEPS.items():
         plain = step_of(bare, count, start, length)
         ways = {"not loaded": (bare, plain), "none": (engine, plain)}
@@ -110,8 +106,8 @@ def measure(options: argparse.Namespace, folders: list[Path]) -> dict[str, Any]:
         marks = {way: quartiles(each) for way, each in times.items()}
         listed = ", ".join(f"{way} {mid:.1f} ({low:.1f} - {high:.1f})" for way, (low, mid, high) in marks.items())
         print(f"{kind}: {listed} ms", flush=True)
-        told[kind] = {way: list(each) for way, each in marks.items()}
-    return told
+        found[kind] = {way: list(each) for way, each in marks.items()}
+    return found
 
 
 def main() -> None:
@@ -133,12 +129,12 @@ def main() -> None:
         rates = throughput(options, folders[: max(NUM_ADAPTERS)]) if options.peer else {}
         figures = measure(options, folders)
     if options.json:
-        told = {
+        about = {
             "machine": machine(),
             "versions": versions("torch", "transformers", "peft"),
             "command": command(sys.argv),
         }
-        options.json.write_text(json.dumps({"quartiles-ms": figures, "tokens-per-s": rates, **told}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"quartiles-ms": figures, "tokens-per-s": rates, **about}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from engine_process import EngineProcess, peer_named
 from machine import command, machine, versions
-from timed_steps import quartiles
+from timed_steps import told
 from transformers import AutoTokenizer
 
 from pagewire.core.sampling import Grammar, GrammarKind, SamplingParams
@@ -128,16 +128,14 @@ def beside_peers(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[
                     if turn:
                         rates[name].append(value)
             case = f"{kind}, {at_once} at a time"
-            marks = {name: quartiles(each) for name, each in rates.items()}
-            told = ", ".join(f"{name} {mid:.0f} ({low:.0f} - {high:.0f})" for name, (low, mid, high) in marks.items())
-            print(f"{case}: {told} tokens/s", flush=True)
+            print(f"{case}: {told(rates)} tokens/s", flush=True)
             found[case] = rates
     return found
 
 
 def drafts(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, int]]:
     """Say what is drafted of each kind alone, and that answers are those without."""
-    told: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, int]] = {}
     sampling = SamplingParams(max_tokens=OUTPUT, temperature=0.0)
     settings: dict[str, Any] = {"threads": options.threads, "kv_memory_bytes": 1 << 30}
     answers: list[list[tuple[int, ...]]] = []
@@ -149,7 +147,7 @@ def drafts(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, i
                 one_by_one = [llm.generate([prompt], sampling)[0] for prompt in asked(tokenizer, kind, 0)]
                 said += [each.token_ids for each in one_by_one]
                 now = llm.load()
-                told[kind] = {
+                found[kind] = {
                     "output": now.output_tokens - before.output_tokens,
                     "drafted": now.draft_tokens - before.draft_tokens,
                     "right": now.draft_tokens_accepted - before.draft_tokens_accepted,
@@ -158,9 +156,9 @@ def drafts(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, i
             answers.append(said)
     if answers[0] != answers[1]:
         raise RuntimeError("answers differ with drafts")
-    for kind, counts in told.items():
+    for kind, counts in found.items():
         print(f"{kind}: {counts['drafted']} tokens drafted, {counts['right']} right, of {counts['output']}")
-    return told
+    return found
 
 
 def guided(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, list[float]]]:
@@ -189,9 +187,7 @@ def guided(options: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, l
                         rates[name].append(sum(map(len, said[-1])) / seconds)
                 if said[0] != said[1]:
                     raise RuntimeError("guided answers differ with drafts")
-            marks = {name: quartiles(each) for name, each in rates.items()}
-            told = ", ".join(f"{name} {mid:.0f} ({low:.0f} - {high:.0f})" for name, (low, mid, high) in marks.items())
-            print(f"JSON by a schema, {at_once} at a time: {told} tokens/s", flush=True)
+            print(f"JSON by a schema, {at_once} at a time: {told(rates)} tokens/s", flush=True)
             found[f"JSON by a schema, {at_once} at a time"] = rates
     return found
 
@@ -210,11 +206,11 @@ def main() -> None:
     counts = drafts(options, tokenizer)
     rates = guided(options, tokenizer) | beside_peers(options, tokenizer)
     if options.json:
-        told = {
+        figures = {
             "machine": machine(), "versions": versions("torch", "transformers"), "command": command(sys.argv),
             "drafts": counts, "tokens-per-s": rates,
         }  # fmt: skip
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ Takes durations; reads no clock.
 
 from __future__ import annotations
 
-from pagewire.engine.row_cost import Recent, RowCost
+from pagewire.engine.row_cost import SMOOTHING, Recent, RowCost
 
-SMOOTHING = 0.2  # weight of the newest measurement
 LEAST_SPREAD = 0.25  # sequences squared; less tells nothing of a slope
 TREND_SMOOTHING = 0.05  # the same where a slope is wanted: batches change more slowly than steps vary
 
