@@ -41,18 +41,18 @@ class Drafter:
     def __init__(self, prompt: Sequence[int], usual: Acceptance | None = None) -> None:
         self.acceptance = Acceptance(usual)
         self.length = RUN
-        self._tokens = list(prompt)
-        self._num_prompt = len(prompt)
-        self._num_read = 0
+        self._tokens: list[int] = []
         self._behind: dict[int, int] = {}  # two tokens as one number, and the place behind where they stood last
+        self._num_prompt = len(prompt)
+        self._read(prompt)
 
     def draft(self, output: Sequence[int], most: int) -> tuple[int, ...]:
         """Return up to `most` tokens that may follow the prompt and `output`, which goes on from that of the last call.
 
         Where they reach the end of what there is, they begin again: a period is continued.
         """
-        self._read(output)
         tokens = self._tokens
+        self._read(output[len(tokens) - self._num_prompt :])
         place = self._behind.get(_pair(tokens, len(tokens))) if len(tokens) >= RUN else None
         if place is None:
             return ()
@@ -67,13 +67,13 @@ class Drafter:
         self.length = FORCED
         return forced
 
-    def _read(self, output: Sequence[int]) -> None:
+    def _read(self, more: Sequence[int]) -> None:
         tokens = self._tokens
-        tokens += output[len(tokens) - self._num_prompt :]
-        # Not the run at the end: that is what is looked for.
-        for end in range(max(RUN, self._num_read + 1), len(tokens)):
+        last = len(tokens)
+        tokens += more
+        # The run that was at the end till now, too, but not the one that is: that is what is looked for.
+        for end in range(max(RUN, last), len(tokens)):
             self._behind[_pair(tokens, end)] = end
-        self._num_read = max(self._num_read, len(tokens) - 1)
 
 
 def _pair(tokens: Sequence[int], end: int) -> int:

@@ -23,7 +23,7 @@ class Recent:
 
     def blend(self, seconds: float, step: int) -> None:
         """Take a measurement of a later step."""
-        self.seconds += (1.0 - (1.0 - SMOOTHING) ** max(1, step - self.step)) * (seconds - self.seconds)
+        self.seconds += (1.0 - (1.0 - SMOOTHING) ** (step - self.step)) * (seconds - self.seconds)
         self.step = step
 
 
@@ -49,7 +49,7 @@ class RowCost:
         place = bisect_left(known, rows)
         if place < len(known) and known[place] == rows:
             return costs[place].seconds
-        if place == 0 or len(known) == 1:
+        if place == 0:
             return costs[0].seconds if known else 0.0
         last = min(place, len(known) - 1)
         slope_s = (costs[last].seconds - costs[last - 1].seconds) / (known[last] - known[last - 1])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.engine.drafter import LONGEST, PRIOR, RUN, WEIGHT, Drafter
+from pagewire.engine.drafter import FORCED, LONGEST, PRIOR, RUN, WEIGHT, Acceptance, Drafter
 
 TOKENS = st.lists(st.integers(0, 2), max_size=60)
 
@@ -40,6 +40,21 @@ def test_a_period_is_continued() -> None:
     assert Drafter([1, 2, 3]).draft((), 5) == ()
     assert Drafter([5]).draft((), 5) == ()
     assert Drafter([5, 5, 5]).draft((), 2) == (5, 5)
+
+
+def test_runs_longer_than_the_longest_are_not_told_apart() -> None:
+    drafter = Drafter([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6])
+    assert drafter.draft((), 1) == (9,)
+    assert drafter.length == 4
+
+
+@given(heard=st.lists(st.tuples(st.integers(RUN, LONGEST), st.integers(0, 9), st.booleans()), max_size=50))
+def test_a_share_is_one_and_half_until_anything_is_known(heard: list[tuple[int, int, bool]]) -> None:
+    acceptance = Acceptance()
+    assert {acceptance.of(length) for length in (FORCED, *range(RUN, LONGEST + 1))} == {0.5}
+    for length, num_right, has_wrong in heard:
+        acceptance.hear(length, num_right, has_wrong=has_wrong)
+        assert 0.0 <= acceptance.of(length) <= 1.0
 
 
 def test_what_proves_right_is_told_apart_by_the_length_of_the_run() -> None:

@@ -19,6 +19,14 @@ def test_it_is_straight_between_measurements_and_behind_the_last() -> None:
     assert cost.more_s(8, 4) == 0.0
     assert cost.more_s(8, 8) == 4.0
     assert cost.more_s(1, 2) == 0.0  # nothing is known of so few: they stand where the least does
+    assert cost.more_s(1, 11) == 2.0
+
+
+def test_a_number_of_rows_between_two_others_has_a_place_of_its_own() -> None:
+    cost = RowCost()
+    cost.observe(4, 12, 6.0, 1)
+    cost.observe(4, 4, 2.0, 2)
+    assert [cost.more_s(4, more) for more in (4, 8, 12)] == [2.0, 4.0, 6.0]
 
 
 def test_a_step_that_stands_elsewhere_carries_the_curve_on() -> None:
@@ -34,6 +42,8 @@ def test_what_was_measured_long_ago_counts_for_less(ago: int, weight: float) -> 
     cost.observe(1, 1, 1.0, 5)
     cost.observe(1, 1, 2.0, 5 + ago)
     assert cost.more_s(1, 1) == pytest.approx(1.0 + weight)
+    cost.observe(1, 1, 1.0 + weight + 5.0, 6 + ago)
+    assert cost.more_s(1, 1) == pytest.approx(1.0 + weight + 1.0), "the one before it was a step ago"
 
 
 def test_fewer_rows_take_no_more_than_was_last_seen_of_more() -> None:

@@ -52,24 +52,38 @@ def test_what_a_grammar_forces_is_drafted_before_what_is_looked_up() -> None:
     assert speculation.draft([guided], limits(), 99) == {guided: (1, 2, 1, 2)}
     assert guided.drafter.length == RUN
     assert asked == [("r", grammar, (1, 2))] * 2
+    nobody_forces = Speculation(4, measured(1))
+    assert nobody_forces.draft([guided], limits(), 99) == {guided: (1, 2, 1, 2)}
 
 
-@pytest.mark.parametrize(("max_tokens", "longest", "most"), [(20, 40, 4), (4, 40, 3), (2, 40, 1), (20, 8, 2)])
-def test_no_more_is_drafted_than_may_be_said(max_tokens: int, longest: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "longest", "most", "most_then"), [(20, 40, 4, 4), (4, 40, 3, 2), (2, 40, 1, 0), (20, 8, 2, 1)]
+)
+def test_no_more_is_drafted_than_may_be_said(max_tokens: int, longest: int, most: int, most_then: int) -> None:
     speculation = Speculation(4, measured(1))
     sequence = lone_sequence([1, 2, 3, 1, 2], greedy(max_tokens))
-    found = speculation.draft([sequence], limits(max_model_len=longest), 9)
-    assert {each: len(tokens) for each, tokens in found.items()} == {sequence: most}
+
+    def num_drafted() -> int:
+        return len(speculation.draft([sequence], limits(max_model_len=longest), 9).get(sequence, ()))
+
+    assert num_drafted() == most
+    sequence.output.append(3)
+    assert num_drafted() == most_then
 
 
 @given(
     acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3),
     num_decodes=st.integers(3, 6),
+    plain_s=st.sampled_from([0.001, 0.3, 1.0]),
     more_s=st.lists(st.floats(0.0, 2.0), min_size=9, max_size=9).map(sorted),
 )
-def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_decodes: int, more_s: list[float]) -> None:
+def test_no_other_choice_has_a_lower_mean_time(
+    acceptances: list[float], num_decodes: int, plain_s: float, more_s: list[float]
+) -> None:
     """Whatever rows cost: those of stairs, too."""
-    meter = measured(num_decodes)
+    meter = StepMeter()
+    meter.observe(0, num_decodes, plain_s)
+    meter._rows.observe(1, 1, 0.5, 0)  # what fewer rows take, too
     for count, seconds in enumerate(more_s, 1):
         meter._rows.observe(num_decodes, count, seconds, 0)
     speculation = Speculation(3, meter)
@@ -83,7 +97,7 @@ def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_dec
     def mean_s(counts: tuple[int, ...]) -> float:
         said = [sum(a**depth for depth in range(count + 1)) for a, count in zip(acceptances, counts, strict=True)]
         shares = sum(1 / each for each in said) + num_decodes - len(said)
-        return shares * (1.0 + (more_s[sum(counts) - 1] if any(counts) else 0.0))
+        return shares * (plain_s + (more_s[sum(counts) - 1] if any(counts) else 0.0))
 
     gains = _gains(found)
     best = gains[: speculation._best([gain for gain, _ in gains], num_decodes)]
@@ -95,7 +109,7 @@ def test_no_other_choice_has_a_lower_mean_time(acceptances: list[float], num_dec
 def test_every_number_of_drafted_tokens_is_tried_now_and_then() -> None:
     """None too: what steps take with them, and without, is known from those that had so many."""
     meter = StepMeter()
-    speculation, sequence = Speculation(3, meter), lone_sequence([1, 2, 3, 1, 2])
+    speculation, sequence = Speculation(4, meter), lone_sequence([1, 2, 3, 1, 2])
 
     def drafted(num_steps: int) -> list[int]:
         found = [speculation.draft([sequence], limits(), 9) for _ in range(num_steps)]
@@ -103,13 +117,22 @@ def test_every_number_of_drafted_tokens_is_tried_now_and_then() -> None:
 
     assert drafted(PROBE - 1) == [0] * (PROBE - 1)  # nothing is known yet
     meter.observe(0, 1, 1.0)
-    found = drafted(6 * PROBE)
-    assert found[::PROBE] == [0, 2, 0, 3, 0, 1]
-    assert {count for place, count in enumerate(found) if place % PROBE} == {3}, "they cost nothing yet"
+    found = drafted(8 * PROBE)
+    assert found[::PROBE] == [0, 2, 0, 3, 0, 4, 0, 1]
+    assert {count for place, count in enumerate(found) if place % PROBE} == {4}, "they cost nothing yet"
     meter._rows.observe(1, 1, 5.0, 0)
-    found = drafted(6 * PROBE)
-    assert found[::PROBE] == [0, 2, 0, 3, 0, 1]
+    found = drafted(8 * PROBE)
+    assert found[::PROBE] == [0, 2, 0, 3, 0, 4, 0, 1]
     assert {count for place, count in enumerate(found) if place % PROBE} == {0}
+
+
+def test_where_there_is_nothing_to_draft_or_no_room_nobody_is_drafted_for() -> None:
+    speculation = Speculation(4, measured(1))
+    says_something, says_nothing = lone_sequence([1, 2, 3, 1, 2]), lone_sequence([1, 2, 3])
+    for _ in range(4 * PROBE):  # and nobody probes
+        assert speculation.draft([says_something], limits(), 0) == {}
+        assert speculation.draft([says_nothing], limits(), 9) == {}
+    assert speculation.draft([says_something], limits(), 1) == {says_something: (3,)}
 
 
 def test_no_step_has_many_more_drafts_than_were_tried() -> None:
@@ -128,6 +151,7 @@ def test_who_begins_expects_what_proved_right_of_others() -> None:
     speculation.draft([second], limits(), 99)
     assert second.drafter is not None
     assert second.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)
-    speculation.hear(second, 4, 4, has_wrong=False)
+    speculation.hear(second, 4, 3, has_wrong=True)
+    assert (speculation.num_drafted, speculation.num_accepted) == (8, 3)
     assert first.drafter is not None
     assert first.drafter.acceptance.of(RUN) == PRIOR * (1 - WEIGHT)

@@ -119,12 +119,13 @@ def test_a_draft_costs_what_its_step_took_longer() -> None:
     meter = StepMeter()
     meter.observe(0, 4, 1.0, num_drafted=3)
     assert (meter.decode_s(4), meter.draft_s(4, 3)) == (None, 0.0)  # than what?
-    meter.observe(0, 4, 1.0)
-    meter.observe(0, 4, 1.6, num_drafted=3)
-    assert meter.decode_s(4) == 1.0
+    meter.observe(0, 4, 0.75)
+    meter.observe(0, 4, 1.35, num_drafted=3)
+    assert meter.decode_s(4) == 0.75
     assert meter.draft_s(4, 3) == pytest.approx(0.6)
-    meter.observe(100, 4, 9.0, num_drafted=3)
-    assert meter.prefill_s_per_token == pytest.approx((9.0 - 1.0 - 0.6) / 100)
+    assert meter.draft_s(5, 2) == pytest.approx(0.4)
+    meter.observe(100, 5, 9.0, num_drafted=2)
+    assert meter.prefill_s_per_token == pytest.approx((9.0 - 0.75 - 0.4) / 100)
     meter.observe(0, 4, 90.0, num_drafted=3)  # somebody stopped the process
-    assert meter.draft_s(4, 3) == pytest.approx(0.64 * 0.6 + 0.36 * 3.0)
-    assert meter.decode_s(4) == 1.0
+    assert meter.draft_s(4, 3) == pytest.approx(0.64 * 0.6 + 0.36 * 3 * 0.75)
+    assert meter.decode_s(4) == 0.75
