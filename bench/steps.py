@@ -6,9 +6,9 @@ own steps, for hosts that read at one rate now and at another then; a prompt's i
 attention in torch, one call each. `--model` is a Hugging Face folder. Milliseconds, medians, and in brackets the first
 and third quartiles; a limit at the best rate has none.
 
-`--deterministic` measures something else: the native engine with that setting off and on, two engines in this process
-whose steps take turns, and turns at being first, 1 GiB read before each. Beside the medians of both it says what one is
-over the other turn by turn. Where the memory of an engine lies differs between any two, so that a ratio near 1 may be
+`--setting` measures something else: the native engine with a setting off and on, two engines in this process whose
+steps take turns, and turns at being first, 1 GiB read before each. Beside the medians of both it says what one is over
+the other turn by turn. Where the memory of an engine lies differs between any two, so that a ratio near 1 may be
 that and nothing else.
 """
 
@@ -18,7 +18,9 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))
@@ -42,11 +44,17 @@ CHUNK = 512
 MEMORY_BYTES = 1 << 30  # more than any cache holds
 
 
-def config_of(options: argparse.Namespace, *, is_deterministic: bool = False) -> EngineConfig:
+SETTINGS: dict[str, dict[str, Any]] = {
+    "deterministic": {"deterministic": True},
+    "int8-weights": {"weight_dtype": "int8"},
+}
+
+
+def config_of(options: argparse.Namespace, setting: Mapping[str, Any] = MappingProxyType({})) -> EngineConfig:
     """Return what an engine is loaded with."""
     return EngineConfig(
         model=options.model, role=Role.COLOCATED, dtype=options.dtype, threads=options.threads,
-        kv_memory_bytes=1 << 30, deterministic=is_deterministic,
+        kv_memory_bytes=1 << 30, **setting,
     )  # fmt: skip
 
 
@@ -127,9 +135,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {**told, "read-bytes-per-s": best}
 
 
-def measure_deterministic(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what the promise of equal bits costs, print, return the figures."""
-    engines = {name: engine_of(config_of(options, is_deterministic=name == "on")) for name in ("off", "on")}
+def measure_setting(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what a setting costs or saves, print, return the figures."""
+    engines = {"off": engine_of(config_of(options)), "on": engine_of(config_of(options, SETTINGS[options.setting]))}
     one = engines["off"]
     limits = Limits(one, json.loads((Path(options.model) / "config.json").read_text()))
     found: dict[str, dict[str, list[float]]] = {}
@@ -175,11 +183,11 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
     parser.add_argument("--repeats", type=int, default=7, help="of each step")
-    parser.add_argument("--deterministic", action="store_true", help="that setting on and off, in turns")
+    parser.add_argument("--setting", choices=SETTINGS, help="that one on and off, in turns")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    figures = measure_deterministic(options) if options.deterministic else measure(options)
+    figures = measure_setting(options) if options.setting else measure(options)
     if options.json:
         told = {"machine": machine(), "versions": versions("torch"), "command": command(sys.argv)}
         options.json.write_text(json.dumps({**figures, **told, "threads": options.threads}, indent=1) + "\n")

@@ -17,8 +17,9 @@ class BatchConfig:
     device: str = setting("cpu", help="device of the engine and of its KV pool: cpu, cuda or cuda:N")
     tensor_parallel: int = setting(1, help="processes that share the model, heads by heads", unit="ranks")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", help="type of weights")
-    weight_dtype: Literal["auto", "fp8"] = setting(
-        "auto", help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes, a scale per output"
+    weight_dtype: Literal["auto", "fp8", "int8"] = setting(
+        "auto",
+        help="type that weights are kept in; auto: dtype; fp8: half the bytes (GPUs); int8: products in 8 bits (CPUs)",
     )
     adapter: tuple[str, ...] = setting(
         (), help="LoRA adapter that requests may name as their model, NAME=FOLDER as PEFT writes it"

@@ -52,8 +52,9 @@ class ClusterConfig:
     adapter: tuple[str, ...] = setting(
         (), help="LoRA adapter that requests may name as their model, NAME=FOLDER as PEFT writes it"
     )
-    weight_dtype: Literal["auto", "fp8"] | None = setting(
-        None, help="type that weights of layers are kept in; auto: dtype; fp8: half the bytes"
+    weight_dtype: Literal["auto", "fp8", "int8"] | None = setting(
+        None,
+        help="type that weights are kept in; auto: dtype; fp8: half the bytes (GPUs); int8: products in 8 bits (CPUs)",
     )
     kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] | None = setting(
         None, help="type of KV in its blocks; auto: dtype"

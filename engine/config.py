@@ -17,7 +17,7 @@ from pagewire.engine.scheduling_policy import PolicyName
 from pagewire.serving.pod_config import PodConfig
 
 DTYPES = ("auto", "bfloat16", "float32", "float16")
-WEIGHT_DTYPES = ("auto", "fp8")
+WEIGHT_DTYPES = ("auto", "fp8", "int8")
 KV_DTYPES = (*DTYPES, "fp8", "int8")
 DEVICES = r"cpu|cuda(:\d{1,2})?"
 # Where nothing is asked for: tokens of a chunk, and of a step. On a CPU a pod's decodes would wait for a longer chunk.
@@ -36,7 +36,7 @@ class EngineConfig:
     `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
     CPU and float16 on a CUDA device, which alone has float16.
     `adapters` are LoRA adapters that requests may name, NAME=FOLDER each.
-    `weight_dtype` is how matrices of layers are kept, auto as they are computed; `kernels/scaled_weight.py` has fp8.
+    `weight_dtype` is how matrices of layers are kept, see `kernels/scaled_weight.py`; auto as they are computed.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.

@@ -23,10 +23,10 @@ from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import Counted, LogitEdits, Repetition
-from pagewire.kernels.packing import LANES, STEP, SUFFIX, is_packable, pack
+from pagewire.kernels.packing import LANES, STEP, SUFFIX, Packed, buffer, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
-from pagewire.kernels.scaled_weight import Weight, plain
+from pagewire.kernels.scaled_weight import Weight, is_coded
 from pagewire.kernels.torch_backend import TorchBackend
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
@@ -90,6 +90,7 @@ class CpuBackend(TorchBackend):
     """Native ops for bf16 and fp32; see `Backend` for the contracts."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        library.room_per_row.argtypes, library.room_per_row.restype = (_INT,), _INT
         self._library = library
         self._arena = Arena()
 
@@ -105,11 +106,11 @@ class CpuBackend(TorchBackend):
 
     def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
         """Pack `weight` and return its product with rows; the weight itself is not kept."""
-        weight = plain(weight)
         if not is_packable(weight):
             return super().linear(weight, bias)
-        function = self._function("linear", weight.dtype, 4 * (_POINTER,) + 3 * (_INT,))
-        return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias)
+        function = self._function("linear", weight.dtype, 5 * (_POINTER,) + 3 * (_INT,))
+        room = self._library.room_per_row(weight.shape[1]) if is_coded(weight) else 0
+        return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias, room)
 
     def decoder_stack(
         self, layers: Sequence[LayerWeights], shape: StackShape, reduce: Reduce | None = None
@@ -282,15 +283,16 @@ class CpuBackend(TorchBackend):
 
 
 class _PackedLinear:
-    """A weight `[N, K]` as packed stripes, and its bias in fp32."""
+    """A weight `[N, K]` as packed stripes, and its bias in fp32; `room` is the bytes of scratch for each row."""
 
     def __init__(
-        self, function: Callable[..., None], stripes: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None
+        self, function: Callable[..., None], packed: Packed, shape: torch.Size, bias: torch.Tensor | None, room: int
     ) -> None:
         self._function = function
-        self._stripes = stripes
+        self._packed, self._matrix = packed, packed.matrix()
         self._num_outputs, self._num_inputs = shape
         self._bias = None if bias is None else bias.float()
+        self._room = room
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x `[T, K]` times the weight, plus the bias: `[T, N]`."""
@@ -298,5 +300,6 @@ class _PackedLinear:
         out = x.new_empty(x.shape[0], self._num_outputs)
         bias = None if self._bias is None else self._bias.data_ptr()
         sizes = (x.shape[0], self._num_inputs, self._num_outputs)
-        self._function(x.data_ptr(), self._stripes.data_ptr(), bias, out.data_ptr(), *sizes)
+        room = buffer(x.shape[0] * self._room)
+        self._function(x.data_ptr(), ctypes.byref(self._matrix), bias, room.data_ptr(), out.data_ptr(), *sizes)
         return out

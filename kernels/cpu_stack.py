@@ -19,9 +19,9 @@ from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.low_rank import LayerAdapter, LowRank
-from pagewire.kernels.packing import LANES, SUFFIX, by_turns, is_packable, pack
+from pagewire.kernels.packing import LANES, SUFFIX, Matrix, buffer, by_turns, is_packable, pack
 from pagewire.kernels.ragged import Ragged
-from pagewire.kernels.scaled_weight import plain
+from pagewire.kernels.scaled_weight import Weight, is_coded
 
 if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend
@@ -47,7 +47,8 @@ class _Layer(ctypes.Structure):
     """`Layer` of native/layer.h."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("input_norm", "qkv", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down")),
+        *((name, _POINTER) for name in _VECTORS),
+        *((name, Matrix) for name in _MATRICES),
         *((f"{name}_bias", _POINTER) for name in _MATRICES),
         *((name, _INT) for name in ("hidden_size", "inner_size", "num_q_heads", "num_kv_heads", "head_dim", "window")),
         ("adapters", _POINTER),
@@ -65,6 +66,7 @@ class _Pass(ctypes.Structure):
         *((name, _INT) for name in ("block_stride", "value_offset", "head_stride", "slot_stride", "stored")),
         *((name, _POINTER) for name in ("adapters", "low")),
         ("low_width", _INT),
+        ("room", _POINTER),
     )
 
 
@@ -94,6 +96,8 @@ class CpuStack:
         self._shape = shape
         self._inner_size = layers[0].down.shape[1]
         self._kept: list[object] = []  # what the pointers below lead to
+        widest = max(layers[0].qkv.shape[1], layers[0].o.shape[1], self._inner_size)
+        self._room = library.room_per_row(widest) if is_coded(layers[0].qkv) else 0  # bytes of scratch for each row
         self._low_width = 0  # the widest rank
         self._layers = (_Layer * len(layers))(
             *(self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True))
@@ -116,12 +120,16 @@ class CpuStack:
         def wide(bias: torch.Tensor | None) -> torch.Tensor | None:
             return None if bias is None else bias.float()
 
+        def packed(weight: Weight, *, in_turns: bool = False) -> Matrix:
+            made = pack(weight, arena, in_turns=in_turns)
+            self._kept.append(made)
+            return made.matrix()
+
         gate_up_bias = None if weights.gate_up_bias is None else by_turns(weights.gate_up_bias)
         biases = (weights.qkv_bias, weights.o_bias, gate_up_bias, weights.down_bias)
         return _Layer(
-            keep(weights.input_norm), keep(pack(plain(weights.qkv), arena)), keep(weights.q_norm), keep(weights.k_norm),
-            keep(pack(plain(weights.o), arena)), keep(weights.post_norm),
-            keep(pack(by_turns(plain(weights.gate_up)), arena)), keep(pack(plain(weights.down), arena)),
+            keep(weights.input_norm), keep(weights.q_norm), keep(weights.k_norm), keep(weights.post_norm),
+            packed(weights.qkv), packed(weights.o), packed(weights.gate_up, in_turns=True), packed(weights.down),
             *(keep(wide(bias)) for bias in biases), weights.qkv.shape[1], self._inner_size,
             self._shape.num_q_heads, self._shape.num_kv_heads, self._shape.head_dim, window,
             self._adapters(weights.adapters, arena), self._shape.norm_eps, self._shape.scale,
@@ -145,7 +153,7 @@ class CpuStack:
             down[: part.down.shape[0]] = part.down
             up[:, : part.up.shape[1]] = by_turns(part.up) if name == "gate_up" else part.up
             self._low_width = max(self._low_width, rank)
-            return _LowRank(self._keep(pack(down, arena)), self._keep(pack(up, arena)), rank)
+            return _LowRank(self._keep(pack(down, arena).stripes), self._keep(pack(up, arena).stripes), rank)
 
         if not adapters:
             return None
@@ -172,13 +180,14 @@ class CpuStack:
             for run in batch.adapted:
                 numbers[run.first : run.end] = run.number
             low = hidden.new_empty(num_rows, self._low_width)
+        room = buffer(num_rows * self._room)
         kv = pool[:, 0]  # [N, 2, Hk, B, D]
         rows = _Pass(
             hidden.data_ptr(), residual.data_ptr(), *(tensor.data_ptr() for tensor in scratch), batch.cos.data_ptr(),
             batch.sin.data_ptr(), batch.slots.data_ptr(), table.data_ptr(), *(row.data_ptr() for row in sequences),
             num_rows, *table.shape, ragged.block_size, *kv_elements.byte_strides(kv),
             kv_elements.NATIVE[pool.dtype], *(None if each is None else each.data_ptr() for each in (numbers, low)),
-            self._low_width,
+            self._low_width, room.data_ptr(),
         )  # fmt: skip
         layer_bytes, start = pool.stride(1) * pool.element_size(), pool.data_ptr()
         if ragged.spilled is None and on_layer is None:

@@ -1,30 +1,71 @@
 """Weights as the native products read them: stripes of 32 outputs, `[ceil(N / 32), K / step, 32, step]`.
 
 Zeros stand behind the last output; `step` elements of an input lie behind one another, as many as the processor
-multiplies at once. Knows nothing of what a product is for.
+multiplies at once. Codes in 8 bits are each 128 larger, since it takes them unsigned, and keep their scales. Knows
+nothing of what a product is for.
 """
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import dataclass
+
 import torch
 
 from pagewire.kernels.arena import Arena
-from pagewire.kernels.scaled_weight import Weight
+from pagewire.kernels.scaled_weight import Weight, is_coded, plain
 
 LANES = 16  # of a vector: heads in a pool are multiples of it (`stored_head_dim`)
 STRIPE = 32  # outputs that lie behind one another for each `step` inputs
 STEP = {torch.bfloat16: 2, torch.float32: 1}
+CODED_STEP = 4
 SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}  # of a native function's name
+
+
+class Matrix(ctypes.Structure):
+    """`Matrix` of native/coded.h."""
+
+    _fields_ = (("packed", ctypes.c_void_p), ("scales", ctypes.c_void_p))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight `[N, K]`; whoever uses `matrix` keeps this meanwhile."""
+
+    stripes: torch.Tensor  # [ceil(N / 32), K / step, 32, step]
+    scales: torch.Tensor | None  # [32 ceil(N / 32)] fp32, of codes
+
+    def matrix(self) -> Matrix:
+        """Return where both lie."""
+        return Matrix(self.stripes.data_ptr(), None if self.scales is None else self.scales.data_ptr())
+
+
+def buffer(num_bytes: int) -> torch.Tensor:
+    """Return memory that native code may write to, `[num_bytes]`, from the beginning of a cache line on."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 def is_packable(weight: Weight) -> bool:
     """Return whether a weight `[N, K]` can be packed."""
-    return weight.dtype in STEP and weight.shape[1] % STEP[weight.dtype] == 0
+    return weight.dtype in STEP and weight.shape[1] % (LANES if is_coded(weight) else STEP[weight.dtype]) == 0
 
 
-def pack(weight: torch.Tensor, arena: Arena) -> torch.Tensor:
-    """Return the stripes of a weight `[N, K]`."""
-    step = STEP[weight.dtype]
+def pack(weight: Weight, arena: Arena, *, in_turns: bool = False) -> Packed:
+    """Return a weight `[N, K]` packed, of which `in_turns` 16 rows are of its first half and 16 of the second by turns.
+
+    Codes that rows are not multiplied with as they are, are decoded.
+    """
+    arranged = by_turns if in_turns else torch.Tensor.contiguous
+    if not is_coded(weight):
+        numbers = plain(weight)
+        return Packed(_stripes(arranged(numbers), STEP[numbers.dtype], arena), None)
+    scales = weight.scales.new_zeros(-(-weight.shape[0] // STRIPE) * STRIPE)
+    scales[: weight.shape[0]] = arranged(weight.scales)
+    unsigned = weight.codes.view(torch.uint8) ^ 128
+    return Packed(_stripes(arranged(unsigned), CODED_STEP, arena), scales)
+
+
+def _stripes(weight: torch.Tensor, step: int, arena: Arena) -> torch.Tensor:
     num_outputs, num_inputs = weight.shape
     num_stripes, whole = -(-num_outputs // STRIPE), num_outputs // STRIPE
     stripes = arena.empty((num_stripes, num_inputs // step, STRIPE, step), weight.dtype)

@@ -28,13 +28,13 @@ def allocate(
     device: torch.device,
     shard: Shard | None = None,
     *,
-    quantised: bool = False,
+    codes: torch.dtype | None = None,
 ) -> tuple[DecoderWeights, Destinations, Parts]:
     """Return uninitialised weights, the view of them that each named tensor fills, and which part of it that is.
 
     `config` is that of one rank. Queries, keys, values, gate and up are divided by rows; what is summed over the ranks,
     o and down, by columns, and its bias is the first rank's, as is the head. Norms and embedding are everybody's.
-    `quantised`, the matrices of layers are codes with a scale a row, and nothing else is.
+    With `codes` the matrices of layers are such ones with a scale a row, and nothing else is.
     """
     places: Destinations = {}
     divided: Parts = {}
@@ -46,9 +46,9 @@ def allocate(
         return whole
 
     def product(shape: tuple[int, ...], parts: dict[str, int], axis: int) -> Weight:
-        if not quantised:
+        if codes is None:
             return fused(shape, parts, axis)
-        whole = ScaledWeight.empty(shape, dtype, device)
+        whole = ScaledWeight.empty(shape, dtype, device, codes)
         named(whole, parts, axis)
         return whole
 

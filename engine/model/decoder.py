@@ -15,16 +15,17 @@ from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, Reduce, StackBatch
 from pagewire.kernels.rope import Rotary
+from pagewire.kernels.scaled_weight import Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
-    """All weights; with tied embeddings `head` is `embedding`."""
+    """All weights; with tied embeddings `head` is `embedding`, or what is made of it."""
 
     embedding: torch.Tensor  # [V, H]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor  # [H]
-    head: torch.Tensor | None  # [V, H]; None where another rank has it
+    head: Weight | None  # [V, H]; None where another rank has it
 
 
 class Decoder:

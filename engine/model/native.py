@@ -17,6 +17,7 @@ from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.ranks.rank_sum import RankSum
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.decoder_stack import Reduce
+from pagewire.kernels.scaled_weight import CODES, INT8, ScaledWeight, plain
 
 # What the first rank alone has: biases of the products that are summed, and the head.
 _FIRST_RANKS = (
@@ -77,10 +78,14 @@ class NativeArchitecture:
         the ranks by `reduce`.
 
         Weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its copies.
-        Raises ValueError naming what the ranks cannot share.
+        Raises ValueError naming what the ranks cannot share, or what the device does not multiply.
         """
-        config = self.config.part(shard.num_ranks)
-        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
+        config, codes = self.config.part(shard.num_ranks), CODES.get(weight_dtype)
+        if codes == INT8 and device.type != "cpu":
+            raise ValueError(
+                f"weight_dtype {weight_dtype}: products in 8 bits are a CPU's; on {device.type} there is fp8"
+            )
+        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, codes=codes)
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
         layers = loaded.layers
@@ -94,7 +99,9 @@ class NativeArchitecture:
         head_dim, wide = config.head_dim, config.stored_head_dim
         if head_dim != wide:
             layers = tuple(wide_heads.widened(layer, head_dim, wide) for layer in layers)
-        return Decoder(config, dataclasses.replace(loaded, layers=layers), backend, reduce)
+        # Of a CPU's step the head is a fifth where the model is small; the embedding, of which rows are read, stays.
+        head = loaded.head if loaded.head is None or codes != INT8 else ScaledWeight.of(plain(loaded.head), INT8)
+        return Decoder(config, dataclasses.replace(loaded, layers=layers, head=head), backend, reduce)
 
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""

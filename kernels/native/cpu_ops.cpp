@@ -27,11 +27,13 @@ bool tiles_are_on = false;
 
 // Before anything else; returns whether products are made by tiles from now on.
 bool use_tiles() { return tiles_are_on = may_use_tiles(); }
-void linear_bf16(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    together(true, [&](const Team &team) { linear<Bf16, Bf16>(x, packed, bias, y, rows, inputs, outputs, team); });
+// Bytes for each row that products of codes, of rows of so many inputs, need as `room`.
+int64_t room_per_row(int64_t inputs) { return coded_row_size(inputs); }
+void linear_bf16(const void *x, const Matrix *weight, const float *bias, void *room, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
+    together(true, [&](const Team &team) { linear<Bf16, Bf16>(x, *weight, bias, room, y, rows, inputs, outputs, team); });
 }
-void linear_fp32(const void *x, const void *packed, const float *bias, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
-    together(true, [&](const Team &team) { linear<Fp32, Fp32>(x, packed, bias, y, rows, inputs, outputs, team); });
+void linear_fp32(const void *x, const Matrix *weight, const float *bias, void *room, void *y, int64_t rows, int64_t inputs, int64_t outputs) {
+    together(true, [&](const Team &team) { linear<Fp32, Fp32>(x, *weight, bias, room, y, rows, inputs, outputs, team); });
 }
 void attention_bf16(const Attention *a) {
     std::atomic<int64_t> taken{0};

@@ -13,8 +13,9 @@ constexpr int ROWS_AT_ONCE = 256; // through a layer, about: what they become st
 constexpr int ROWS_MULTIPLE = 2 * TILE_ROWS;
 
 struct Layer {
-    const void *input_norm, *qkv, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down; // matrices packed; no q_norm: null
-    const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;                       // or null
+    const void *input_norm, *q_norm, *k_norm, *post_norm;      // no q_norm: null
+    Matrix qkv, o, gate_up, down;
+    const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias; // or null
     int64_t hidden_size, inner_size, num_q_heads, num_kv_heads, head_dim, window;
     const Adapter *adapters;
     float eps, scale;
@@ -30,6 +31,7 @@ struct Pass {
     const int64_t *adapters; // [T]: the number of each row's, from 1 on, or 0; null where none has any
     void *low;               // [T, low_width], scratch: as wide as the widest rank
     int64_t low_width;
+    void *room;              // scratch of products of codes
 };
 
 // Rows of a pass, from and up to, that are computed through a layer some at a time, as if there were no others.
@@ -94,7 +96,7 @@ template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *
     }
     rms_norm<Kind>(p.hidden, is_first ? nullptr : p.residual, w.input_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
     const Added added = lowered<Kind>(w, p, &Adapter::qkv, p.normed, w.hidden_size, team);
-    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.qkv, p.num_rows, w.hidden_size, row, team, added);
+    linear<Kind, Kind>(p.normed, w.qkv, w.qkv_bias, p.room, p.qkv, p.num_rows, w.hidden_size, row, team, added);
     if (w.q_norm) {
         rms_norm<Kind>(q, nullptr, w.q_norm, q, nullptr, p.num_rows, w.num_q_heads, w.head_dim, row, row, w.eps, team);
         rms_norm<Kind>(k, nullptr, w.k_norm, k, nullptr, p.num_rows, w.num_kv_heads, w.head_dim, row, row, w.eps, team);
@@ -107,10 +109,10 @@ template <typename Kind> void layer_before(const Layer &w, const Pass &p, void *
 template <typename Kind> void layer_after(const Layer &w, const Pass &p, const Team &team) {
     const int64_t q_size = w.num_q_heads * w.head_dim;
     const auto added = [&](LowRank Adapter::*part, const void *x, int64_t num_inputs) { return lowered<Kind>(w, p, part, x, num_inputs, team); };
-    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.hidden, p.num_rows, q_size, w.hidden_size, team, added(&Adapter::o, p.attended, q_size));
+    linear<Kind, Kind>(p.attended, w.o, w.o_bias, p.room, p.hidden, p.num_rows, q_size, w.hidden_size, team, added(&Adapter::o, p.attended, q_size));
     rms_norm<Kind>(p.hidden, p.residual, w.post_norm, p.normed, p.residual, p.num_rows, 1, w.hidden_size, w.hidden_size, w.hidden_size, w.eps, team);
-    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.inner, p.num_rows, w.hidden_size, w.inner_size, team, added(&Adapter::gate_up, p.normed, w.hidden_size));
-    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.hidden, p.num_rows, w.inner_size, w.hidden_size, team, added(&Adapter::down, p.inner, w.inner_size));
+    gated_linear<Kind>(p.normed, w.gate_up, w.gate_up_bias, p.room, p.inner, p.num_rows, w.hidden_size, w.inner_size, team, added(&Adapter::gate_up, p.normed, w.hidden_size));
+    linear<Kind, Kind>(p.inner, w.down, w.down_bias, p.room, p.hidden, p.num_rows, w.inner_size, w.hidden_size, team, added(&Adapter::down, p.inner, w.inner_size));
 }
 
 // Layers one after another, `layer_bytes` apart in the pool; `taken` is a counter for each. Of few rows, threads divide

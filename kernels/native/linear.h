@@ -4,6 +4,7 @@
 // some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
+#include "coded.h"
 #include "low_rank.h"
 #include "products.h"
 #include "rows.h"
@@ -16,7 +17,6 @@ namespace {
 constexpr int STRIPE_ROWS = 11; // multiplied at once: registers hold 14 with a stripe beside them, but a prompt takes longer so
 constexpr int TILE_INPUTS_AT_ONCE = 576; // 36 KiB of a stripe
 constexpr int TILE_ROWS_AT_ONCE = 512;   // in the second cache, with the weights
-constexpr int LINES_AHEAD = 96; // asked for before they are read, however many rows keep the processor's own prefetching waiting
 
 // Parts of 32 rows; the last one ends with the last row, and may have some of those before it once more. Several of them go
 // over a part of the inputs at a time, so that its weights stay in the first cache. Calls `finish` as `product` does, for
@@ -92,10 +92,17 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     team.meet();
 }
 
+// Likewise, whatever the weights are kept as. `room` is what `coded_product` needs.
+template <typename Kind, typename Finish>
+void product(const void *x, const Matrix &weight, void *room, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
+    if (weight.scales) coded_product<Kind>(x, weight, room, num_rows, num_inputs, num_outputs, team, finish);
+    else product<Kind>(x, weight.packed, num_rows, num_inputs, num_outputs, team, finish);
+}
+
 template <typename Kind, typename Out>
-void linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Added &added = {}) {
+void linear(const void *x, const Matrix &weight, const float *bias, void *room, void *y_, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Out::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, weight, room, num_rows, num_inputs, num_outputs, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
         F16 sums[PANELS] = {found[0], found[1]};
         added.template to<Kind>(row, stripe, sums);
         const int64_t first = stripe * PANELS * LANES, count = std::min<int64_t>(PANELS * LANES, num_outputs - first);
@@ -108,9 +115,9 @@ void linear(const void *x, const void *packed, const float *bias, void *y_, int6
 
 // silu(gate) * up of `[T, K]`: the weight's panels are one of gate and one of up by turns, `size` outputs of each.
 template <typename Kind>
-void gated_linear(const void *x, const void *packed, const float *bias, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team, const Added &added = {}) {
+void gated_linear(const void *x, const Matrix &weight, const float *bias, void *room, void *y_, int64_t num_rows, int64_t num_inputs, int64_t size, const Team &team, const Added &added = {}) {
     auto *y = static_cast<typename Kind::Element *>(y_);
-    product<Kind>(x, packed, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
+    product<Kind>(x, weight, room, num_rows, num_inputs, 2 * size, team, [=](int64_t row, int64_t stripe, const F16 (&found)[PANELS]) __attribute__((always_inline)) {
         F16 sums[PANELS] = {found[0], found[1]};
         added.template to<Kind>(row, stripe, sums);
         const float *own = bias ? bias + stripe * PANELS * LANES : nullptr;

@@ -5,6 +5,8 @@
 
 namespace {
 
+constexpr int LINES_AHEAD = 96; // of weights asked for before they are read, however many rows keep the processor's own prefetching waiting
+
 // Calls `each(std::integral_constant<int, count>)` for a count from 1 to MOST.
 template <int MOST, typename Each> inline void with_constant(int64_t count, const Each &each) {
     if constexpr (MOST > 1)

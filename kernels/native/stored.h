@@ -10,7 +10,7 @@ typedef int8_t B16 __attribute__((vector_size(16)));
 typedef int16_t S16 __attribute__((vector_size(32)));
 
 constexpr float SMALLEST_SCALE = 0x1p-100f;
-constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an integer, ties to even
+constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an integer
 
 // What is computed with lies in the pool as it is.
 template <typename Kind> inline bool is_plain(int64_t stored) { return stored == (std::is_same_v<Kind, Bf16> ? STORED_BF16 : STORED_FP32); }
@@ -20,7 +20,19 @@ inline I16 widened(B16 codes) { return __builtin_convertvector(__builtin_convert
 inline B16 narrowed(I16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), B16); }
 
 inline F16 from_int8(B16 codes) { return __builtin_convertvector(widened(codes), F16); }
-inline I16 nearest(F16 value) { return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), I16); }
+// Ties to even. Of a product this is its nearest once it is rounded: nothing that is fused with what it comes from.
+inline I16 nearest(F16 value) {
+#if defined(__AVX512F__)
+    return (I16)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)value);
+#elif defined(__AVX2__)
+    __m256 halves[2];
+    std::memcpy(halves, &value, 64);
+    const __m256i found[2] = {_mm256_cvtps_epi32(halves[0]), _mm256_cvtps_epi32(halves[1])};
+    return load<I16>(found);
+#else
+    return __builtin_convertvector((value + splat(MAGIC)) - splat(MAGIC), I16);
+#endif
+}
 inline B16 to_int8(F16 value) { return narrowed(nearest(value)); }
 
 // e4m3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no code but those of finite numbers.

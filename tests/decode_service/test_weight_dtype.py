@@ -11,9 +11,10 @@ from pods import Colocated, pods, prompt
 LONG = prompt(1, 100)
 
 
-async def test_kv_of_codes_is_shipped(model: Path) -> None:
-    colocated = Colocated(model, weight_dtype="fp8")
-    async with pods(model, p={"weight_dtype": "fp8"}, d={"weight_dtype": "fp8"}) as cluster:
+@pytest.mark.parametrize("weight_dtype", ["fp8", "int8"])
+async def test_kv_of_codes_is_shipped(model: Path, weight_dtype: str) -> None:
+    colocated = Colocated(model, weight_dtype=weight_dtype)
+    async with pods(model, p={"weight_dtype": weight_dtype}, d={"weight_dtype": weight_dtype}) as cluster:
         asked = await cluster.ask("a", LONG)
         assert (asked.tokens, asked.cause) == (colocated.answer(LONG), "")
         assert (asked.report.placement, asked.report.blocks_shipped) == ("remote", 7)

@@ -15,6 +15,7 @@ from engine_runs import engine, greedy, run_all, spec
 from ranked_engines import ranked
 from reference import Reference, is_near_tie
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from pagewire.core.block_hash import root_hash
 from pagewire.core.messages import Role
@@ -26,7 +27,7 @@ from pagewire.engine.model.families import native_architecture
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.kernels.cpu_backend import CpuBackend
-from pagewire.kernels.scaled_weight import ScaledWeight
+from pagewire.kernels.scaled_weight import FP8, INT8, ScaledWeight
 from pagewire.kernels.torch_backend import TorchBackend
 
 TinyModel = Callable[[str], Path]
@@ -79,19 +80,58 @@ def test_tokens_are_those_of_transformers_with_the_same_weights(
     assert found != answers(engine(tiny(name))), "a measure that rounds nothing proves nothing"
 
 
+class RoundedReference(Reference):
+    """transformers whose products round weights by rows and inputs by 64, to the nearest of 127 either way."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for name, module in self._model.named_modules():
+            if isinstance(module, nn.Linear):
+                assert name.endswith(("proj", "lm_head"))
+                weight = module.weight.detach()  # the head's is the embedding, too, which stays
+                module.weight = nn.Parameter(to_nearest(weight, weight.shape[1]))
+                module.register_forward_pre_hook(lambda _module, given: (to_nearest(given[0], 64),))
+
+
+def to_nearest(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Return x `[..., K]` with each `size` numbers of a row rounded to multiples of a 127th of their largest."""
+    parts = []
+    for part in (x[..., first : first + size] for first in range(0, x.shape[-1], size)):
+        step = (part.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
+        parts.append((part / step).round() * step)
+    return torch.cat(parts, dim=-1)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("native", [True, False])
+def test_products_of_codes_say_what_transformers_says_of_numbers_rounded_so(
+    tiny: TinyModel, name: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(CpuBackend, "load", lambda: None)
+    found = answers(engine(tiny(name), weight_dtype="int8"))
+    expected = RoundedReference(tiny(name)).greedy(prompts(), NUM_TOKENS)
+    # Where sums are taken in another order an input may round to the next code, a 127th of the largest away.
+    assert sum(is_near_tie(one, other, 0.1) for one, other in zip(expected, found, strict=True)) <= 1
+    assert found != answers(engine(tiny(name))), "a measure that rounds nothing proves nothing"
+
+
+@pytest.mark.parametrize("codes", [FP8, INT8])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_codes_and_scales_do_not_depend_on_how_many_ranks_there_are(tiny: TinyModel, num_ranks: int) -> None:
+def test_codes_and_scales_do_not_depend_on_how_many_ranks_there_are(
+    tiny: TinyModel, num_ranks: int, codes: torch.dtype
+) -> None:
     folder = ModelFolder.open(tiny("qwen3"))
     architecture, stored = native_architecture(folder.hf_config), load_file(folder.weight_files()[0])
     for rank in range(num_ranks):
         shard, config = Shard(rank=rank, num_ranks=num_ranks), architecture.config.part(num_ranks)
-        loaded, places, parts = checkpoint.allocate(config, torch.float32, CPU, shard, quantised=True)
+        loaded, places, parts = checkpoint.allocate(config, torch.float32, CPU, shard, codes=codes)
         ignored = [] if shard.is_first else [r"lm_head\.weight"]
         weights.load(folder.weight_files(), places, ignored, parts)
         for name, place in places.items():
             assert isinstance(place, ScaledWeight) == name.endswith("proj.weight")
             if isinstance(place, ScaledWeight):
-                whole = ScaledWeight.of(stored[name])
+                whole = ScaledWeight.of(stored[name], codes)
                 cut: list[Any] = [slice(None), slice(None)]
                 if name in parts:
                     cut[parts[name].axis] = parts[name].places
@@ -107,17 +147,19 @@ def test_ranks_say_what_one_says(tiny: TinyModel) -> None:
         assert answers(built) == expected
 
 
-def test_kv_of_other_weights_is_other_kv(tiny: TinyModel) -> None:
-    plain, coded = (engine(tiny("llama"), weight_dtype=name).ready.fingerprint for name in ("auto", "fp8"))
+@pytest.mark.parametrize("weight_dtype", ["fp8", "int8"])
+def test_kv_of_other_weights_is_other_kv(tiny: TinyModel, weight_dtype: str) -> None:
+    plain, coded = (engine(tiny("llama"), weight_dtype=name).ready.fingerprint for name in ("auto", weight_dtype))
     assert plain.kv_fingerprint == coded.kv_fingerprint
-    assert plain.diff(coded) == f"model_digest: {plain.model_digest} / {plain.model_digest}-fp8"
+    assert plain.diff(coded) == f"model_digest: {plain.model_digest} / {plain.model_digest}-{weight_dtype}"
     roots = {root_hash(model_digest=p.model_digest, kv_fingerprint=p.kv_fingerprint) for p in (plain, coded)}
     assert len(roots) == 2
 
 
-def test_a_deterministic_engine_may_have_codes(tiny: TinyModel) -> None:
-    built = engine(tiny("llama"), weight_dtype="fp8", deterministic=True)
-    assert answers(built) == answers(engine(tiny("llama"), weight_dtype="fp8"))
+@pytest.mark.parametrize("weight_dtype", ["fp8", "int8"])
+def test_a_deterministic_engine_may_have_codes(tiny: TinyModel, weight_dtype: str) -> None:
+    built = engine(tiny("llama"), weight_dtype=weight_dtype, deterministic=True)
+    assert answers(built) == answers(engine(tiny("llama"), weight_dtype=weight_dtype))
 
 
 def test_a_row_of_nothing_and_the_largest_number_are_kept() -> None:
@@ -128,9 +170,14 @@ def test_a_row_of_nothing_and_the_largest_number_are_kept() -> None:
 
 
 def test_what_cannot_be_kept_so_is_refused_by_name(tiny: TinyModel) -> None:
-    with pytest.raises(ValueError, match="weight_dtype fp8: weights are read as they are stored in the general path"):
-        engine(tiny("gemma2"), weight_dtype="fp8")
-    with pytest.raises(ValueError, match="weight_dtype 'int4' is not one of auto, fp8"):
+    for weight_dtype in ("fp8", "int8"):
+        why = f"weight_dtype {weight_dtype}: weights are read as they are stored in the general path"
+        with pytest.raises(ValueError, match=why):
+            engine(tiny("gemma2"), weight_dtype=weight_dtype)
+    folder = ModelFolder.open(tiny("llama"))
+    with pytest.raises(ValueError, match="weight_dtype int8: products in 8 bits are a CPU's; on meta there is fp8"):
+        native_architecture(folder.hf_config).load(folder, torch.bfloat16, torch.device("meta"), TorchBackend(), "int8")
+    with pytest.raises(ValueError, match="weight_dtype 'int4' is not one of auto, fp8, int8"):
         EngineConfig(model="m", role=Role.DECODE, weight_dtype="int4")
     config = EngineConfig(model="m", role=Role.DECODE, weight_dtype="fp8")
     assert json.loads(config.to_json())["weight_dtype"] == "fp8"

@@ -104,13 +104,13 @@ def fed_token_by_token(folder: Path, prompt: Sequence[int], max_tokens: int) -> 
     return answer
 
 
-def is_near_tie(expected: Expected, got: tuple[int, ...]) -> bool:
+def is_near_tie(expected: Expected, got: tuple[int, ...], near: float = NEAR_TIE) -> bool:
     """Return False where `got` is equal, True where it leaves the path at a near-tie; fail on any other difference."""
     if got == expected.tokens:
         return False
     assert len(got) == len(expected.tokens)
     place = next(i for i, (a, b) in enumerate(zip(got, expected.tokens, strict=True)) if a != b)
     margin = expected.margins[place]
-    assert margin < NEAR_TIE, f"token {place} is {got[place]}, not {expected.tokens[place]}, by a margin of {margin}"
+    assert margin < near, f"token {place} is {got[place]}, not {expected.tokens[place]}, by a margin of {margin}"
     assert got[place] == expected.runners_up[place]
     return True

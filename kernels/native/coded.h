@@ -1,0 +1,149 @@
+// Products in 8 bits: the codes of rows times those of weights (`scaled_weight.py`), summed in integers.
+//
+//     x[k] = scale[g] code[k], nearly, in groups g of 64 inputs, the largest of which has the code 127 or -127
+//     y[n] = weight_scale[n] x sum over g of (scale[g] x sum over k in g of code[k] weight_code[n, k])
+//
+// Integers have no order of summing, and groups are taken in theirs: a row is the same in any batch. Packed weights are as
+// in linear.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned.
+#pragma once
+#include "low_rank.h"
+#include "products.h"
+#include "scratch.h"
+#include "stored.h"
+#include "team.h"
+
+namespace {
+
+constexpr int CODED_STEP = 4, GROUP_INPUTS = 64, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
+constexpr int CODED_ROWS = 6;    // multiplied at once: their sums in integers and in floats are in registers
+constexpr int FEW_ROWS = 4;      // each thread codes them for itself rather than wait for others
+constexpr float SMALLEST = 0x1p-100f; // largest number of a group of which there are codes; what is smaller is 0
+
+// What the integers of a group are to be taken as: less 128 times the sum of the row's codes, and times its scale.
+struct GroupScale {
+    float scale;
+    int32_t offset;
+};
+
+// A row: the codes of whole groups, zeros behind the last, and a scale for each. From the beginning of a cache line on.
+inline int64_t num_coded_groups(int64_t num_inputs) { return (num_inputs + GROUP_INPUTS - 1) / GROUP_INPUTS; }
+inline int64_t coded_row_size(int64_t num_inputs) { return (num_coded_groups(num_inputs) * int64_t(GROUP_INPUTS + sizeof(GroupScale)) + 63) / 64 * 64; }
+
+// Packed weights: elements of a kind, or where there are scales, codes.
+struct Matrix {
+    const void *packed;
+    const float *scales; // [32 ceil(N / 32)], or null
+};
+
+template <typename Kind> inline void code_row(const typename Kind::Element *x, int64_t num_inputs, uint8_t *to) {
+    auto *codes = reinterpret_cast<int8_t *>(to);
+    auto *scales = reinterpret_cast<GroupScale *>(to + num_coded_groups(num_inputs) * GROUP_INPUTS);
+    for (int64_t first = 0; first < num_inputs; first += GROUP_INPUTS, codes += GROUP_INPUTS, scales++) {
+        const int64_t count = std::min<int64_t>(GROUP_INPUTS, num_inputs - first);
+        F16 values[GROUP_INPUTS / LANES] = {};
+        U16 most{}; // as bits: a NaN has the most of all, and makes the scale NaN
+        for (int64_t at = 0; at < count; at += LANES) {
+            values[at / LANES] = Kind::read(x + first + at);
+            const U16 bits = (U16)values[at / LANES] & 0x7FFFFFFFu;
+            most = bits > most ? bits : most;
+        }
+        uint32_t largest_bits = 0;
+        for (int lane = 0; lane < LANES; lane++) largest_bits = std::max(largest_bits, uint32_t(most[lane]));
+        float largest;
+        std::memcpy(&largest, &largest_bits, 4);
+        if (largest < SMALLEST) largest = SMALLEST;
+        const F16 inverse = splat(127.0f / largest);
+        I16 sums{};
+        for (int part = 0; part < GROUP_INPUTS / LANES; part++) {
+            const I16 each = nearest(values[part] * inverse);
+            store(codes + part * LANES, narrowed(each));
+            sums += each;
+        }
+        int32_t sum = 0;
+        for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+        *scales = {largest / 127.0f, -128 * sum};
+    }
+}
+
+// Of 16 outputs, adds to their sums the products of four inputs' codes: unsigned those of weights, `codes` those of a row.
+inline I16 dot_codes(I16 sum, U16 weights, int32_t codes) {
+#if defined(__AVX512VNNI__)
+    return (I16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(codes));
+#elif defined(__AVX2__)
+    // The first and third, and the second and fourth, as pairs of 16 bits: in 8 bits, sums of pairs would be cut off.
+    const auto pair = [](int32_t first, int32_t second) { return _mm256_set1_epi32((int8_t(first) & 0xFFFF) | int32_t(uint32_t(int8_t(second)) << 16)); };
+    const __m256i even = pair(codes, codes >> 16), odd = pair(codes >> 8, codes >> 24), bytes = _mm256_set1_epi32(0x00FF00FF);
+    __m256i halves[2], sums[2];
+    std::memcpy(halves, &weights, 64), std::memcpy(sums, &sum, 64);
+    for (int half = 0; half < 2; half++) {
+        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(_mm256_and_si256(halves[half], bytes), even));
+        sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(_mm256_srli_epi16(halves[half], 8), odd));
+    }
+    std::memcpy(&sum, sums, 64);
+    return sum;
+#else
+    for (int byte = 0; byte < 4; byte++) sum += (I16)(weights >> 8 * byte & 0xFFu) * (int8_t(codes >> 8 * byte) - I16{});
+    return sum;
+#endif
+}
+
+// `ROWS` rows, `row_size` bytes apart, times the two panels of a stripe; `meanwhile` is done for each four inputs.
+template <int ROWS, typename Meanwhile>
+inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], const Meanwhile &meanwhile) {
+    const int64_t num_groups = num_coded_groups(num_inputs);
+    for (int row = 0; row < ROWS; row++)
+        for (int panel = 0; panel < PANELS; panel++) sums[row][panel] = F16{};
+    for (int64_t group = 0; group < num_groups; group++) {
+        const uint8_t *codes = x + group * GROUP_INPUTS;
+        const auto scale = [&](int row) { return load<GroupScale>(x + row * row_size + num_groups * GROUP_INPUTS + group * sizeof(GroupScale)); };
+        I16 whole[ROWS][PANELS];
+        for (int row = 0; row < ROWS; row++)
+            for (int panel = 0; panel < PANELS; panel++) whole[row][panel] = scale(row).offset - I16{};
+        const int64_t steps = std::min<int64_t>(GROUP_STEPS, num_inputs / CODED_STEP - group * GROUP_STEPS);
+        for (int64_t step = 0; step < steps; step++, weights += PANELS) {
+            meanwhile();
+            const U16 left = weights[0], right = weights[1];
+            for (int row = 0; row < ROWS; row++) {
+                const int32_t four = load<int32_t>(codes + row * row_size + step * CODED_STEP);
+                whole[row][0] = dot_codes(whole[row][0], left, four);
+                whole[row][1] = dot_codes(whole[row][1], right, four);
+            }
+        }
+        for (int row = 0; row < ROWS; row++)
+            for (int panel = 0; panel < PANELS; panel++) sums[row][panel] += __builtin_convertvector(whole[row][panel], F16) * splat(scale(row).scale);
+    }
+}
+
+// Calls `finish(row, stripe, sums)` as `product` does. Rows' codes go to `room`, which all threads have in common, of
+// `coded_row_size` for each, unless each thread codes rows for itself.
+template <typename Kind, typename Finish>
+void coded_product(const void *x_, const Matrix &weight, void *room, int64_t num_rows, int64_t num_inputs, int64_t num_outputs, const Team &team, const Finish &finish) {
+    const auto *x = static_cast<const typename Kind::Element *>(x_);
+    if (num_rows == 0) return; // for all threads: none waits
+    const int64_t row_size = coded_row_size(num_inputs), stripe_size = num_inputs / CODED_STEP * PANELS;
+    const bool is_own = team.parts == 1 || num_rows <= FEW_ROWS;
+    uint8_t *coded = is_own ? scratch(num_rows * row_size) : static_cast<uint8_t *>(room);
+    const Team coders = is_own ? Team{} : team;
+    for (int64_t row = coders.first(num_rows); row < coders.end(num_rows); row++) code_row<Kind>(x + row * num_inputs, num_inputs, coded + row * row_size);
+    coders.meet();
+    const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES);
+    for (int64_t stripe = team.first(num_stripes); stripe < team.end(num_stripes); stripe++) {
+        const U16 *at = static_cast<const U16 *>(weight.packed) + stripe * stripe_size;
+        const float *scales = weight.scales + stripe * PANELS * LANES;
+        const F16 left = load<F16>(scales), right = load<F16>(scales + LANES);
+        in_parts<CODED_ROWS>(num_rows, [&](auto rows, int64_t row) {
+            F16 sums[rows.value][PANELS];
+            const U16 *ahead = at + LINES_AHEAD;
+            coded_tile<rows.value>(coded + row * row_size, row_size, at, num_inputs, sums, [&] {
+                for (int panel = 0; panel < PANELS; panel++) __builtin_prefetch(ahead++, 0, 2);
+            });
+            for (int r = 0; r < rows.value; r++) {
+                const F16 scaled[PANELS] = {sums[r][0] * left, sums[r][1] * right};
+                finish(row + r, stripe, scaled);
+            }
+        });
+    }
+    team.meet();
+}
+
+} // namespace

@@ -1,0 +1,171 @@
+"""Products in 8 bits are those of the definition, exact in integers, whatever the processor and whoever is beside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+from decoder_layers import BLOCK, HIDDEN, SHAPE, adapter, empty_pool, run, weights
+from hypothesis import given
+from hypothesis import strategies as st
+from tiled import ALL_BUILDS, native_backend
+
+from pagewire.kernels import coded_linear
+from pagewire.kernels.cpu_stack import CpuStack
+from pagewire.kernels.decoder_stack import ComposedStack, LayerWeights
+from pagewire.kernels.scaled_weight import INT8, ScaledWeight
+from pagewire.kernels.torch_backend import TorchBackend
+
+SHAPES = [(32, 16), (16, 64), (72, 144), (100, 80), (960, 576)]  # outputs, inputs
+ROWS = (1, 4, 5, 13, 40)
+NUMBERS = st.floats(-1e4, 1e4, width=32)
+
+
+def random_rows(num_rows: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return rows one input of which is far larger than the others."""
+    rows = torch.randn(num_rows, size)
+    rows[:, 3] *= 80
+    return rows.to(dtype)
+
+
+def random_weight(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> ScaledWeight:
+    return ScaledWeight.of(torch.randn(num_outputs, num_inputs).to(dtype), INT8)
+
+
+@given(rows=st.lists(st.lists(NUMBERS, min_size=70, max_size=70), min_size=1, max_size=3))
+def test_a_code_is_the_nearest_of_its_groups_scale(rows: list[list[float]]) -> None:
+    codes, scales = coded_linear.code_rows(torch.tensor(rows))
+    assert codes.shape == (len(rows), 2, 64)
+    assert not codes[:, 1, 6:].any()
+    for row, (own, scale) in enumerate(zip(codes.tolist(), scales.tolist(), strict=True)):
+        for group, first in enumerate((0, 64)):
+            given = rows[row][first : first + 64]
+            assert scale[group] == pytest.approx(max(map(abs, given)) / 127, rel=1e-6, abs=2.0**-100)
+            assert max(map(abs, own[group])) in (0, 127)
+            for code, number in zip(own[group], given, strict=False):
+                assert code == int(code)
+                assert abs(code * scale[group] - number) <= 0.5001 * scale[group]
+
+
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), SHAPES[:3])
+def test_the_definition_is_the_sum_of_the_products_of_codes(num_outputs: int, num_inputs: int) -> None:
+    torch.manual_seed(0)
+    x, weight = random_rows(3, num_inputs, torch.float32), random_weight(num_outputs, num_inputs, torch.float32)
+    codes, scales = coded_linear.code_rows(x)
+    found = coded_linear.coded_linear(x, weight, torch.arange(float(num_outputs)))
+    for row in range(3):
+        for output in range(0, num_outputs, 7):
+            total = Fraction(0)
+            for place in range(num_inputs):
+                group, code = place // 64, int(codes[row, place // 64, place % 64])
+                total += Fraction(scales[row, group].item()) * code * int(weight.codes[output, place])
+            exact = float(total * Fraction(weight.scales[output].item()) + output)
+            assert found[row, output].item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("build", ALL_BUILDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_natively_it_is_the_definition(
+    threads: int, build: str, dtype: torch.dtype, num_outputs: int, num_inputs: int, has_bias: bool
+) -> None:
+    torch.manual_seed(1)
+    weight = random_weight(num_outputs, num_inputs, dtype)
+    bias = torch.randn(num_outputs).to(dtype) if has_bias else None
+    linear = native_backend(build).linear(weight, bias)
+    for num_rows in ROWS:
+        x = random_rows(num_rows, num_inputs, dtype)
+        found, expected = linear(x), coded_linear.coded_linear(x, weight, bias)
+        # The last bit of a bfloat16: both round the same sum, but for the order of its parts.
+        rtol = 1e-5 if dtype == torch.float32 else 2.0**-7
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=1e-5 * expected.abs().max().item())
+        alone = torch.cat([linear(row[None]) for row in x])
+        assert torch.equal(found, alone)
+
+
+@pytest.mark.parametrize("build", ALL_BUILDS)
+def test_extremes_stay_in_their_row(build: str) -> None:
+    torch.manual_seed(2)
+    weight = random_weight(48, 96, torch.float32)
+    x = torch.randn(6, 96)
+    expected = native_backend(build).linear(weight, None)(x)
+    x[1, 5], x[2, 70], x[3], x[4] = float("nan"), float("-inf"), 0.0, 1e-38
+    found = native_backend(build).linear(weight, None)(x)
+    assert torch.equal(found[[0, 5]], expected[[0, 5]])
+    assert found[1].isnan().all()
+    assert not found[2].isfinite().any()
+    assert not found[3].any()
+    assert found[4].abs().max() < 1e-30
+    by_definition = coded_linear.coded_linear(x, weight, None)
+    assert torch.equal(by_definition.isfinite(), found.isfinite())
+
+
+def test_codes_reach_as_far_as_weights_do() -> None:
+    weight = torch.tensor([[0.0] * 16, [-3.0] + [3.0] * 15, [65504.0] + [1.0] * 15, [1e-30] * 16])
+    kept = ScaledWeight.of(weight, INT8)
+    assert kept.codes.tolist() == [[0] * 16, [-127] + [127] * 15, [127] + [0] * 15, [127] * 16]
+    assert kept.decoded()[:, 0].tolist() == pytest.approx([0.0, -3.0, 65504.0, 1e-30], rel=1e-6)
+
+
+def test_inputs_that_are_no_whole_vectors_are_multiplied_in_torch() -> None:
+    torch.manual_seed(3)
+    x, weight = torch.randn(3, 24), random_weight(10, 24, torch.float32)
+    assert torch.equal(native_backend("own").linear(weight, None)(x), coded_linear.coded_linear(x, weight, None))
+
+
+def coded(layer: LayerWeights, **more: object) -> LayerWeights:
+    """Return a layer with its matrices as integer codes."""
+    names = ("qkv", "o", "gate_up", "down")
+    matrices = {name: ScaledWeight.of(getattr(layer, name), INT8) for name in names}
+    return replace(layer, **matrices, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("lengths", [(1,), (37, 5), (3, 1), (1000, 100)])
+def test_layers_of_codes_are_their_ops_bit_for_bit_on_any_threads(
+    threads: int, dtype: torch.dtype, biases: bool, lengths: tuple[int, ...]
+) -> None:
+    torch.manual_seed(4)
+    backend = native_backend("own")
+    layers = [coded(layer) for layer in weights(dtype, biases=biases, qk_norm=False)]
+    stacks = [backend.decoder_stack(layers, SHAPE), ComposedStack(backend, layers, SHAPE)]
+    assert isinstance(stacks[0], CpuStack)
+    if max(lengths) < 100:
+        stacks.append(TorchBackend().decoder_stack(layers, SHAPE))
+    parts, num_blocks = [], 0
+    for length in lengths:
+        blocks = list(range(num_blocks, num_blocks + -(-length // BLOCK)))[::-1]
+        num_blocks += len(blocks)
+        parts.append((torch.randn(length, HIDDEN).to(dtype), 0, blocks))
+    results = []
+    for stack in stacks:
+        pool = empty_pool(num_blocks, dtype)
+        results.append(torch.cat(run(stack, pool, [(x.clone(), start, blocks) for x, start, blocks in parts])))
+    assert torch.equal(results[0], results[1])
+    if len(results) > 2:
+        # Where one of both rounds to the next code, that is a 127th of the largest input of a group.
+        torch.testing.assert_close(results[0], results[2], rtol=0.05, atol=0.15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapters_add_to_products_of_codes(dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    plain = weights(dtype, biases=False, qk_norm=False)
+    own = [(adapter(dtype, 8),) for _ in plain]
+    x = torch.randn(9, HIDDEN).to(dtype)
+    results = []
+    for layers in (
+        [coded(layer, adapters=each) for layer, each in zip(plain, own, strict=True)],
+        [coded(layer) for layer in plain],
+        [replace(layer, adapters=each) for layer, each in zip(plain, own, strict=True)],
+    ):
+        stack = native_backend("own").decoder_stack(layers, SHAPE)
+        (rows,) = run(stack, empty_pool(1, dtype), [(x.clone(), 0, [0])], numbers=[1 if layers[0].adapters else 0])
+        results.append(rows)
+    both, without, uncoded = results
+    torch.testing.assert_close(both, uncoded, rtol=0.1, atol=0.3)
+    assert (both - without).abs().max() > 1.0
