@@ -15,7 +15,7 @@
 namespace {
 
 constexpr int CODED_STEP = 4, GROUP_INPUTS = 64, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
-constexpr int CODED_ROWS = 6;    // multiplied at once: their sums in integers and in floats are in registers
+constexpr int CODED_ROWS = 10;   // multiplied at once: their sums in integers are in registers
 constexpr int FEW_ROWS = 4;      // each thread codes them for itself rather than wait for others
 constexpr float SMALLEST = 0x1p-100f; // largest number of a group of which there are codes; what is smaller is 0
 
@@ -47,10 +47,9 @@ template <typename Kind> inline void code_row(const typename Kind::Element *x, i
             const U16 bits = (U16)values[at / LANES] & 0x7FFFFFFFu;
             most = bits > most ? bits : most;
         }
-        uint32_t largest_bits = 0;
-        for (int lane = 0; lane < LANES; lane++) largest_bits = std::max(largest_bits, uint32_t(most[lane]));
+        most = reduced(most, [](U16 left, U16 right) { return left > right ? left : right; });
         float largest;
-        std::memcpy(&largest, &largest_bits, 4);
+        std::memcpy(&largest, &most, 4);
         if (largest < SMALLEST) largest = SMALLEST;
         const F16 inverse = splat(127.0f / largest);
         I16 sums{};
@@ -59,9 +58,7 @@ template <typename Kind> inline void code_row(const typename Kind::Element *x, i
             store(codes + part * LANES, narrowed(each));
             sums += each;
         }
-        int32_t sum = 0;
-        for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
-        *scales = {largest / 127.0f, -128 * sum};
+        *scales = {largest / 127.0f, -128 * reduced(sums, [](I16 left, I16 right) { return left + right; })[0]};
     }
 }
 
@@ -89,7 +86,7 @@ inline I16 dot_codes(I16 sum, U16 weights, int32_t codes) {
 
 // `ROWS` rows, `row_size` bytes apart, times the two panels of a stripe; `meanwhile` is done for each four inputs.
 template <int ROWS, typename Meanwhile>
-inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], const Meanwhile &meanwhile) {
+inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], Meanwhile &&meanwhile) {
     const int64_t num_groups = num_coded_groups(num_inputs);
     for (int row = 0; row < ROWS; row++)
         for (int panel = 0; panel < PANELS; panel++) sums[row][panel] = F16{};
@@ -131,12 +128,10 @@ void coded_product(const void *x_, const Matrix &weight, void *room, int64_t num
         const U16 *at = static_cast<const U16 *>(weight.packed) + stripe * stripe_size;
         const float *scales = weight.scales + stripe * PANELS * LANES;
         const F16 left = load<F16>(scales), right = load<F16>(scales + LANES);
+        int64_t part = 0;
         in_parts<CODED_ROWS>(num_rows, [&](auto rows, int64_t row) {
             F16 sums[rows.value][PANELS];
-            const U16 *ahead = at + LINES_AHEAD;
-            coded_tile<rows.value>(coded + row * row_size, row_size, at, num_inputs, sums, [&] {
-                for (int panel = 0; panel < PANELS; panel++) __builtin_prefetch(ahead++, 0, 2);
-            });
+            coded_tile<rows.value>(coded + row * row_size, row_size, at, num_inputs, sums, StripesAhead(at, stripe_size, part++, num_parts_of(num_rows, CODED_ROWS)));
             for (int r = 0; r < rows.value; r++) {
                 const F16 scaled[PANELS] = {sums[r][0] * left, sums[r][1] * right};
                 finish(row + r, stripe, scaled);

@@ -80,12 +80,10 @@ void product(const void *x_, const void *packed, int64_t num_rows, int64_t num_i
     }
     for (; stripe < end; stripe++) {
         const U16 *at = stripes + stripe * size;
+        int64_t part = 0;
         in_parts<STRIPE_ROWS>(num_rows, [&](auto rows, int64_t row) {
             F16 sums[rows.value][PANELS];
-            const U16 *ahead = at + LINES_AHEAD;
-            tile<Kind, rows.value, PANELS>(x + row * num_groups, num_groups, at, 1, PANELS, num_groups, sums, [&] {
-                for (int panel = 0; panel < PANELS; panel++) __builtin_prefetch(ahead++, 0, 2);
-            });
+            tile<Kind, rows.value, PANELS>(x + row * num_groups, num_groups, at, 1, PANELS, num_groups, sums, StripesAhead(at, size, part++, num_parts_of(num_rows, STRIPE_ROWS)));
             for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
     }

@@ -5,7 +5,6 @@
 
 namespace {
 
-constexpr int LINES_AHEAD = 96; // of weights asked for before they are read, however many rows keep the processor's own prefetching waiting
 
 // Calls `each(std::integral_constant<int, count>)` for a count from 1 to MOST.
 template <int MOST, typename Each> inline void with_constant(int64_t count, const Each &each) {
@@ -14,10 +13,12 @@ template <int MOST, typename Each> inline void with_constant(int64_t count, cons
     each(std::integral_constant<int, MOST>());
 }
 
+inline int64_t num_parts_of(int64_t num_rows, int64_t most) { return (num_rows + most - 1) / most; }
+
 // Calls `each(std::integral_constant<int, ROWS>, row)` for parts of at most MOST rows, as equal as they can be.
 template <int MOST, typename Each> inline void in_parts(int64_t num_rows, const Each &each) {
     int64_t row = 0;
-    for (int64_t left = (num_rows + MOST - 1) / MOST; left > 0; left--) {
+    for (int64_t left = num_parts_of(num_rows, MOST); left > 0; left--) {
         const int64_t count = (num_rows - row + left - 1) / left;
         with_constant<MOST>(count, [&](auto rows) { each(rows, row); });
         row += count;
@@ -31,6 +32,20 @@ template <typename Each> inline void each_panels(int64_t num_panels, const Each 
     for (; panel + 2 <= num_panels; panel += 2) each(std::integral_constant<int, 2>(), panel);
     for (; panel < num_panels; panel++) each(std::integral_constant<int, 1>(), panel);
 }
+
+// Asks for weights before they are read, however many rows keep the processor's own prefetching waiting: those of a stripe
+// of `size` vectors a little ahead where one part of the rows goes over it; where several do, each for its share of the next
+// stripe's, so that memory rests while none of them multiplies.
+struct StripesAhead {
+    static constexpr int64_t VECTORS = 96;
+    const U16 *next, *end;
+    int64_t at_once;
+    StripesAhead(const U16 *stripe, int64_t size, int64_t part, int64_t num_parts)
+        : next(num_parts == 1 ? stripe + VECTORS : stripe + size + size * part / num_parts), end(next + size / num_parts), at_once(num_parts == 1 ? 2 : 1) {}
+    inline void operator()() {
+        for (int64_t line = 0; line < at_once && next < end; line++) __builtin_prefetch(next++, 0, 2);
+    }
+};
 
 struct Nothing {
     inline void operator()() const {}

@@ -196,12 +196,24 @@ def test_settings_cross_a_process_border_and_unknown_ones_are_refused() -> None:
 
 
 def test_the_bench_says_what_each_holds_and_does(tiny: TinyModel, tmp_path: Path) -> None:
-    bench, found = Path(__file__).parents[2] / "bench" / "kv_dtypes.py", tmp_path / "found.json"
-    shape = ["--prompts", "2", "--context", "40", "--tokens", "3", "--dtype", "float32", "--kv-dtypes", "float32,int8"]
+    bench, found = Path(__file__).parents[2] / "bench" / "dtypes.py", tmp_path / "found.json"
+    shape = [
+        "--prompts",
+        "2",
+        "--context",
+        "40",
+        "--tokens",
+        "3",
+        "--dtype",
+        "float32",
+        "--kinds",
+        "kv=int8,weight=int8",
+    ]
     command = [sys.executable, "-P", str(bench), "--model", str(tiny("llama")), *shape, "--json", str(found)]
     subprocess.run(command, check=True, capture_output=True)
-    figures = json.loads(found.read_text())["kv-dtypes"]
+    figures = json.loads(found.read_text())["dtypes"]
     assert {name: (each["capacity"], each["positions"]) for name, each in figures.items()} == {
-        "float32": (1.0, 6), "int8": (16 * 4 / 18, 6),
+        "plain": (1.0, 6), "kv=int8": (16 * 4 / 18, 6), "weight=int8": (1.0, 6),
     }  # fmt: skip
-    assert figures["float32"]["agreement"] == 1.0
+    assert figures["plain"]["agreement"] == 1.0
+    assert len({each["perplexity"] for each in figures.values()}) == 3
