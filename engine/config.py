@@ -36,7 +36,7 @@ class EngineConfig:
     `device` is cpu, cuda or cuda:N. `dtype` auto is bfloat16 where the device multiplies it natively, else float32 on a
     CPU and float16 on a CUDA device, which alone has float16.
     `adapters` are LoRA adapters that requests may name, NAME=FOLDER each.
-    `weight_dtype` is how matrices of layers are kept, see `kernels/scaled_weight.py`; auto as they are computed.
+    `weight_dtype` is how weights are kept, auto as they are computed: `kernels/scaled_weight.py`, `coded_weight.py`.
     `kv_dtype` is how keys and values are kept, auto as they are computed; `kernels/kv_elements.py` has fp8 and int8.
     `kv_memory_bytes` bounds the KV pool, `host_kv_memory_bytes` the tier that takes what is evicted from it.
     `scheduling` says who goes first, `preemption` how the KV of a preempted sequence comes back.

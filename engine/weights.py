@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from pagewire.core.document_files import read_object
-from pagewire.kernels.scaled_weight import ScaledWeight, Weight
+from pagewire.kernels.scaled_weight import ScaledWeight, Stored
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -52,7 +52,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def load(
     files: Iterable[Path],
-    places: Mapping[str, Weight],
+    places: Mapping[str, Stored],
     derived: Iterable[str],
     parts: Mapping[str, Part] | None = None,
 ) -> None:
@@ -81,7 +81,7 @@ def load(
         raise ValueError(f"the weights do not fit the model: missing {few(missing)}; surplus {few(sorted(surplus))}")
 
 
-def _fill(name: str, place: Weight, stored: Any, part: Part | None) -> None:
+def _fill(name: str, place: Stored, stored: Any, part: Part | None) -> None:
     expected, index = list(place.shape), [slice(None)] * len(place.shape)
     if part is not None:
         expected[part.axis], index[part.axis] = part.whole, part.places

@@ -47,8 +47,7 @@ class Backend(Protocol):
     def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
         """Return the product with `weight` `[N, K]`, plus `bias` `[N]`; the weight may be laid out anew for it.
 
-        Of a `ScaledWeight` it is that with the weight that it stands for, decoded or not; where its codes are integers
-        it is `coded_linear`.
+        Of a `ScaledWeight` it is that with the weight that it stands for, decoded or not; of a `CodedWeight` its own.
         """
         ...
 

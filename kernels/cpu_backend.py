@@ -19,6 +19,7 @@ from pagewire.core.heap import keep_heap
 from pagewire.kernels import kv_elements, logit_edits, sampling
 from pagewire.kernels.arena import Arena
 from pagewire.kernels.backend import Linear
+from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
@@ -26,7 +27,7 @@ from pagewire.kernels.logit_edits import Counted, LogitEdits, Repetition
 from pagewire.kernels.packing import LANES, STEP, SUFFIX, Packed, buffer, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
-from pagewire.kernels.scaled_weight import Weight, is_coded
+from pagewire.kernels.scaled_weight import Weight
 from pagewire.kernels.torch_backend import TorchBackend
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
@@ -109,7 +110,7 @@ class CpuBackend(TorchBackend):
         if not is_packable(weight):
             return super().linear(weight, bias)
         function = self._function("linear", weight.dtype, 5 * (_POINTER,) + 3 * (_INT,))
-        room = self._library.room_per_row(weight.shape[1]) if is_coded(weight) else 0
+        room = self._library.room_per_row(weight.shape[1]) if isinstance(weight, CodedWeight) else 0
         return _PackedLinear(function, pack(weight, self._arena), weight.shape, bias, room)
 
     def decoder_stack(

@@ -17,11 +17,12 @@ import torch
 from pagewire.core import native_library
 from pagewire.kernels import kv_elements
 from pagewire.kernels.arena import Arena
+from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.low_rank import LayerAdapter, LowRank
 from pagewire.kernels.packing import LANES, SUFFIX, Matrix, buffer, by_turns, is_packable, pack
 from pagewire.kernels.ragged import Ragged
-from pagewire.kernels.scaled_weight import Weight, is_coded
+from pagewire.kernels.scaled_weight import Weight
 
 if TYPE_CHECKING:
     from pagewire.kernels.backend import Backend
@@ -97,7 +98,9 @@ class CpuStack:
         self._inner_size = layers[0].down.shape[1]
         self._kept: list[object] = []  # what the pointers below lead to
         widest = max(layers[0].qkv.shape[1], layers[0].o.shape[1], self._inner_size)
-        self._room = library.room_per_row(widest) if is_coded(layers[0].qkv) else 0  # bytes of scratch for each row
+        self._room = (
+            library.room_per_row(widest) if isinstance(layers[0].qkv, CodedWeight) else 0
+        )  # bytes of scratch for each row
         self._low_width = 0  # the widest rank
         self._layers = (_Layer * len(layers))(
             *(self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True))

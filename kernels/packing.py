@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from pagewire.kernels.arena import Arena
-from pagewire.kernels.scaled_weight import Weight, is_coded, plain
+from pagewire.kernels.coded_weight import CodedWeight
+from pagewire.kernels.scaled_weight import Weight, plain
 
 LANES = 16  # of a vector: heads in a pool are multiples of it (`stored_head_dim`)
 STRIPE = 32  # outputs that lie behind one another for each `step` inputs
@@ -33,7 +34,7 @@ class Packed:
     """A weight `[N, K]`; whoever uses `matrix` keeps this meanwhile."""
 
     stripes: torch.Tensor  # [ceil(N / 32), K / step, 32, step]
-    scales: torch.Tensor | None  # [32 ceil(N / 32)] fp32, of codes
+    scales: torch.Tensor | None = None  # of codes: [ceil(N / 32), ceil(K / GROUP), 32] bfloat16
 
     def matrix(self) -> Matrix:
         """Return where both lie."""
@@ -47,22 +48,22 @@ def buffer(num_bytes: int) -> torch.Tensor:
 
 def is_packable(weight: Weight) -> bool:
     """Return whether a weight `[N, K]` can be packed."""
-    return weight.dtype in STEP and weight.shape[1] % (LANES if is_coded(weight) else STEP[weight.dtype]) == 0
+    whole = LANES if isinstance(weight, CodedWeight) else STEP.get(weight.dtype, 0)
+    return weight.dtype in STEP and weight.shape[1] % whole == 0
 
 
 def pack(weight: Weight, arena: Arena, *, in_turns: bool = False) -> Packed:
     """Return a weight `[N, K]` packed, of which `in_turns` 16 rows are of its first half and 16 of the second by turns.
 
-    Codes that rows are not multiplied with as they are, are decoded.
+    Of a `ScaledWeight` it is what that stands for.
     """
     arranged = by_turns if in_turns else torch.Tensor.contiguous
-    if not is_coded(weight):
+    if not isinstance(weight, CodedWeight):
         numbers = plain(weight)
-        return Packed(_stripes(arranged(numbers), STEP[numbers.dtype], arena), None)
-    scales = weight.scales.new_zeros(-(-weight.shape[0] // STRIPE) * STRIPE)
-    scales[: weight.shape[0]] = arranged(weight.scales)
+        return Packed(_stripes(arranged(numbers), STEP[numbers.dtype], arena))
     unsigned = weight.codes.view(torch.uint8) ^ 128
-    return Packed(_stripes(arranged(unsigned), CODED_STEP, arena), scales)
+    codes = _stripes(arranged(unsigned), CODED_STEP, arena)
+    return Packed(codes, _stripes(arranged(weight.scales), 1, arena).squeeze(3))
 
 
 def _stripes(weight: torch.Tensor, step: int, arena: Arena) -> torch.Tensor:

@@ -15,13 +15,13 @@ from torch.nn import functional
 from pagewire.kernels import attention_plan, kv_elements, logit_edits, rope, sampling, streamed_attention
 from pagewire.kernels.attention_plan import AttentionPlan, Chunk, DecodeGroup
 from pagewire.kernels.backend import Add, Linear, NormedLinear
-from pagewire.kernels.coded_linear import coded_linear
+from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.decoder_stack import ComposedStack, DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import LogitEdits
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
-from pagewire.kernels.scaled_weight import Weight, is_coded, plain
+from pagewire.kernels.scaled_weight import Weight, plain
 from pagewire.kernels.streamed_attention import Partial, StreamedPlan
 
 
@@ -29,9 +29,9 @@ class TorchBackend:
     """Every op in plain torch; see `Backend` for the contracts."""
 
     def linear(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
-        """Return the product with `weight` `[N, K]`, decoded once, or its integer codes as they are."""
-        if is_coded(weight):
-            return lambda x: coded_linear(x, weight, bias)
+        """Return the product with `weight` `[N, K]`, decoded once unless that is in codes."""
+        if isinstance(weight, CodedWeight):
+            return lambda x: weight.linear(x, bias)
         decoded = plain(weight)
         return lambda x: functional.linear(x, decoded, bias)
 

@@ -14,12 +14,12 @@ from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.weights import Part
 from pagewire.kernels.decoder_stack import LayerWeights
-from pagewire.kernels.scaled_weight import ScaledWeight, Weight
+from pagewire.kernels.scaled_weight import ScaledWeight, Stored
 
-Destinations = dict[str, Weight]
+Destinations = dict[str, Stored]
 Parts = dict[str, Part]
 _Fused = Callable[..., torch.Tensor]
-_Product = Callable[[tuple[int, ...], dict[str, int], int], Weight]
+_Product = Callable[[tuple[int, ...], dict[str, int], int], Stored]
 
 
 def allocate(
@@ -28,13 +28,13 @@ def allocate(
     device: torch.device,
     shard: Shard | None = None,
     *,
-    codes: torch.dtype | None = None,
+    quantised: bool = False,
 ) -> tuple[DecoderWeights, Destinations, Parts]:
     """Return uninitialised weights, the view of them that each named tensor fills, and which part of it that is.
 
     `config` is that of one rank. Queries, keys, values, gate and up are divided by rows; what is summed over the ranks,
     o and down, by columns, and its bias is the first rank's, as is the head. Norms and embedding are everybody's.
-    With `codes` the matrices of layers are such ones with a scale a row, and nothing else is.
+    `quantised`, the matrices of layers are codes with a scale a row, and nothing else is.
     """
     places: Destinations = {}
     divided: Parts = {}
@@ -45,14 +45,14 @@ def allocate(
         named(whole, parts, axis)
         return whole
 
-    def product(shape: tuple[int, ...], parts: dict[str, int], axis: int) -> Weight:
-        if codes is None:
+    def product(shape: tuple[int, ...], parts: dict[str, int], axis: int) -> Stored:
+        if not quantised:
             return fused(shape, parts, axis)
-        whole = ScaledWeight.empty(shape, dtype, device, codes)
+        whole = ScaledWeight.empty(shape, dtype, device)
         named(whole, parts, axis)
         return whole
 
-    def named(whole: Weight, parts: dict[str, int], axis: int | None) -> None:
+    def named(whole: Stored, parts: dict[str, int], axis: int | None) -> None:
         places.update(zip(parts, whole.split(list(parts.values())), strict=True))
         if axis is not None and shard.num_ranks > 1:
             for name in parts:
@@ -73,7 +73,7 @@ def _layer(config: DecoderConfig, prefix: str, fused: _Fused, product: _Product,
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_rows, kv_rows = config.num_q_heads * head_dim, config.num_kv_heads * head_dim
 
-    def matrix(folder: str, parts: dict[str, int], columns: int, axis: int = 0) -> Weight:
+    def matrix(folder: str, parts: dict[str, int], columns: int, axis: int = 0) -> Stored:
         named = {f"{prefix}.{folder}.{part}.weight": rows for part, rows in parts.items()}
         return product((sum(parts.values()), columns), named, axis)
 

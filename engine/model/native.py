@@ -16,8 +16,9 @@ from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
 from pagewire.engine.ranks.rank_sum import RankSum
 from pagewire.kernels.backend import Backend
-from pagewire.kernels.decoder_stack import Reduce
-from pagewire.kernels.scaled_weight import CODES, INT8, ScaledWeight, plain
+from pagewire.kernels.coded_weight import GROUP, CodedWeight
+from pagewire.kernels.decoder_stack import LayerWeights, Reduce
+from pagewire.kernels.scaled_weight import Weight, plain
 
 # What the first rank alone has: biases of the products that are summed, and the head.
 _FIRST_RANKS = (
@@ -77,18 +78,16 @@ class NativeArchitecture:
         """Read one rank's part of the weights, and no more, and of the folder's adapters; its products are summed over
         the ranks by `reduce`.
 
-        Weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its copies.
-        Raises ValueError naming what the ranks cannot share, or what the device does not multiply.
+        In fp8 weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its
+        copies. Raises ValueError naming what the ranks cannot share, or what the device does not multiply.
         """
-        config, codes = self.config.part(shard.num_ranks), CODES.get(weight_dtype)
-        if codes == INT8 and device.type != "cpu":
-            raise ValueError(
-                f"weight_dtype {weight_dtype}: products in 8 bits are a CPU's; on {device.type} there is fp8"
-            )
-        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, codes=codes)
+        config, is_coded = self.config.part(shard.num_ranks), weight_dtype == "int8"
+        if is_coded:
+            _check_codes(config, shard, device)
+        loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
-        layers = loaded.layers
+        layers, head = loaded.layers, loaded.head
         if folder.adapters:
             adapters = zip(
                 *(lora.read(each, self.config, dtype, device, shard) for each in folder.adapters), strict=True
@@ -99,10 +98,33 @@ class NativeArchitecture:
         head_dim, wide = config.head_dim, config.stored_head_dim
         if head_dim != wide:
             layers = tuple(wide_heads.widened(layer, head_dim, wide) for layer in layers)
-        # Of a CPU's step the head is a fifth where the model is small; the embedding, of which rows are read, stays.
-        head = loaded.head if loaded.head is None or codes != INT8 else ScaledWeight.of(plain(loaded.head), INT8)
+        if is_coded:
+            loaded, kept = dataclasses.replace(loaded, layers=()), list(layers)
+            del places, layers  # each layer goes once it is in codes
+            layers = tuple(_in_codes(kept.pop(0)) for _ in range(config.num_layers))
+            head = None if loaded.head is None else CodedWeight.of(plain(loaded.head))
         return Decoder(config, dataclasses.replace(loaded, layers=layers, head=head), backend, reduce)
 
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
         return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)
+
+
+def _check_codes(config: DecoderConfig, shard: Shard, device: torch.device) -> None:
+    if device.type != "cpu":
+        raise ValueError(f"weight_dtype int8: products in 8 bits are a CPU's; on {device.type} there is fp8")
+    # Else a rank's groups, and with them its codes, would be others than those of the whole matrix.
+    divided = (config.num_q_heads * config.stored_head_dim, config.intermediate_size)
+    if shard.num_ranks > 1 and any(size % GROUP for size in divided):
+        raise ValueError(
+            f"weight_dtype int8: {shard.num_ranks} ranks have {divided} inputs, not whole groups of {GROUP}"
+        )
+
+
+def _in_codes(layer: LayerWeights) -> LayerWeights:
+    def coded(weight: Weight) -> Weight:
+        return CodedWeight.of(plain(weight))
+
+    return dataclasses.replace(
+        layer, qkv=coded(layer.qkv), o=coded(layer.o), gate_up=coded(layer.gate_up), down=coded(layer.down)
+    )

@@ -10,9 +10,10 @@ import dataclasses
 
 import torch
 
+from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.decoder_stack import LayerWeights
 from pagewire.kernels.low_rank import LayerAdapter
-from pagewire.kernels.scaled_weight import ScaledWeight, Weight
+from pagewire.kernels.scaled_weight import ScaledWeight, Stored
 
 
 def widened(layer: LayerWeights, head_dim: int, wide: int) -> LayerWeights:
@@ -22,11 +23,14 @@ def widened(layer: LayerWeights, head_dim: int, wide: int) -> LayerWeights:
     """
     assert layer.q_norm is None
     assert layer.k_norm is None
+    qkv, o = layer.qkv, layer.o
+    assert not isinstance(qkv, CodedWeight)
+    assert not isinstance(o, CodedWeight)
     return dataclasses.replace(
         layer,
-        qkv=_rows(layer.qkv, head_dim, wide),
+        qkv=_rows(qkv, head_dim, wide),
         qkv_bias=None if layer.qkv_bias is None else _padded(layer.qkv_bias, head_dim, wide),
-        o=_columns(layer.o, head_dim, wide),
+        o=_columns(o, head_dim, wide),
         adapters=tuple(_widened(adapter, head_dim, wide) for adapter in layer.adapters),
     )
 
@@ -48,14 +52,14 @@ def _padded(x: torch.Tensor, head_dim: int, wide: int) -> torch.Tensor:
     return out.flatten(0, 1)
 
 
-def _rows(weight: Weight, head_dim: int, wide: int) -> Weight:
+def _rows(weight: Stored, head_dim: int, wide: int) -> Stored:
     if isinstance(weight, ScaledWeight):
         codes, scales = (_padded(x, head_dim, wide) for x in (weight.codes, weight.scales))
         return ScaledWeight(codes, scales, weight.dtype)
     return _padded(weight, head_dim, wide)
 
 
-def _columns(weight: Weight, head_dim: int, wide: int) -> Weight:
+def _columns(weight: Stored, head_dim: int, wide: int) -> Stored:
     rows = (weight.codes if isinstance(weight, ScaledWeight) else weight).t()
     columns = _padded(rows, head_dim, wide).t().contiguous()
     return dataclasses.replace(weight, codes=columns) if isinstance(weight, ScaledWeight) else columns

@@ -1,10 +1,9 @@
-// Products in 8 bits: the codes of rows times those of weights (`scaled_weight.py`), summed in integers.
-//
-//     x[k] = scale[g] code[k], nearly, in groups g of 64 inputs, the largest of which has the code 127 or -127
-//     y[n] = weight_scale[n] x sum over g of (scale[g] x sum over k in g of code[k] weight_code[n, k])
+// Products in 8 bits, as `coded_weight.py` defines them: codes of rows times codes of weights, summed in integers, and each
+// group's sum times both scales.
 //
 // Integers have no order of summing, and groups are taken in theirs: a row is the same in any batch. Packed weights are as
-// in linear.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned.
+// in linear.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned; their
+// scales are `[ceil(N / 32), ceil(K / GROUP_INPUTS), 32]`.
 #pragma once
 #include "low_rank.h"
 #include "products.h"
@@ -14,7 +13,7 @@
 
 namespace {
 
-constexpr int CODED_STEP = 4, GROUP_INPUTS = 64, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
+constexpr int CODED_STEP = 4, GROUP_INPUTS = 32, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
 constexpr int CODED_ROWS = 10;   // multiplied at once: their sums in integers are in registers
 constexpr int FEW_ROWS = 4;      // each thread codes them for itself rather than wait for others
 constexpr float SMALLEST = 0x1p-100f; // largest number of a group of which there are codes; what is smaller is 0
@@ -32,7 +31,7 @@ inline int64_t coded_row_size(int64_t num_inputs) { return (num_coded_groups(num
 // Packed weights: elements of a kind, or where there are scales, codes.
 struct Matrix {
     const void *packed;
-    const float *scales; // [32 ceil(N / 32)], or null
+    const uint16_t *scales; // bf16, or null
 };
 
 template <typename Kind> inline void code_row(const typename Kind::Element *x, int64_t num_inputs, uint8_t *to) {
@@ -86,7 +85,7 @@ inline I16 dot_codes(I16 sum, U16 weights, int32_t codes) {
 
 // `ROWS` rows, `row_size` bytes apart, times the two panels of a stripe; `meanwhile` is done for each four inputs.
 template <int ROWS, typename Meanwhile>
-inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], Meanwhile &&meanwhile) {
+inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, const uint16_t *scales, int64_t num_inputs, F16 (&sums)[ROWS][PANELS], Meanwhile &&meanwhile) {
     const int64_t num_groups = num_coded_groups(num_inputs);
     for (int row = 0; row < ROWS; row++)
         for (int panel = 0; panel < PANELS; panel++) sums[row][panel] = F16{};
@@ -106,8 +105,10 @@ inline void coded_tile(const uint8_t *x, int64_t row_size, const U16 *weights, i
                 whole[row][1] = dot_codes(whole[row][1], right, four);
             }
         }
-        for (int row = 0; row < ROWS; row++)
-            for (int panel = 0; panel < PANELS; panel++) sums[row][panel] += __builtin_convertvector(whole[row][panel], F16) * splat(scale(row).scale);
+        for (int panel = 0; panel < PANELS; panel++, scales += LANES) {
+            const F16 own = from_bf16(load<H16>(scales));
+            for (int row = 0; row < ROWS; row++) sums[row][panel] += __builtin_convertvector(whole[row][panel], F16) * (own * splat(scale(row).scale));
+        }
     }
 }
 
@@ -126,16 +127,12 @@ void coded_product(const void *x_, const Matrix &weight, void *room, int64_t num
     const int64_t num_stripes = (num_outputs + PANELS * LANES - 1) / (PANELS * LANES);
     for (int64_t stripe = team.first(num_stripes); stripe < team.end(num_stripes); stripe++) {
         const U16 *at = static_cast<const U16 *>(weight.packed) + stripe * stripe_size;
-        const float *scales = weight.scales + stripe * PANELS * LANES;
-        const F16 left = load<F16>(scales), right = load<F16>(scales + LANES);
+        const uint16_t *scales = weight.scales + stripe * num_coded_groups(num_inputs) * PANELS * LANES;
         int64_t part = 0;
         in_parts<CODED_ROWS>(num_rows, [&](auto rows, int64_t row) {
             F16 sums[rows.value][PANELS];
-            coded_tile<rows.value>(coded + row * row_size, row_size, at, num_inputs, sums, StripesAhead(at, stripe_size, part++, num_parts_of(num_rows, CODED_ROWS)));
-            for (int r = 0; r < rows.value; r++) {
-                const F16 scaled[PANELS] = {sums[r][0] * left, sums[r][1] * right};
-                finish(row + r, stripe, scaled);
-            }
+            coded_tile<rows.value>(coded + row * row_size, row_size, at, scales, num_inputs, sums, StripesAhead(at, stripe_size, part++, num_parts_of(num_rows, CODED_ROWS)));
+            for (int r = 0; r < rows.value; r++) finish(row + r, stripe, sums[r]);
         });
     }
     team.meet();

@@ -26,7 +26,7 @@ from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.packed_batch import pack
 from pagewire.engine.step import AHEAD, Draw, Grant, Step
 from pagewire.kernels.rope import Rope
-from pagewire.kernels.scaled_weight import FP8, ScaledWeight
+from pagewire.kernels.scaled_weight import ScaledWeight
 from pagewire.kernels.torch_backend import TorchBackend
 from pagewire.kernels.triton_backend import TritonBackend
 
@@ -67,7 +67,7 @@ class Rig:
     def __init__(self, config: DecoderConfig, *, quantised: bool = False, num_sequences: int = 20) -> None:
         torch.manual_seed(0)
         self.num_sequences = num_sequences
-        weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA, codes=FP8 if quantised else None)
+        weights, places, _ = checkpoint.allocate(config, torch.bfloat16, CUDA, quantised=quantised)
         for name, place in places.items():
             middle = 1.0 if name.endswith("norm.weight") else 0.0
             weight = torch.empty(place.shape, device=CUDA).normal_(middle, 0.05)

@@ -84,6 +84,7 @@ NATIVE: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2": lambda: Qwen2Config(**_SHAPE),
     "qwen2_sliding": lambda: Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1),
     "qwen3": lambda: Qwen3Config(**{**_SHAPE, "tie_word_embeddings": False}),
+    "qwen3_whole_groups": lambda: Qwen3Config(**{**_SHAPE, "tie_word_embeddings": False, "intermediate_size": 128}),
     "qwen3_layer_types": lambda: Qwen3Config(
         **{**_SHAPE, "head_dim": 32, "attention_bias": True},
         use_sliding_window=True,
