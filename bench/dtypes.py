@@ -100,10 +100,10 @@ class Kind:
 
 def engine_of(options: argparse.Namespace, kind: str) -> Engine:
     """Load an engine that keeps what `kind` says otherwise: `plain`, or a setting and its value."""
-    setting = {} if kind == "plain" else dict([kind.split("=")])
+    what, _, dtype = kind.partition("=")
     config = EngineConfig(
         model=str(options.model), role=Role.COLOCATED, dtype=options.dtype, threads=options.threads,
-        kv_memory_bytes=1 << 30, **{f"{name}_dtype": value for name, value in setting.items()},
+        kv_memory_bytes=1 << 30, **({f"{what}_dtype": dtype} if dtype else {}),
     )  # fmt: skip
     engine = assemble(config, MonotonicClock())
     warm_up(engine)

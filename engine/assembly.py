@@ -258,7 +258,7 @@ def _load(
     if not isinstance(architecture, NativeArchitecture):
         raise ValueError(f"tensor_parallel {config.tensor_parallel}: no shards for the {architecture.path}")
     shard = Shard(num_ranks=config.tensor_parallel)
-    architecture.config.part(shard.num_ranks)  # refused before anybody is started
+    architecture.part(config.weight_dtype, shard)  # refused before anybody is started
     total = architecture.rank_sum(shard, dtype)
     ranks = RankGroup.start(config, pool_fd, total)
     failed.callback(ranks.close)

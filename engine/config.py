@@ -88,6 +88,8 @@ class EngineConfig:
             raise ValueError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.weight_dtype not in WEIGHT_DTYPES:
             raise ValueError(f"weight_dtype {self.weight_dtype!r} is not one of {', '.join(WEIGHT_DTYPES)}")
+        if self.weight_dtype == "int8" and self.device != "cpu":
+            raise ValueError(f"weight_dtype int8: products in 8 bits are a CPU's; on {self.device} there is fp8")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not one of {', '.join(KV_DTYPES)}")
         if self.device == "cpu" and "float16" in (self.dtype, self.kv_dtype):

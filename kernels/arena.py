@@ -16,6 +16,11 @@ CHUNK_BYTES = 32 << 20  # mapped at once; what is not used of it is never touche
 ALIGNMENT = 64
 
 
+def buffer(num_bytes: int) -> torch.Tensor:
+    """Return memory for native code, for a while: `[num_bytes]` uint8, from the beginning of a cache line on."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
 class Arena:
     """A place for tensors on a CPU that are made one after another and kept."""
 

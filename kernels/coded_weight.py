@@ -3,9 +3,10 @@
     w[n, k] = weight_scale[n, g] weight_code[n, k], nearly       x[t, k] = scale[t, g] code[t, k], nearly
     y[t, n] = sum over g of (scale[t, g] weight_scale[n, g] x sum over k in g of code[t, k] weight_code[n, k])
 
-in groups g of GROUP inputs, the largest number of which has the code 127 or -127. Not rows: an input that is a hundred
-times the others, as Llamas have, takes the precision of those beside it and no more (SmoothQuant, arXiv:2211.10438,
-says why; llama.cpp's Q8_0 has the same groups). Knows neither files nor a processor's layout.
+in groups g of GROUP inputs, the largest number of which has the code 127 or -127. A scale for each group, not each row:
+an input that is a hundred times the others, as Llamas have (SmoothQuant, arXiv:2211.10438), costs the others of its
+group their precision, not those of the whole row. llama.cpp's Q8_0 has the same groups. What is no number
+makes all outputs that it has part in NaN or infinite. Knows neither files nor a processor's layout.
 Invariant: a row's values do not depend on the rows beside it.
 """
 
@@ -17,7 +18,8 @@ import torch
 
 GROUP = 32  # inputs that have a scale in common
 LARGEST = 127
-SMALLEST = 2.0**-100  # largest number of a group of which there are codes; what is smaller is 0
+LEAST_LARGEST = 2.0**-100  # what the largest number of a group is taken to be at least
+ROWS_AT_ONCE = 4096  # of a weight that becomes codes: what is made on the way is a dozen times as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,15 @@ class CodedWeight:
     @classmethod
     def of(cls, weight: torch.Tensor) -> CodedWeight:
         """Return a weight `[N, K]` in codes."""
-        groups = _in_groups(weight.float())
-        scales = (_largest(groups) / LARGEST).to(torch.bfloat16)
-        codes = (groups / scales.float()[:, :, None]).round().clamp(-LARGEST, LARGEST)
-        return cls(codes.to(torch.int8).flatten(1)[:, : weight.shape[1]].contiguous(), scales, weight.dtype)
+        num_outputs, num_inputs = weight.shape
+        codes = torch.empty(num_outputs, num_inputs, dtype=torch.int8)
+        scales = torch.empty(num_outputs, -(-num_inputs // GROUP), dtype=torch.bfloat16)
+        for some in (slice(first, first + ROWS_AT_ONCE) for first in range(0, num_outputs, ROWS_AT_ONCE)):
+            groups = _in_groups(weight[some].float())
+            scales[some] = _largest(groups) / LARGEST
+            nearest = (groups / scales[some].float()[:, :, None]).round_().clamp_(-LARGEST, LARGEST)
+            codes[some] = nearest.flatten(1)[:, :num_inputs]
+        return cls(codes, scales, weight.dtype)
 
     @property
     def shape(self) -> torch.Size:
@@ -61,7 +68,8 @@ class CodedWeight:
 def code_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the codes of rows `[T, K]`, as numbers `[T, G, GROUP]` in fp32, and their scales `[T, G]`.
 
-    G is ceil(K / GROUP); zeros stand behind the last input. A group with a number that is none has the scale NaN.
+    G is ceil(K / GROUP); zeros stand behind the last input. A group with what is no number has codes 0 and the scale
+    NaN, or infinity.
     """
     groups = _in_groups(x.float())
     largest = _largest(groups)
@@ -71,7 +79,7 @@ def code_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _largest(groups: torch.Tensor) -> torch.Tensor:
-    return groups.abs().amax(dim=2).clamp(min=SMALLEST)
+    return groups.abs().amax(dim=2).clamp(min=LEAST_LARGEST)
 
 
 def _in_groups(rows: torch.Tensor) -> torch.Tensor:

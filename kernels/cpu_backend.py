@@ -17,14 +17,14 @@ import torch
 from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
 from pagewire.kernels import kv_elements, logit_edits, sampling
-from pagewire.kernels.arena import Arena
+from pagewire.kernels.arena import Arena, buffer
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.cpu_stack import CpuStack
 from pagewire.kernels.decoder_stack import DecoderStack, LayerWeights, Reduce, StackShape
 from pagewire.kernels.head_norms import HeadNorms
 from pagewire.kernels.logit_edits import Counted, LogitEdits, Repetition
-from pagewire.kernels.packing import LANES, STEP, SUFFIX, Packed, buffer, is_packable, pack
+from pagewire.kernels.packing import LANES, STEP, SUFFIX, Packed, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.sampling_rows import SamplingRows
 from pagewire.kernels.scaled_weight import Weight
@@ -293,7 +293,7 @@ class _PackedLinear:
         self._packed, self._matrix = packed, packed.matrix()
         self._num_outputs, self._num_inputs = shape
         self._bias = None if bias is None else bias.float()
-        self._room = room
+        self._room_per_row = room
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x `[T, K]` times the weight, plus the bias: `[T, N]`."""
@@ -301,6 +301,6 @@ class _PackedLinear:
         out = x.new_empty(x.shape[0], self._num_outputs)
         bias = None if self._bias is None else self._bias.data_ptr()
         sizes = (x.shape[0], self._num_inputs, self._num_outputs)
-        room = buffer(x.shape[0] * self._room)
+        room = buffer(x.shape[0] * self._room_per_row)
         self._function(x.data_ptr(), ctypes.byref(self._matrix), bias, room.data_ptr(), out.data_ptr(), *sizes)
         return out

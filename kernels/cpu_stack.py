@@ -16,11 +16,11 @@ import torch
 
 from pagewire.core import native_library
 from pagewire.kernels import kv_elements
-from pagewire.kernels.arena import Arena
+from pagewire.kernels.arena import Arena, buffer
 from pagewire.kernels.coded_weight import CodedWeight
 from pagewire.kernels.decoder_stack import LayerWeights, OnLayer, StackBatch, StackShape
 from pagewire.kernels.low_rank import LayerAdapter, LowRank
-from pagewire.kernels.packing import LANES, SUFFIX, Matrix, buffer, by_turns, is_packable, pack
+from pagewire.kernels.packing import LANES, SUFFIX, Matrix, by_turns, is_packable, pack
 from pagewire.kernels.ragged import Ragged
 from pagewire.kernels.scaled_weight import Weight
 
@@ -71,6 +71,10 @@ class _Pass(ctypes.Structure):
     )
 
 
+def _has_codes(layers: Sequence[LayerWeights]) -> bool:
+    return any(isinstance(getattr(layer, name), CodedWeight) for layer in layers for name in _MATRICES)
+
+
 class CpuStack:
     """Layers natively; `fits` says of which it is capable."""
 
@@ -98,9 +102,8 @@ class CpuStack:
         self._inner_size = layers[0].down.shape[1]
         self._kept: list[object] = []  # what the pointers below lead to
         widest = max(layers[0].qkv.shape[1], layers[0].o.shape[1], self._inner_size)
-        self._room = (
-            library.room_per_row(widest) if isinstance(layers[0].qkv, CodedWeight) else 0
-        )  # bytes of scratch for each row
+        # Bytes of scratch; nothing where nothing is in codes.
+        self._room_per_row = library.room_per_row(widest) if _has_codes(layers) else 0
         self._low_width = 0  # the widest rank
         self._layers = (_Layer * len(layers))(
             *(self._layer(weights, window, arena) for weights, window in zip(layers, shape.windows, strict=True))
@@ -183,7 +186,7 @@ class CpuStack:
             for run in batch.adapted:
                 numbers[run.first : run.end] = run.number
             low = hidden.new_empty(num_rows, self._low_width)
-        room = buffer(num_rows * self._room)
+        room = buffer(num_rows * self._room_per_row)
         kv = pool[:, 0]  # [N, 2, Hk, B, D]
         rows = _Pass(
             hidden.data_ptr(), residual.data_ptr(), *(tensor.data_ptr() for tensor in scratch), batch.cos.data_ptr(),

@@ -24,7 +24,7 @@ SUFFIX = {torch.bfloat16: "bf16", torch.float32: "fp32"}  # of a native function
 
 
 class Matrix(ctypes.Structure):
-    """`Matrix` of native/coded.h."""
+    """`Matrix` of native/packed.h."""
 
     _fields_ = (("packed", ctypes.c_void_p), ("scales", ctypes.c_void_p))
 
@@ -41,13 +41,8 @@ class Packed:
         return Matrix(self.stripes.data_ptr(), None if self.scales is None else self.scales.data_ptr())
 
 
-def buffer(num_bytes: int) -> torch.Tensor:
-    """Return memory that native code may write to, `[num_bytes]`, from the beginning of a cache line on."""
-    return torch.empty(num_bytes, dtype=torch.uint8)
-
-
 def is_packable(weight: Weight) -> bool:
-    """Return whether a weight `[N, K]` can be packed."""
+    """Return whether a weight `[N, K]` can be packed: of codes K is whole vectors."""
     whole = LANES if isinstance(weight, CodedWeight) else STEP.get(weight.dtype, 0)
     return weight.dtype in STEP and weight.shape[1] % whole == 0
 

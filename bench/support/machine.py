@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16")
 
 
 def machine() -> dict[str, Any]:

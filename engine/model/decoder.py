@@ -1,6 +1,7 @@
 """The decoder all families share: pre-norm attention and a gated MLP over a paged KV pool.
 
-Weights are plain tensors, fused where one product can do the work of several. Knows nothing of requests or of files.
+Weights are tensors, or matrices in codes, fused where one product can do the work of several. Knows nothing of requests
+or of files.
 """
 
 from __future__ import annotations

@@ -59,6 +59,18 @@ class NativeArchitecture:
         """Return the layout of its KV."""
         return self.config.kv_layout(block_size, dtype, order)
 
+    def part(self, weight_dtype: str, shard: Shard) -> DecoderConfig:
+        """Return what one rank has, checked: raises ValueError naming what ranks cannot share."""
+        config = self.config.part(shard.num_ranks)
+        # Else a rank's groups, and with them its codes, would be others than those of the whole matrix.
+        divided = (config.num_q_heads * config.stored_head_dim, config.intermediate_size)
+        if weight_dtype == "int8" and shard.num_ranks > 1 and any(size % GROUP for size in divided):
+            raise ValueError(
+                f"weight_dtype int8: o and down of each of {shard.num_ranks} ranks have {divided[0]} and {divided[1]}"
+                f" inputs, which are not whole groups of {GROUP}"
+            )
+        return config
+
     def load(
         self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend, weight_dtype: str
     ) -> Decoder:
@@ -79,11 +91,10 @@ class NativeArchitecture:
         the ranks by `reduce`.
 
         In fp8 weights are quantised as they are read, tensor by tensor: no more than one is there that is not, and its
-        copies. Raises ValueError naming what the ranks cannot share, or what the device does not multiply.
+        copies. In int8 they are read as they are stored and become codes layer by layer, and the head, once heads are
+        as wide as the pool keeps them. Raises ValueError as `part` does.
         """
-        config, is_coded = self.config.part(shard.num_ranks), weight_dtype == "int8"
-        if is_coded:
-            _check_codes(config, shard, device)
+        config, is_coded = self.part(weight_dtype, shard), weight_dtype == "int8"
         loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
         ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
         weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
@@ -108,17 +119,6 @@ class NativeArchitecture:
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
         return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)
-
-
-def _check_codes(config: DecoderConfig, shard: Shard, device: torch.device) -> None:
-    if device.type != "cpu":
-        raise ValueError(f"weight_dtype int8: products in 8 bits are a CPU's; on {device.type} there is fp8")
-    # Else a rank's groups, and with them its codes, would be others than those of the whole matrix.
-    divided = (config.num_q_heads * config.stored_head_dim, config.intermediate_size)
-    if shard.num_ranks > 1 and any(size % GROUP for size in divided):
-        raise ValueError(
-            f"weight_dtype int8: {shard.num_ranks} ranks have {divided} inputs, not whole groups of {GROUP}"
-        )
 
 
 def _in_codes(layer: LayerWeights) -> LayerWeights:

@@ -75,7 +75,7 @@ def _launch(
     x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor | None, eps: float, weight: Weight,
     bias: torch.Tensor | None, processor: Processor, *, is_gated: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    assert not isinstance(weight, CodedWeight), "a CPU's"
+    assert not isinstance(weight, CodedWeight), "products of codes are a CPU's"
     # The kernel reads codes as bytes: there is no zero of fp8 to put where it does not look.
     numbers, factors = (
         (weight.codes.view(torch.int8), weight.scales) if isinstance(weight, ScaledWeight) else (weight, None)

@@ -5,7 +5,7 @@
 // in linear.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned; their
 // scales are `[ceil(N / 32), ceil(K / GROUP_INPUTS), 32]`.
 #pragma once
-#include "low_rank.h"
+#include "packed.h"
 #include "products.h"
 #include "scratch.h"
 #include "stored.h"
@@ -14,9 +14,9 @@
 namespace {
 
 constexpr int CODED_STEP = 4, GROUP_INPUTS = 32, GROUP_STEPS = GROUP_INPUTS / CODED_STEP;
-constexpr int CODED_ROWS = 10;   // multiplied at once: their sums in integers are in registers
-constexpr int FEW_ROWS = 4;      // each thread codes them for itself rather than wait for others
-constexpr float SMALLEST = 0x1p-100f; // largest number of a group of which there are codes; what is smaller is 0
+constexpr int CODED_ROWS = 10;             // multiplied at once: their sums in integers are in registers
+constexpr int FEW_ROWS = 4;                // each thread codes them for itself rather than wait for others
+constexpr float LEAST_LARGEST = 0x1p-100f; // what the largest number of a group is taken to be at least
 
 // What the integers of a group are to be taken as: less 128 times the sum of the row's codes, and times its scale.
 struct GroupScale {
@@ -24,40 +24,27 @@ struct GroupScale {
     int32_t offset;
 };
 
-// A row: the codes of whole groups, zeros behind the last, and a scale for each. From the beginning of a cache line on.
 inline int64_t num_coded_groups(int64_t num_inputs) { return (num_inputs + GROUP_INPUTS - 1) / GROUP_INPUTS; }
-inline int64_t coded_row_size(int64_t num_inputs) { return (num_coded_groups(num_inputs) * int64_t(GROUP_INPUTS + sizeof(GroupScale)) + 63) / 64 * 64; }
 
-// Packed weights: elements of a kind, or where there are scales, codes.
-struct Matrix {
-    const void *packed;
-    const uint16_t *scales; // bf16, or null
-};
+// Bytes of a row: the codes of whole groups, zeros behind the last, and a scale for each. From a cache line's beginning on.
+inline int64_t coded_row_size(int64_t num_inputs) { return (num_coded_groups(num_inputs) * int64_t(GROUP_INPUTS + sizeof(GroupScale)) + 63) / 64 * 64; }
 
 template <typename Kind> inline void code_row(const typename Kind::Element *x, int64_t num_inputs, uint8_t *to) {
     auto *codes = reinterpret_cast<int8_t *>(to);
     auto *scales = reinterpret_cast<GroupScale *>(to + num_coded_groups(num_inputs) * GROUP_INPUTS);
     for (int64_t first = 0; first < num_inputs; first += GROUP_INPUTS, codes += GROUP_INPUTS, scales++) {
         const int64_t count = std::min<int64_t>(GROUP_INPUTS, num_inputs - first);
-        F16 values[GROUP_INPUTS / LANES] = {};
-        U16 most{}; // as bits: a NaN has the most of all, and makes the scale NaN
-        for (int64_t at = 0; at < count; at += LANES) {
-            values[at / LANES] = Kind::read(x + first + at);
-            const U16 bits = (U16)values[at / LANES] & 0x7FFFFFFFu;
-            most = bits > most ? bits : most;
-        }
-        most = reduced(most, [](U16 left, U16 right) { return left > right ? left : right; });
-        float largest;
-        std::memcpy(&largest, &most, 4);
-        if (largest < SMALLEST) largest = SMALLEST;
+        float largest = largest_of<Kind>(x + first, count);
+        if (largest < LEAST_LARGEST) largest = LEAST_LARGEST; // a NaN stays one
         const F16 inverse = splat(127.0f / largest);
-        I16 sums{};
-        for (int part = 0; part < GROUP_INPUTS / LANES; part++) {
-            const I16 each = nearest(values[part] * inverse);
-            store(codes + part * LANES, narrowed(each));
-            sums += each;
+        U16 sums{}; // of what is no number nobody asks for them, and they wrap
+        for (int64_t at = 0; at < GROUP_INPUTS; at += LANES) {
+            const I16 each = nearest(at < count ? Kind::read(x + first + at) * inverse : F16{});
+            store(codes + at, narrowed(each));
+            sums += (U16)each;
         }
-        *scales = {largest / 127.0f, -128 * reduced(sums, [](I16 left, I16 right) { return left + right; })[0]};
+        const uint32_t sum = reduced(sums, [](U16 left, U16 right) { return left + right; })[0];
+        *scales = {largest / 127.0f, int32_t(-128u * sum)};
     }
 }
 

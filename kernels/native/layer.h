@@ -31,7 +31,7 @@ struct Pass {
     const int64_t *adapters; // [T]: the number of each row's, from 1 on, or 0; null where none has any
     void *low;               // [T, low_width], scratch: as wide as the widest rank
     int64_t low_width;
-    void *room;              // scratch of products of codes
+    void *room;              // [T, room_per_row of the widest inputs] bytes, scratch of products of codes, for teams of several
 };
 
 // Rows of a pass, from and up to, that are computed through a layer some at a time, as if there were no others.

@@ -1,7 +1,5 @@
 // Linears over prepacked weights. A team divides the outputs.
 //
-// Packed weights: stripes of 32 outputs, `[ceil(N / 32), K / STEP, 32, STEP]`, zeros behind the last output: who does
-// some stripes reads one stream. A panel is 16 of its outputs, a vector; a gate and its `up` lie in one stripe.
 // An output is summed over K in order, whatever rows are beside it: a row's values are the same in any batch.
 #pragma once
 #include "coded.h"

@@ -1,11 +1,11 @@
 // What adapters (LoRA) add to products: of a row x, its own adapter's up (down x). Of a row without one nothing changes,
 // and a row's values are the same in any batch.
 #pragma once
+#include "packed.h"
 #include "products.h"
 
 namespace {
 
-constexpr int PANELS = 2; // of a stripe of packed weights, see linear.h
 constexpr int CHAINS = 4; // a rank's groups are a multiple
 
 // Of one product, fused or not: both packed; R is whole vectors. No down: nothing is added.

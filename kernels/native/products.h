@@ -5,7 +5,6 @@
 
 namespace {
 
-
 // Calls `each(std::integral_constant<int, count>)` for a count from 1 to MOST.
 template <int MOST, typename Each> inline void with_constant(int64_t count, const Each &each) {
     if constexpr (MOST > 1)
@@ -34,14 +33,14 @@ template <typename Each> inline void each_panels(int64_t num_panels, const Each 
 }
 
 // Asks for weights before they are read, however many rows keep the processor's own prefetching waiting: those of a stripe
-// of `size` vectors a little ahead where one part of the rows goes over it; where several do, each for its share of the next
-// stripe's, so that memory rests while none of them multiplies.
+// of `size` vectors some vectors ahead, as many as are read, where one part of the rows goes over it; where several do, each
+// for its share of the next stripe's, so that memory never rests.
 struct StripesAhead {
-    static constexpr int64_t VECTORS = 96;
+    static constexpr int64_t AHEAD = 96;
     const U16 *next, *end;
-    int64_t at_once;
+    int64_t at_once; // two are read in a step; half of them, or fewer, are a share
     StripesAhead(const U16 *stripe, int64_t size, int64_t part, int64_t num_parts)
-        : next(num_parts == 1 ? stripe + VECTORS : stripe + size + size * part / num_parts), end(next + size / num_parts), at_once(num_parts == 1 ? 2 : 1) {}
+        : next(num_parts == 1 ? stripe + AHEAD : stripe + size + size * part / num_parts), end(next + size / num_parts), at_once(num_parts == 1 ? 2 : 1) {}
     inline void operator()() {
         for (int64_t line = 0; line < at_once && next < end; line++) __builtin_prefetch(next++, 0, 2);
     }

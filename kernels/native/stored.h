@@ -20,7 +20,8 @@ inline I16 widened(B16 codes) { return __builtin_convertvector(__builtin_convert
 inline B16 narrowed(I16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), B16); }
 
 inline F16 from_int8(B16 codes) { return __builtin_convertvector(widened(codes), F16); }
-// Ties to even. Of a product this is its nearest once it is rounded: nothing that is fused with what it comes from.
+// Ties to even. By an instruction where there is one: a sum might be fused with the product that `value` is, and then be
+// the nearest of what that was before it was rounded.
 inline I16 nearest(F16 value) {
 #if defined(__AVX512F__)
     return (I16)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)value);
@@ -55,18 +56,17 @@ inline B16 to_fp8(F16 value) { // of at most 464: what lies between two codes go
     return narrowed((I16)(((F16)positive < splat(0x1p-6f) ? subnormal : normal) | (bits >> 24 & 0x80)));
 }
 
-// A NaN has the most bits of all, so it is the largest and makes its scale NaN, and with it whatever is read.
-template <typename Kind> inline uint16_t scale_of(const typename Kind::Element *from, int64_t dim, float largest_code) {
+// The largest of some numbers by their bits. A NaN has the most of all, so it makes its scale NaN, and with it whatever is
+// read.
+template <typename Kind> inline float largest_of(const typename Kind::Element *from, int64_t count) {
+    const auto more = [](U16 left, U16 right) { return left > right ? left : right; };
     U16 most{};
-    for (int64_t d = 0; d < dim; d += LANES) {
-        const U16 bits = (U16)Kind::read(from + d) & 0x7FFFFFFFu;
-        most = bits > most ? bits : most;
-    }
-    uint32_t largest = 0;
-    for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, uint32_t(most[lane]));
-    float value;
-    std::memcpy(&value, &largest, 4);
-    const uint16_t scale = to_bf16(value / largest_code);
+    for (int64_t at = 0; at < count; at += LANES) most = more((U16)Kind::read(from + at) & 0x7FFFFFFFu, most);
+    return ((F16)reduced(most, more))[0];
+}
+
+template <typename Kind> inline uint16_t scale_of(const typename Kind::Element *from, int64_t dim, float largest_code) {
+    const uint16_t scale = to_bf16(largest_of<Kind>(from, dim) / largest_code);
     return from_bf16(scale) < SMALLEST_SCALE ? to_bf16(SMALLEST_SCALE) : scale;
 }
 

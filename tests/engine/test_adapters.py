@@ -205,7 +205,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(
     refused(tiny("llama"), f"a={folder}", match="is no safetensors file")
 
 
-@pytest.mark.parametrize("weight_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize("weight_dtype", ["auto", "fp8", "int8"])
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_adapters_go_with_weights_and_kv_of_any_kind(
     tiny: TinyModel, tmp_path: Path, weight_dtype: str, kv_dtype: str
@@ -223,7 +223,8 @@ def test_adapters_go_with_weights_and_kv_of_any_kind(
             tiny("llama"), backend=backend, weight_dtype=weight_dtype, kv_dtype=kv_dtype, adapters=[f"mine={folder}"]
         ).loop
         found.append(run_all(loop, asked).tokens)
-    assert found[0] == found[1]
+    # In codes an input may round to the next one where sums are taken in another order.
+    assert sum(found[0][name] != found[1][name] for name in found[0]) <= (weight_dtype == "int8")
 
 
 def test_the_general_path_has_none(tiny: TinyModel, adapters: Callable[[str], Adapters]) -> None:

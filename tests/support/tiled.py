@@ -1,5 +1,5 @@
-"""The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, and as
-for any x86-64: without AVX, by the code that all other processors run too.
+"""The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, as for
+one with AVX2 and no more, and as for any x86-64: without AVX, by the code that all other processors run too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from pagewire.kernels.cpu_backend import CpuBackend
 SOURCE = Path(cpu_backend.__file__).parent / "native" / "cpu_ops.cpp"
 IS_X86 = platform.machine() == "x86_64"
 BUILDS = ("own", "tiled") if IS_X86 else ("own",)
-ALL_BUILDS = (*BUILDS, "portable") if IS_X86 else BUILDS
+FEWER = {"avx2": "haswell", "portable": "x86-64"}  # builds for processors that have less than this one
+ALL_BUILDS = (*BUILDS, *FEWER) if IS_X86 else BUILDS
 
 
 def native_backend(build: str) -> CpuBackend:
     """Return the backend of one of `ALL_BUILDS`."""
     if build == "tiled":
         return _tiled()
-    if build == "portable":
-        return _portable()
+    if build in FEWER:
+        return _for_fewer(FEWER[build])
     native = CpuBackend.load()
     assert native is not None
     return native
 
 
 @functools.cache
-def _portable() -> CpuBackend:
+def _for_fewer(processor: str) -> CpuBackend:
     # Of two flags the last one counts. What -O3 adds is half a minute of compiling, and no other code of ours.
-    library = native_library.load(SOURCE, "-march=x86-64", "-O1")
+    library = native_library.load(SOURCE, f"-march={processor}", "-O1")
     assert library is not None
     library.use_tiles()
     return CpuBackend(library)
