@@ -2,7 +2,7 @@
 // group's sum times both scales.
 //
 // Integers have no order of summing, and groups are taken in theirs: a row is the same in any batch. Packed weights are as
-// in linear.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned; their
+// in packed.h with a STEP of 4, each code 128 larger, since the instruction (VNNI) takes one of its factors unsigned; their
 // scales are `[ceil(N / 32), ceil(K / GROUP_INPUTS), 32]`.
 #pragma once
 #include "packed.h"
