@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +17,44 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from pagewire.kernels.backend import Backend, Linear
+from pagewire.kernels.coded_weight import CodedWeight
+
+# What chooses among experts, by the last part of a name: a choice is another one or the same, not nearly the same.
+ROUTERS = ("gate", "router", "shared_expert_gate")
 
 
-def pack(module: nn.Module, backend: Backend) -> None:
-    """Have the plain linears of a module, GPT-2's transposed ones, and experts multiply by `backend`."""
-    for part in module.modules():
+def pack(module: nn.Module, backend: Backend, *, in_codes: bool = False) -> None:
+    """Have the plain linears of a module, GPT-2's transposed ones, and experts multiply by `backend`.
+
+    In 8 bits where that is said, but for routers.
+    """
+    for name, part in module.named_modules():
         if type(part) in (nn.Linear, Conv1D):  # what derives from them may compute something else
-            (linear,) = _taken(part, "weight", "bias", backend, is_transposed=type(part) is Conv1D)
+            makes = _Makes(backend, in_codes=in_codes and name.rpartition(".")[2] not in ROUTERS)
+            (linear,) = _taken(part, "weight", "bias", makes, is_transposed=type(part) is Conv1D)
             part.forward = _of_any_shape(linear)
         elif _are_experts(part):
-            part.forward = _Experts(part, backend)
+            part.forward = _Experts(part, _Makes(backend, in_codes=in_codes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Makes:
+    """Makes products of weights that are taken from a module."""
+
+    backend: Backend
+    in_codes: bool
+
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """Return the product with a weight `[N, K]`, which refuses rows of another dtype: native code would misread."""
+        dtype = weight.dtype
+        linear = self.backend.linear(CodedWeight.of(weight) if self.in_codes else weight, bias)
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            if x.dtype != dtype:
+                raise TypeError(f"a product of {x.dtype} with weights of {dtype}")
+            return linear(x)
+
+        return compute
 
 
 def _of_any_shape(linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -38,7 +67,7 @@ def _of_any_shape(linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     return compute
 
 
-def _taken(part: nn.Module, name: str, bias_name: str, backend: Backend, *, is_transposed: bool) -> list[Linear]:
+def _taken(part: nn.Module, name: str, bias_name: str, makes: _Makes, *, is_transposed: bool) -> list[Linear]:
     """Return the products with a weight `[N, K]` or with each of some `[E, N, K]`, of which NaN are left behind.
 
     Transposed ones are `[K, N]` each. Without a bias of that name there is none.
@@ -49,22 +78,10 @@ def _taken(part: nn.Module, name: str, bias_name: str, backend: Backend, *, is_t
     if is_transposed:
         matrices = matrices.transpose(1, 2)
     biases = [None] * len(matrices) if bias is None else list(bias.detach().reshape(len(matrices), -1))
-    linears = [_checked(each.contiguous(), its, backend) for each, its in zip(matrices, biases, strict=True)]
+    linears = [makes(each.contiguous(), its) for each, its in zip(matrices, biases, strict=True)]
     gone = torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape)
     setattr(part, name, nn.Parameter(gone, requires_grad=False))
     return linears
-
-
-def _checked(weight: torch.Tensor, bias: torch.Tensor | None, backend: Backend) -> Linear:
-    """Return the product with a weight, which refuses rows of another dtype: native code would misread them."""
-    dtype, linear = weight.dtype, backend.linear(weight, bias)
-
-    def compute(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype != dtype:
-            raise TypeError(f"a product of {x.dtype} with weights of {dtype}")
-        return linear(x)
-
-    return compute
 
 
 def _are_experts(part: nn.Module) -> bool:
@@ -79,11 +96,11 @@ class _Experts:
     What is between and behind the products is the module's own, as transformers names it for all of its experts.
     """
 
-    def __init__(self, part: Any, backend: Backend) -> None:
+    def __init__(self, part: Any, makes: _Makes) -> None:
         self._activated: Callable[[torch.Tensor], torch.Tensor] = part._apply_gate if part.has_gate else part.act_fn
         self._normed = part.post_expert_norm if getattr(part, "has_post_expert_norm", False) else None
         self._into, self._back = (
-            _taken(part, name, f"{name}_bias", backend, is_transposed=part.is_transposed)
+            _taken(part, name, f"{name}_bias", makes, is_transposed=part.is_transposed)
             for name in ("gate_up_proj" if part.has_gate else "up_proj", "down_proj")
         )
 

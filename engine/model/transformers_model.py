@@ -107,7 +107,7 @@ class TransformersArchitecture:
         self, folder: ModelFolder, dtype: torch.dtype, device: torch.device, backend: Backend, weight_dtype: str
     ) -> TransformersModel:
         """Read the weights, as they are stored; raises ValueError naming what is missing, surplus or misshapen."""
-        if weight_dtype != "auto":
+        if weight_dtype == "fp8":
             raise ValueError(f"weight_dtype {weight_dtype}: weights are read as they are stored in the {self.path}")
         folder.weight_files()  # safetensors, or an error that says so
         transformers.utils.logging.disable_progress_bar()
@@ -127,7 +127,7 @@ class TransformersArchitecture:
             raise ValueError(f"the weights do not fit the model: {listed}")
         module = module.to(device).eval()
         if device.type == "cpu":  # on a GPU torch's own products are good ones
-            packed_modules.pack(module, backend)
+            packed_modules.pack(module, backend, in_codes=weight_dtype == "int8")
         model = TransformersModel(module, self.layers, backend)
         try:
             check_rows(model.logits_of, self.vocab_size, self.max_positions, device)

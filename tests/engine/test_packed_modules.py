@@ -110,3 +110,22 @@ def test_rows_of_another_dtype_are_refused() -> None:
     packed_modules.pack(linear, TorchBackend())
     with pytest.raises(TypeError, match=r"bfloat16 with weights of torch\.float32"):
         linear(torch.randn(2, 32).bfloat16())
+
+
+def test_in_codes_all_are_but_what_chooses_experts() -> None:
+    torch.manual_seed(3)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.gate_proj, self.router = (nn.Linear(64, 16) for _ in range(3))
+
+    model = nn.ModuleDict({"mlp": Block(), "head": nn.Linear(64, 40)})
+    x = torch.randn(5, 64)
+    parts = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    with torch.inference_mode():
+        before = {name: part(x) for name, part in parts.items()}
+        packed_modules.pack(model, TorchBackend(), in_codes=True)
+        off = {name: float((part(x) - before[name]).abs().max()) for name, part in parts.items()}
+    assert {name for name, much in off.items() if much < 1e-5} == {"mlp.gate", "mlp.router"}
+    assert all(much < 0.05 for much in off.values())
