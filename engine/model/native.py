@@ -18,7 +18,7 @@ from pagewire.engine.ranks.rank_sum import RankSum
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.coded_weight import GROUP, CodedWeight
 from pagewire.kernels.decoder_stack import LayerWeights, Reduce
-from pagewire.kernels.scaled_weight import Weight, plain
+from pagewire.kernels.scaled_weight import plain
 
 # What the first rank alone has: biases of the products that are summed, and the head.
 _FIRST_RANKS = (
@@ -122,9 +122,5 @@ class NativeArchitecture:
 
 
 def _in_codes(layer: LayerWeights) -> LayerWeights:
-    def coded(weight: Weight) -> Weight:
-        return CodedWeight.of(plain(weight))
-
-    return dataclasses.replace(
-        layer, qkv=coded(layer.qkv), o=coded(layer.o), gate_up=coded(layer.gate_up), down=coded(layer.down)
-    )
+    qkv, o, gate_up, down = (CodedWeight.of(plain(each)) for each in (layer.qkv, layer.o, layer.gate_up, layer.down))
+    return dataclasses.replace(layer, qkv=qkv, o=o, gate_up=gate_up, down=down)

@@ -30,16 +30,16 @@ def pack(module: nn.Module, backend: Backend, *, in_codes: bool = False) -> None
     """
     for name, part in module.named_modules():
         if type(part) in (nn.Linear, Conv1D):  # what derives from them may compute something else
-            makes = _Makes(backend, in_codes=in_codes and name.rpartition(".")[2] not in ROUTERS)
-            (linear,) = _taken(part, "weight", "bias", makes, is_transposed=type(part) is Conv1D)
+            linear_of = _LinearOf(backend, in_codes=in_codes and name.rpartition(".")[2] not in ROUTERS)
+            (linear,) = _taken(part, "weight", "bias", linear_of, is_transposed=type(part) is Conv1D)
             part.forward = _of_any_shape(linear)
         elif _are_experts(part):
-            part.forward = _Experts(part, _Makes(backend, in_codes=in_codes))
+            part.forward = _Experts(part, _LinearOf(backend, in_codes=in_codes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Makes:
-    """Makes products of weights that are taken from a module."""
+class _LinearOf:
+    """What makes products of weights: by which backend, and whether in 8 bits."""
 
     backend: Backend
     in_codes: bool
@@ -67,7 +67,7 @@ def _of_any_shape(linear: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     return compute
 
 
-def _taken(part: nn.Module, name: str, bias_name: str, makes: _Makes, *, is_transposed: bool) -> list[Linear]:
+def _taken(part: nn.Module, name: str, bias_name: str, linear_of: _LinearOf, *, is_transposed: bool) -> list[Linear]:
     """Return the products with a weight `[N, K]` or with each of some `[E, N, K]`, of which NaN are left behind.
 
     Transposed ones are `[K, N]` each. Without a bias of that name there is none.
@@ -78,7 +78,7 @@ def _taken(part: nn.Module, name: str, bias_name: str, makes: _Makes, *, is_tran
     if is_transposed:
         matrices = matrices.transpose(1, 2)
     biases = [None] * len(matrices) if bias is None else list(bias.detach().reshape(len(matrices), -1))
-    linears = [makes(each.contiguous(), its) for each, its in zip(matrices, biases, strict=True)]
+    linears = [linear_of(each.contiguous(), its) for each, its in zip(matrices, biases, strict=True)]
     gone = torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape)
     setattr(part, name, nn.Parameter(gone, requires_grad=False))
     return linears
@@ -96,11 +96,11 @@ class _Experts:
     What is between and behind the products is the module's own, as transformers names it for all of its experts.
     """
 
-    def __init__(self, part: Any, makes: _Makes) -> None:
+    def __init__(self, part: Any, linear_of: _LinearOf) -> None:
         self._activated: Callable[[torch.Tensor], torch.Tensor] = part._apply_gate if part.has_gate else part.act_fn
         self._normed = part.post_expert_norm if getattr(part, "has_post_expert_norm", False) else None
         self._into, self._back = (
-            _taken(part, name, f"{name}_bias", makes, is_transposed=part.is_transposed)
+            _taken(part, name, f"{name}_bias", linear_of, is_transposed=part.is_transposed)
             for name in ("gate_up_proj" if part.has_gate else "up_proj", "down_proj")
         )
 
