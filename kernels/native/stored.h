@@ -15,11 +15,17 @@ constexpr float MAGIC = 12582912.0f; // added and subtracted, it rounds to an in
 // What is computed with lies in the pool as it is.
 template <typename Kind> inline bool is_plain(int64_t stored) { return stored == (std::is_same_v<Kind, Bf16> ? STORED_BF16 : STORED_FP32); }
 
-// In two steps, each to twice or half the width: gcc has an instruction for either, and none for both at once.
-inline I16 widened(B16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), I16); }
+// Where no instruction is named, in two steps, each to twice or half the width: gcc finds none for both at once.
+inline I16 widened(B16 codes) {
+#if defined(__AVX512F__)
+    return (I16)_mm512_maskz_cvtepi8_epi32(0xFFFF, (__m128i)codes);
+#else
+    return __builtin_convertvector(__builtin_convertvector(codes, S16), I16);
+#endif
+}
 inline B16 narrowed(I16 codes) { return __builtin_convertvector(__builtin_convertvector(codes, S16), B16); }
 
-inline F16 from_int8(B16 codes) { return __builtin_convertvector(widened(codes), F16); }
+inline F16 from_int8(B16 codes, F16 scale) { return __builtin_convertvector(widened(codes), F16) * scale; }
 // Ties to even. By an instruction where there is one: a sum might be fused with the product that `value` is, and then be
 // the nearest of what that was before it was rounded.
 inline I16 nearest(F16 value) {
@@ -36,16 +42,17 @@ inline I16 nearest(F16 value) {
 }
 inline B16 to_int8(F16 value) { return narrowed(nearest(value)); }
 
-// e4m3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no code but those of finite numbers.
-inline F16 from_fp8(B16 codes) {
+// e4m3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no code but those of finite numbers. What they are times a scale.
+inline F16 from_fp8(B16 codes, F16 scale) {
 #if defined(__AVX512F__)
-    // The same bits in a half, whose bias is 15, are a number 2^-8 times as large, subnormal ones too.
-    const S16 wide = __builtin_convertvector(codes, S16);
-    return (F16)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)((wide & 0x7F) << 7 | (wide & int16_t(0x8000)))) * splat(0x1p8f);
+    // The same bits in a half, whose bias is 15, are a number 2^-8 times as large, subnormal ones too; no scale is so large
+    // that 2^8 times it is no float. Above the seven bits of a number its sign comes twice.
+    const S16 half = __builtin_convertvector(codes, S16) << 7 & int16_t(0xBFFF);
+    return (F16)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half) * (scale * splat(0x1p8f));
 #else
     const U16 bits = (U16)widened(codes), rest = bits & 0x7F;
     const F16 subnormal = __builtin_convertvector((I16)rest, F16) * splat(0x1p-9f), normal = (F16)((rest << 20) + (120u << 23));
-    return (F16)((U16)(rest < 8 ? subnormal : normal) | (bits & 0x80) << 24);
+    return (F16)((U16)(rest < 8 ? subnormal : normal) | (bits & 0x80) << 24) * scale;
 #endif
 }
 
@@ -87,6 +94,12 @@ template <typename Kind> inline void encode(int64_t stored, const typename Kind:
     store(to + dim, bits);
 }
 
+template <typename Kind, typename Value> inline void decode_codes(const uint8_t *from, typename Kind::Element *to, int64_t dim, const Value &value_of) {
+    int64_t d = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) Kind::write(to + d, value_of(load<B16>(from + d)), value_of(load<B16>(from + d + LANES)));
+    if (d < dim) Kind::write(to + d, value_of(load<B16>(from + d)));
+}
+
 // And out of it, rounded to what is computed with.
 template <typename Kind> inline void decode(int64_t stored, const uint8_t *from, typename Kind::Element *to, int64_t dim) {
     switch (stored) {
@@ -96,13 +109,10 @@ template <typename Kind> inline void decode(int64_t stored, const uint8_t *from,
     case STORED_FP32:
         for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, load<F16>(from + 4 * d));
         break;
-    default: {
+    default:
         const F16 scale = splat(from_bf16(load<uint16_t>(from + dim)));
-        if (stored == STORED_FP8)
-            for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_fp8(load<B16>(from + d)) * scale);
-        else
-            for (int64_t d = 0; d < dim; d += LANES) Kind::write(to + d, from_int8(load<B16>(from + d)) * scale);
-    }
+        if (stored == STORED_FP8) decode_codes<Kind>(from, to, dim, [&](B16 codes) { return from_fp8(codes, scale); });
+        else decode_codes<Kind>(from, to, dim, [&](B16 codes) { return from_int8(codes, scale); });
     }
 }
 
