@@ -184,7 +184,7 @@ class Batch:
             )
             for index, (output, ending) in enumerate(zip(done.outputs, finished.endings, strict=True))
         ]
-        if (finder := self._intake.tools.finder(call.ask, request)) is not None:
+        for finder in self._intake.finders(call.ask, request):
             chunks = [finder.chunk(chunk) for chunk in chunks]
             finished = finder.finished(finished)
         return chunks, finished

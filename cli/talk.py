@@ -15,6 +15,8 @@ from pagewire.cli.progress import say
 from pagewire.client import Client, Message, Options, Prompt, Tls
 from pagewire.core.errors import Cancelled, PagewireError
 
+PALE, PLAIN = "\x1b[2m", "\x1b[0m"  # to a terminal
+
 
 def options(model: str, max_tokens: int | None, temperature: float | None) -> Options:
     """Return what was asked for; what was not stays with the server."""
@@ -44,9 +46,9 @@ def chat(connected: Client, *, system: str, options: Options) -> None:
             say(f"talking to {model}; Ctrl-C cuts an answer off, Ctrl-D leaves")
         for line in _lines():
             messages.append(Message(role="user", content=line))
-            said = _answer(client, messages, options)
-            if said:
-                messages.append(Message(role="assistant", content=said))
+            answer = _answer(client, messages, options)
+            if answer.content:
+                messages.append(answer)
             else:
                 # The conversation goes on from before the question that has no answer.
                 messages.pop()
@@ -78,20 +80,29 @@ def _lines() -> Iterator[str]:
             yield line.strip()
 
 
-def _answer(client: Client, messages: Sequence[Message], options: Options) -> str:
-    """Print an answer as it comes and return what came of it before it ended, failed or was cut off."""
-    said: list[str] = []
+def _answer(client: Client, messages: Sequence[Message], options: Options) -> Message:
+    """Print an answer as it comes and return what came of it before it ended, failed or was cut off.
+
+    Reasoning is shown to people alone, paler, with an empty line behind it.
+    """
+    said, thought = "", ""
+    shows_reasoning = sys.stdout.isatty()
     try:
         with client.stream(messages, **options) as stream, _interrupt_calls(stream.cancel):
             for chunk in stream:
-                said.append(chunk.text)
+                if chunk.reasoning and shows_reasoning:
+                    print(f"{PALE}{chunk.reasoning}{PLAIN}", end="", flush=True)
+                thought += chunk.reasoning
+                if chunk.text and not said and thought and shows_reasoning:
+                    print("\n")
+                said += chunk.text
                 print(chunk.text, end="", flush=True)
     except (Cancelled, KeyboardInterrupt):
         print(" [cut off]", end="")
     except PagewireError as error:
         say(f"pagewire: {error}")
     print(flush=True)
-    return "".join(said)
+    return Message(role="assistant", content=said, reasoning=thought)
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ def chunk_from_wire(chunk: inference_pb2.Chunk) -> Chunk:
             ToolCallPart(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
             for part in chunk.tool_calls
         ),
+        reasoning=chunk.reasoning,
     )
 
 
@@ -122,6 +123,7 @@ def result_from_wire(request_id: str, chunks: Iterable[Chunk], complete: inferen
             prompt_tokens=complete.usage.prompt_tokens,
             completion_tokens=complete.usage.completion_tokens,
             cached_tokens=complete.usage.cached_tokens,
+            reasoning_tokens=complete.usage.reasoning_tokens if complete.usage.HasField("reasoning_tokens") else None,
         ),
         timelines=tuple(_timeline(timeline) for timeline in complete.timelines),
         transfer=_transfer(complete.transfer) if complete.HasField("transfer") else None,
@@ -223,6 +225,7 @@ def _output(chunks: list[Chunk], ending: inference_pb2.Ending) -> Output:
         cumulative_logprob=ending.cumulative_logprob if ending.HasField("cumulative_logprob") else None,
         score=ending.score if ending.HasField("score") else None,
         tool_calls=_calls(part for chunk in chunks for part in chunk.tool_calls),
+        reasoning="".join(chunk.reasoning for chunk in chunks),
     )
 
 

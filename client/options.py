@@ -63,6 +63,8 @@ class Options(Rendering, total=False):
     ignore_eos       go on after the end-of-sequence token
     skip_special_tokens  False has special tokens in the text
     include_stop_str_in_output  leaves the stop string, or the stop token, in the text
+    separate_reasoning  False leaves what a chat's model marks as reasoning in the text, marks and all
+    include_reasoning  False leaves it out of the answer
     truncate_prompt_tokens  keeps so many tokens of a prompt that may be too long, -1 as many as leave room
     truncation_side  what goes of such a prompt: "left" or "right"
     cache_salt       prompts with different salts never share cached KV
@@ -108,6 +110,8 @@ class Options(Rendering, total=False):
     ignore_eos: bool
     skip_special_tokens: bool | None
     include_stop_str_in_output: bool
+    separate_reasoning: bool | None
+    include_reasoning: bool | None
     truncate_prompt_tokens: int | None
     truncation_side: str
     cache_salt: str

@@ -16,7 +16,7 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.protos import inference_pb2
 
 T = TypeVar("T")
-_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id"}
+_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning"}
 _FUNCTION = {"name", "description", "parameters", "strict"}
 # What goes with messages alone, and the values that ask for nothing.
 _CHAT_OPTIONS: Mapping[str, tuple[object, ...]] = {
@@ -94,8 +94,9 @@ def _message(part: Message | Mapping[str, Any]) -> inference_pb2.ChatMessage:
     if isinstance(part, Message):
         calls = [_call(call) for call in part.tool_calls]
         return inference_pb2.ChatMessage(
-            role=part.role, content=part.content, name=part.name, tool_calls=calls, tool_call_id=part.tool_call_id
-        )
+            role=part.role, content=part.content, name=part.name, tool_calls=calls, tool_call_id=part.tool_call_id,
+            reasoning=part.reasoning,
+        )  # fmt: skip
     given = _only(part, _MESSAGE)
     calls = [_call(call) for call in given.get("tool_calls", ())]
     if "content" not in given and not calls:
@@ -106,6 +107,7 @@ def _message(part: Message | Mapping[str, Any]) -> inference_pb2.ChatMessage:
         name=given.get("name", ""),
         tool_calls=calls,
         tool_call_id=given.get("tool_call_id", ""),
+        reasoning=given.get("reasoning", ""),
     )
 
 

@@ -23,12 +23,13 @@ class _HandedOut:
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
+    reasoning: str = ""
     calls: dict[int, ToolCallPart] = field(default_factory=dict)
     has_ended: bool = False
 
     @property
     def is_repeated(self) -> bool:
-        return not (self.token_ids or self.text or self.calls)
+        return not (self.token_ids or self.text or self.reasoning or self.calls)
 
     def rest_of_call(self, part: ToolCallPart) -> ToolCallPart | None:
         """Return what of a piece was not handed out yet, None where all was; raises RouterLost where they differ."""
@@ -55,6 +56,7 @@ class Replay:
             sequence = self._sequences[chunk.index]
             sequence.token_ids += chunk.token_ids
             sequence.text += chunk.text
+            sequence.reasoning += chunk.reasoning
             for part in chunk.tool_calls:
                 before = sequence.calls.get(part.index)
                 sequence.calls[part.index] = part if before is None else _more(before, part)
@@ -70,16 +72,20 @@ class Replay:
         sequence = self._sequences[chunk.index]
         num_tokens = min(len(chunk.token_ids), len(sequence.token_ids))
         num_chars = min(len(chunk.text), len(sequence.text))
+        num_thought = min(len(chunk.reasoning), len(sequence.reasoning))
         calls = tuple(part for each in chunk.tool_calls if (part := sequence.rest_of_call(each)) is not None)
-        is_new = len(chunk.token_ids) > num_tokens or len(chunk.text) > num_chars or bool(calls)
+        is_more_text = len(chunk.text) > num_chars or len(chunk.reasoning) > num_thought
+        is_new = len(chunk.token_ids) > num_tokens or is_more_text or bool(calls)
         if (
             chunk.token_ids[:num_tokens] != sequence.token_ids[:num_tokens]
             or chunk.text[:num_chars] != sequence.text[:num_chars]
+            or chunk.reasoning[:num_thought] != sequence.reasoning[:num_thought]
             or (is_new and sequence.has_ended)
         ):
             raise _differs()
         sequence.token_ids = sequence.token_ids[num_tokens:]
         sequence.text = sequence.text[num_chars:]
+        sequence.reasoning = sequence.reasoning[num_thought:]
         if not is_new and (chunk.finish_reason is None or sequence.has_ended):
             return None
         return dataclasses.replace(
@@ -88,6 +94,7 @@ class Replay:
             token_ids=chunk.token_ids[num_tokens:],
             logprobs=chunk.logprobs[num_tokens:],
             tool_calls=calls,
+            reasoning=chunk.reasoning[num_thought:],
         )
 
 

@@ -52,7 +52,8 @@ class ToolCallPart:
 class Message:
     """One turn of a chat: `role` is "system", "user", "assistant" or "tool".
 
-    An assistant's may have `tool_calls`; one of a tool says in `tool_call_id` which call it answers.
+    An assistant's may have `tool_calls`, and `reasoning` that came before; one of a tool says in `tool_call_id` which
+    call it answers.
     """
 
     role: str
@@ -60,6 +61,7 @@ class Message:
     name: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Chunk:
     `text` may be empty while a character is incomplete, or held back for a stop string. `logprobs` has an entry for
     each token where they were asked for. The last chunk of an answer has its `finish_reason`, and in `stop` the stop
     string or token that ended it, or None. Where there are tools, `tool_calls` are the pieces of calls in it, one of
-    each call at most, and `text` is the rest.
+    each call at most; where reasoning is told apart, `reasoning` is what of it is in it. `text` is the rest.
     """
 
     text: str
@@ -94,15 +96,20 @@ class Chunk:
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
     tool_calls: tuple[ToolCallPart, ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of a request, whose prompt counts once; `cached_tokens` of it were not computed anew."""
+    """Tokens of a request, whose prompt counts once; `cached_tokens` of it were not computed anew.
+
+    `reasoning_tokens` of the completion were reasoning and its marks; None where nothing was told apart.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -144,7 +151,7 @@ class TransferReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One finished answer. `stop` is the stop string or token that ended it, or None.
+    """One finished answer. `stop` is the stop string or token that ended it, or None; `reasoning` came before `text`.
 
     One that calls tools ends with `FinishReason.TOOL_CALLS`; `message` is what the chat goes on with. Of a beam search,
     `cumulative_logprob` is the sum over `token_ids`, and `score` what the outputs are ordered by.
@@ -158,11 +165,12 @@ class Output:
     cumulative_logprob: float | None = None
     score: float | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
 
     @property
     def message(self) -> Message:
         """The answer as a turn of the chat."""
-        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls, reasoning=self.reasoning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +219,11 @@ class Result:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """What the first output calls."""
         return self.outputs[0].tool_calls
+
+    @property
+    def reasoning(self) -> str:
+        """What the first output reasoned."""
+        return self.outputs[0].reasoning
 
     @property
     def message(self) -> Message:

@@ -135,7 +135,8 @@ class Answer:
         return {"finish_reason": "function_call" if is_function else ending.word, "stop_reason": ending.stop_reason}
 
     def _message(self, text: str, chunks: Sequence[Chunk], ending: Ending) -> Json:
-        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        reasoning = "".join(chunk.reasoning for chunk in chunks)
+        message: Json = {"role": "assistant", "content": text, "refusal": None, **_reasoning(reasoning)}
         calls: dict[int, CallPart] = {}
         for part in (part for chunk in chunks for part in chunk.calls) if ending.has_calls else ():
             before = calls.get(part.index)
@@ -196,11 +197,13 @@ class Answer:
     def chunk(self, chunk: Chunk, usage: Json | None = None) -> list[Json]:
         """Return the stream's part for new output; nothing where the caller would see nothing."""
         shows_tokens = self.call.with_token_ids or self.call.ask.logprobs is not None
-        if self.call.is_score or not (chunk.text or chunk.calls or (shows_tokens and chunk.token_ids)):
+        is_seen = chunk.text or chunk.calls or chunk.reasoning or (shows_tokens and chunk.token_ids)
+        if self.call.is_score or not is_seen:
             return []
         choice: Json = {"delta": {"content": chunk.text}} if self.call.is_chat else {"text": chunk.text}
-        if chunk.calls:
-            choice["delta"] = self._call_parts(chunk.calls) | ({"content": chunk.text} if chunk.text else {})
+        if chunk.calls or chunk.reasoning:
+            choice["delta"] = _reasoning(chunk.reasoning) | ({"content": chunk.text} if chunk.text else {})
+            choice["delta"] |= self._call_parts(chunk.calls) if chunk.calls else {}
         choice["logprobs"] = self._logprobs([chunk])
         if self.call.with_token_ids:
             choice["token_ids"] = list(chunk.token_ids)
@@ -245,9 +248,11 @@ class Answer:
     def _usage(self, finished: Sequence[Finished]) -> Json:
         usages = [each.usage for each in finished]
         counts = (sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))
+        reasoned = [usage.reasoning_tokens for usage in usages if usage.reasoning_tokens is not None]
         return {
             **self.counted(*counts),
             "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+            **({"completion_tokens_details": {"reasoning_tokens": sum(reasoned)}} if reasoned else {}),
         }
 
     def counted(self, prompt: int, completion: int) -> Json:
@@ -279,3 +284,8 @@ class Answer:
             "created": self.created,
             "model": self.model,
         }
+
+
+def _reasoning(text: str) -> Json:
+    """Return reasoning by both of its names: OpenAI's advice and vLLM's, and DeepSeek's, which older clients read."""
+    return {"reasoning": text, "reasoning_content": text} if text else {}

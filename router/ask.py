@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from pagewire.core.sampling import Grammar, TokenBias
@@ -12,6 +13,14 @@ from pagewire.router.tool_fields import Tools
 from pagewire.text.text_stream import PLAIN, TextRules
 
 CHAT, COMPLETION = "chat", "text_completion"  # OpenTelemetry's words
+
+
+class Reasoning(Enum):
+    """What becomes of the reasoning in a chat's answers: told apart from them, left within them, or left out."""
+
+    APART = "apart"
+    WITHIN = "within"
+    LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,7 @@ class Ask:
     messages: tuple[Mapping[str, Any], ...] | None = None
     tools: Tools | None = None
     chat: ChatOptions = AS_USUAL
+    reasoning: Reasoning = Reasoning.APART
     text_rules: TextRules = PLAIN
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None

@@ -224,6 +224,7 @@ class Router:
                 lambda: pool.fingerprint,
                 max_timeout_s=config.request_timeout_s,
                 tool_format=config.tool_format,
+                reasoning_format=config.reasoning_format,
                 defaults=sampling_defaults(source.folder) if config.generation_config == "auto" else {},
             ),
             pool=pool,

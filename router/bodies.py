@@ -42,6 +42,8 @@ REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "documents": ([],),
     "chat_template_kwargs": ({},),
     "reasoning_effort": (),
+    "separate_reasoning": (True,),
+    "include_reasoning": (True,),
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
@@ -130,6 +132,8 @@ class ChatBody(Body):
     documents: Any = None
     chat_template_kwargs: Any = None
     reasoning_effort: str | None = None
+    separate_reasoning: bool | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     max_completion_tokens: int | None = None

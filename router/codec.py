@@ -14,7 +14,7 @@ from pagewire.core.load import Load
 from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import long_fields, tool_fields
-from pagewire.router.ask import Ask
+from pagewire.router.ask import Ask, Reasoning
 from pagewire.router.cache_watch import CacheNews, Gap
 from pagewire.router.events import Chunk, Ending, Finished, ScoredToken
 from pagewire.router.explanation import Explanation
@@ -40,6 +40,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         text=request.text if form == "text" else None,
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         **_chat(request.chat if form == "chat" else None),
+        reasoning=_reasoning(request),
         text_rules=TextRules(
             with_special=_given(request, "skip_special_tokens") is False,
             with_stop=request.include_stop_str_in_output,
@@ -104,6 +105,7 @@ def response_to_wire(request_id: str, event: Chunk | Finished) -> pb.GenerateRes
                 pb.ToolCallPart(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
                 for part in event.calls
             ],
+            reasoning=event.reasoning,
         )
         return pb.GenerateResponse(request_id=request_id, chunk=chunk)
     return pb.GenerateResponse(request_id=request_id, complete=_complete(event))
@@ -166,6 +168,12 @@ def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:
     }
 
 
+def _reasoning(request: pb.GenerateRequest) -> Reasoning:
+    if _given(request, "separate_reasoning") is False:
+        return Reasoning.WITHIN
+    return Reasoning.LEFT_OUT if _given(request, "include_reasoning") is False else Reasoning.APART
+
+
 def _messages(chat: pb.ChatPrompt) -> tuple[Mapping[str, Any], ...]:
     return long_fields.messages([_message(message) for message in chat.messages])
 
@@ -182,6 +190,7 @@ def _message(message: pb.ChatMessage) -> dict[str, Any]:
         "name": message.name or None,
         "tool_call_id": message.tool_call_id or None,
         "tool_calls": calls,
+        "reasoning_content": message.reasoning or None,
     }
 
 
@@ -248,6 +257,7 @@ def _complete(event: Finished) -> pb.Complete:
             prompt_tokens=event.usage.prompt_tokens,
             completion_tokens=event.usage.completion_tokens,
             cached_tokens=event.usage.cached_tokens,
+            reasoning_tokens=event.usage.reasoning_tokens,
         ),
         timelines=[
             pb.Timeline(

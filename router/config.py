@@ -114,6 +114,9 @@ class RouterConfig:
     tool_format: Literal["auto", "none", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"] = setting(
         "auto", help="how the model writes tool calls; auto: as its chat template tells it to"
     )
+    reasoning_format: Literal["auto", "none", "think", "seed", "mistral", "kimi", "harmony"] = setting(
+        "auto", help="how the model marks its reasoning; auto: as its chat template tells"
+    )
     generation_config: Literal["auto", "none"] = setting(
         "auto", help="auto: what a request leaves unset of sampling is as the model's generation_config.json says"
     )

@@ -18,11 +18,15 @@ from pagewire.text.tools.reader import CallPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of a finished request; `completion_tokens` is what was streamed, of all its sequences."""
+    """Token counts of a finished request; `completion_tokens` is what was streamed, of all its sequences.
+
+    `reasoning_tokens` of them were reasoning and its marks, where that is told apart.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class Chunk:
 
     `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
     before, each read by itself. The last chunk of a sequence has its `ending`. Where tools may be called, `calls`
-    are the pieces of calls in it, and `text` is the rest.
+    are the pieces of calls in it, and `reasoning` is what was told apart as such; `text` is the rest.
     """
 
     text: str
@@ -74,6 +78,7 @@ class Chunk:
     index: int = 0
     ending: Ending | None = None
     calls: tuple[CallPart, ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import Any
 from pagewire.core.errors import Unavailable
 from pagewire.core.fingerprint import Fingerprint
 from pagewire.router.ask import Ask
-from pagewire.router.delivery import Delivery
+from pagewire.router.delivery import Delivery, Finder
+from pagewire.router.reasoning_desk import ReasoningDesk
 from pagewire.router.request import Request
 from pagewire.router.tool_desk import AUTO, ToolDesk
 from pagewire.router.validation import Limits, check, finish, prompt_field, too_long, truncated
@@ -39,9 +40,11 @@ class Intake:
         *,
         max_timeout_s: float,
         tool_format: str = AUTO,
+        reasoning_format: str = AUTO,
         defaults: Mapping[str, Any] = NONE,
     ) -> None:
         self.tools = ToolDesk(tokenizer, tool_format)
+        self._reasoning = ReasoningDesk(tokenizer, reasoning_format)
         self._tokenizer = tokenizer
         self._fingerprint = fingerprint
         self._max_timeout_s = max_timeout_s
@@ -83,8 +86,9 @@ class Intake:
 
     async def accept(self, ask: Ask, limits: Limits) -> Request:
         """Return the request that a checked ask makes; raises InvalidRequest when it does not fit the model."""
-        ask = self._whole(self.tools.prepared(ask))
+        ask = self._whole(self._reasoning.prepared(self.tools.prepared(ask)))
         prompt = await self.tokenize(ask, limits)
+        ask = self._reasoning.guided(ask, prompt)
         echo = None
         if ask.echo:
             is_whole = ask.text is not None and ask.truncate_prompt_tokens is None
@@ -94,7 +98,12 @@ class Intake:
 
     def delivery(self, ask: Ask, request: Request) -> Delivery:
         """Return what hands the events of an accepted ask to its caller."""
-        return Delivery(self.tools.finder(ask, request), ask.stream_interval or 1)
+        return Delivery(self.finders(ask, request), ask.stream_interval or 1)
+
+    def finders(self, ask: Ask, request: Request) -> tuple[Finder, ...]:
+        """Return what finds reasoning, and behind it calls, in the answers to an accepted ask."""
+        found = (self._reasoning.finder(ask, request), self.tools.finder(ask, request))
+        return tuple(each for each in found if each is not None)
 
     def _whole(self, ask: Ask) -> Ask:
         """Return the ask with what the model says of fields that it leaves unset."""

@@ -164,6 +164,8 @@ def _message(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     }
     if read["role"] is None:
         raise InvalidRequest(f"{where}.role is missing", field="messages")
+    if message.get("reasoning") is not None:
+        read["reasoning_content"] = message["reasoning"]
     names = ("name", "reasoning_content", "tool_call_id")
     read |= {name: message[name] for name in names if message.get(name) is not None}
     for name, text in read.items():

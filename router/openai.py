@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import MAX_LOGPROBS
 from pagewire.router import guided, long_fields, tool_fields
-from pagewire.router.ask import Ask, ChatOptions
+from pagewire.router.ask import Ask, ChatOptions, Reasoning
 from pagewire.router.bodies import (
     IGNORED,
     REFUSED,
@@ -268,6 +268,7 @@ def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]
         messages=long_fields.messages(body.messages),
         tools=tool_fields.tools(raw),
         chat=_chat_options(body),
+        reasoning=_reasoning(body),
         max_tokens=body.max_completion_tokens if by_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
@@ -275,6 +276,12 @@ def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]
         **common,
     )
     return (ask,)
+
+
+def _reasoning(body: ChatBody) -> Reasoning:
+    if body.separate_reasoning is False:
+        return Reasoning.WITHIN
+    return Reasoning.LEFT_OUT if body.include_reasoning is False else Reasoning.APART
 
 
 def _chat_options(body: ChatBody) -> ChatOptions:

@@ -41,7 +41,7 @@ class Events:
 
     def chunk(self, chunk: Chunk, usage: dict[str, Any] | None = None) -> bytes:
         """Return the events of new output; nothing where the caller would see nothing."""
-        if chunk.calls or not self._is_text_alone:
+        if chunk.calls or chunk.reasoning or not self._is_text_alone:
             return events(self._answer.chunk(chunk, usage))
         if not chunk.text:
             return b""

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.router.ask import Ask
-from pagewire.router.events import Chunk, Ending, Event, Finished
+from pagewire.router.events import Chunk, Ending, Finished
 from pagewire.router.request import Request
 from pagewire.router.tool_fields import Tools
 from pagewire.text.text_stream import TextRules
@@ -73,7 +73,7 @@ class ToolDesk:
         return self._format
 
     def _rules(self, ask: Ask, tool_format: ToolFormat) -> TextRules:
-        return replace(ask.text_rules, shown=frozenset(tool_format.marks))
+        return replace(ask.text_rules, shown=ask.text_rules.shown.union(tool_format.marks))
 
 
 class CallFinder:
@@ -86,12 +86,6 @@ class CallFinder:
         # Of all turns of a chat: each has a prompt of its own, though a seed may come again.
         turn = f"{request.sampling.seed}:".encode() + array("I", request.prompt).tobytes()
         self._key = blake2b(turn, digest_size=16).digest()
-
-    def found(self, event: Event) -> Event:
-        """Return an event with what was found."""
-        if isinstance(event, Chunk):
-            return self.chunk(event)
-        return self.finished(event) if isinstance(event, Finished) else event
 
     def chunk(self, chunk: Chunk) -> Chunk:
         """Return a chunk with its words for its text, and its calls."""

@@ -20,6 +20,7 @@ from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 DONE = b"[DONE]"
 CONNECT_S = 10.0
 DETAIL_CHARS = 300
+REASONING = ("reasoning", "reasoning_content")  # as servers call it
 TIMELINE = {"x-pagewire-timeline": "1"}  # which others do not read
 PHASES = {phase.value for phase in Phase}
 
@@ -137,7 +138,8 @@ class HttpTarget:
                 ids = choice.get("token_ids")
                 token_ids = tuple(ids or ())
                 # Where tokens are named they count: one may have no text yet, a head may have an empty one.
-                has_token = bool(text or said.get("reasoning_content")) if ids is None else bool(ids)
+                is_said = bool(text or any(said.get(name) for name in REASONING))
+                has_token = is_said if ids is None else bool(ids)
             return Part(
                 at_s=at_s, has_token=has_token, text=text, token_ids=token_ids, usage=_usage(event.get("usage")),
                 timelines=_timelines(event.get("pagewire")),

@@ -70,12 +70,17 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """True where the model says how a chat is written."""
-        return "default" in self._templates
+        return self.chat_template is not None
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template of a chat, None where the model has none."""
+        return self._templates.get("default")
 
     @property
     def tool_template(self) -> ChatTemplate | None:
         """The template of a chat with tools, None where the model has none that reads them."""
-        template = self._templates.get("tool_use") or self._templates.get("default")
+        template = self._templates.get("tool_use") or self.chat_template
         return template if template is not None and "tools" in template.variables else None
 
     def min_tokens(self, text: str) -> int:
@@ -99,7 +104,7 @@ class Tokenizer:
 
         Raises InvalidRequest without a template, or where it refuses the messages.
         """
-        template = self.tool_template if options.get("tools") else self._templates.get("default")
+        template = self.tool_template if options.get("tools") else self.chat_template
         if template is None:
             wanted = " for tools" if options.get("tools") else ": use a text or token prompt"
             field = "tools" if options.get("tools") else "messages"
@@ -140,9 +145,14 @@ class Tokenizer:
             return bytes([int(text[3:5], 16)])
         return str(text).replace("\u2581", " ").encode()
 
+    def token_id(self, text: str) -> int | None:
+        """Return the id of the token that is called `text`, None where none is."""
+        token_id: int | None = self._tokenizer.token_to_id(text)
+        return token_id
+
     def special_id(self, text: str) -> int | None:
         """Return the id of the special token `text`, None where it is none."""
-        token_id = self._tokenizer.token_to_id(text)
+        token_id = self.token_id(text)
         return token_id if token_id in self._special_ids else None
 
     def detokenizer(self, rules: TextRules = PLAIN) -> Detokenizer:

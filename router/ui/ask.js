@@ -41,13 +41,17 @@ function finish(own, usage, reason) {
 
 async function stream(response) {
   let [own, usage, reason] = [null, null, ""];
+  let thinks = false;
   for await (const text of events(response)) {
     if (text === "[DONE]") break;
     const part = JSON.parse(text);
     if (part.error) throw new Error(part.error.message);
     for (const choice of part.choices) {
-      if (choice.delta.content) {
-        at("answer").append(choice.delta.content);
+      const { content, reasoning } = choice.delta;
+      if (reasoning) at("answer").append(el("span", { class: "hint" }, reasoning));
+      if (content) at("answer").append(thinks ? `\n\n${content}` : content);
+      if (reasoning || content) {
+        thinks = !content;
         at("answer").scrollTop = at("answer").scrollHeight;
       }
       reason = choice.finish_reason ?? reason;

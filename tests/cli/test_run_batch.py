@@ -115,6 +115,22 @@ def test_n_choices_are_those_of_n_outputs(model: Path, tmp_path: Path) -> None:
     assert len({choice["text"] for choice in body["choices"]}) == 3
 
 
+def test_reasoning_is_told_apart_as_by_a_server(model: Path, tmp_path: Path) -> None:
+    thinking = tiny_model.build(tmp_path / "thinking")
+    config = json.loads((thinking / "tokenizer_config.json").read_text())
+    config["chat_template"] += "<think>"
+    (thinking / "tokenizer_config.json").write_text(json.dumps(config))
+    chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "ignore_eos": True}
+    lines = [request("apart", CHAT, **chat), request("within", CHAT, **chat, separate_reasoning=False)]
+    assert run_batch(thinking, tmp_path, lines).returncode == 0
+    apart, within = (answers(tmp_path)[name]["response"]["body"] for name in ("apart", "within"))
+    whole = within["choices"][0]["message"]["content"]
+    message = apart["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("", whole.lstrip())
+    assert apart["usage"]["completion_tokens_details"] == {"reasoning_tokens": 5}
+    assert "completion_tokens_details" not in within["usage"]
+
+
 def test_several_prompts_are_numbered_as_a_server_does(model: Path, tmp_path: Path) -> None:
     """Choices prompt by prompt, one usage; a prompt that fails is the line's one answer."""
     prompts = ["One of two", "Two of two, and longer"]

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from scripted_server import ScriptedServer, echo, scripted_server
+from scripted_server import Context, Responses, ScriptedServer, echo, scripted_server
+
+from pagewire.protos import inference_pb2
 
 ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 CTRL_C, CTRL_D = b"\x03", b"\x04"
@@ -102,3 +104,29 @@ def test_a_router_of_several_models_is_told_which(server: tuple[ScriptedServer, 
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert scripted.requests[-1].model == model
+
+
+def test_reasoning_is_shown_paler_and_goes_back_with_its_answer(
+    terminal: Terminal, server: tuple[ScriptedServer, str]
+) -> None:
+    scripted, url = server
+
+    def thinks(_request: inference_pb2.GenerateRequest, _context: Context) -> Responses:
+        for reasoning, text in (("so", ""), (" far", ""), ("", "It"), ("", " is")):
+            yield inference_pb2.GenerateResponse(chunk=inference_pb2.Chunk(reasoning=reasoning, text=text))
+        yield inference_pb2.GenerateResponse(
+            complete=inference_pb2.Complete(endings=[inference_pb2.Ending(finish_reason="stop")])
+        )
+
+    scripted.script = thinks
+    terminal.until(b"> ")
+    terminal.type(b"hello\n")
+    seen = terminal.until(b"> ").replace(b"\r", b"")
+    assert b"\x1b[2mso\x1b[0m\x1b[2m far\x1b[0m\n\nIt is\n" in seen
+    terminal.type(b"again\n")
+    terminal.until(b"> ")
+    said = [(each.content, each.reasoning) for each in scripted.requests[-1].chat.messages]
+    assert said == [("hello", ""), ("It is", "so far"), ("again", "")]
+    command = [sys.executable, "-P", "-m", "pagewire.cli.main", "chat", "--url", url]
+    done = subprocess.run(command, input="hello\n", capture_output=True, text=True, timeout=60)
+    assert done.stdout == "It is\n", "what is piped is the answer"

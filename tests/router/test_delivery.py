@@ -45,7 +45,7 @@ def test_what_is_handed_out_is_what_came_in_in_pieces_that_are_due(
     waiting = [chunks(first, 0), chunks(second, 1)]
     whole = [functools.reduce(joined, each) for each in waiting]
     came: list[list[Chunk]] = [[], []]
-    delivery, told = Delivery(None, interval), list[Chunk]()
+    delivery, told = Delivery((), interval), list[Chunk]()
     while any(waiting):
         chunk = waiting[data.draw(st.sampled_from([place for place in (0, 1) if waiting[place]]))].pop(0)
         came[chunk.index].append(chunk)

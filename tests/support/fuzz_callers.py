@@ -423,7 +423,7 @@ PARSERS = (
         name="tool calls",
         parse=_called,
         seeds=lambda: CALLS,
-        files=("text/tools/readings.py", "text/tools/scanner.py", "text/tools/keyed.py", "text/tools/pythonic.py"),
+        files=("text/tools/readings.py", "text/scanner.py", "text/tools/keyed.py", "text/tools/pythonic.py"),
         mutate=text,
         cost=16,
     ),

@@ -196,6 +196,11 @@ PURE_FILES = (
     "slo/ttft_parts.py",
     "slo/workload.py",
     "text/detokenizer.py",
+    "text/lark.py",
+    "text/reasoning/formats.py",
+    "text/reasoning/grammar.py",
+    "text/reasoning/reader.py",
+    "text/scanner.py",
     "text/stop_strings.py",
     "text/text_stream.py",
     "text/tools/formats.py",
@@ -204,5 +209,4 @@ PURE_FILES = (
     "text/tools/pythonic.py",
     "text/tools/reader.py",
     "text/tools/readings.py",
-    "text/tools/scanner.py",
 )

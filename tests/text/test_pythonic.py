@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagewire.text.scanner import NotACall, Scanner
 from pagewire.text.tools.pythonic import MAX_DEPTH, arguments
-from pagewire.text.tools.scanner import NotACall, Scanner
 
 
 def read(text: str) -> Any:

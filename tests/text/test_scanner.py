@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagewire.text.tools.scanner import SPACE, Depth, NotACall, Scanner, Wait, json_of
+from pagewire.text.scanner import SPACE, Depth, NotACall, Scanner, Wait, json_of
 
 Read = Callable[[Scanner], Wait[Any]]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import byte_tokenizer
 import pytest
 import pytest_asyncio
+from free_ports import free_port
 from page_probes import OpenPage
 from playwright.async_api import Browser, Page, async_playwright
 from router_rig import StartRouter, running_router
@@ -54,7 +55,7 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         yield server
 
 

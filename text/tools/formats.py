@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagewire.text.scanner import Scanner, Wait
 from pagewire.text.tools import keyed, readings
 from pagewire.text.tools.readings import Calls
-from pagewire.text.tools.scanner import Scanner, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

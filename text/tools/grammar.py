@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pagewire.text import lark
 from pagewire.text.tools import keyed
 from pagewire.text.tools.formats import Keywords, ToolFormat
 from pagewire.text.tools.readings import Schema
 
 ANY_OBJECT: Schema = {"type": "object"}
 _DEFINITIONS = ("$defs", "definitions")
-_ANYTHING = "/(?s:.*)/"
 
 
 def calls(
@@ -29,7 +29,7 @@ def calls(
     """
     lines = ["start: opening call closing" if is_single else "start: opening call (between call)* closing"]
     lines += [
-        f"{rule}: {_pieces(pieces, token_ids)}"
+        f"{rule}: {lark.pieces(pieces, token_ids)}"
         for rule, pieces in (
             ("opening", tool_format.opening),
             ("between", tool_format.between),
@@ -39,9 +39,9 @@ def calls(
     lines.append("call: " + " | ".join(f"call{i}" for i in range(len(tools))))
     for i, (name, schema) in enumerate(tools):
         before = tool_format.before_name + name + tool_format.before_arguments
-        lines.append(f"call{i}: {_literal(before)} arguments{i} {_literal(tool_format.after_arguments)}")
+        lines.append(f"call{i}: {lark.literal(before)} arguments{i} {lark.literal(tool_format.after_arguments)}")
         keywords = tool_format.keywords
-        lines += [f"arguments{i}: {_json(schema)}"] if keywords is None else _keywords(keywords, i, schema)
+        lines += [f"arguments{i}: {lark.json_value(schema)}"] if keywords is None else _keywords(keywords, i, schema)
     return "\n".join(lines)
 
 
@@ -58,7 +58,7 @@ def _keywords(keywords: Keywords, i: int, schema: Schema) -> list[str]:
         # "first" has nothing before it, "next" has, and then a comma stands between.
         for state, comma in (("first", ""), ("next", keywords.between)):
             skipped = "" if name in required else f" | {state}{i}_{k + 1}"
-            before = _literal(f"{comma}{keywords.before}{name}{keywords.middle}")
+            before = lark.literal(f"{comma}{keywords.before}{name}{keywords.middle}")
             lines.append(f"{state}{i}_{k}: {before} value{i}_{k} next{i}_{k + 1}{skipped}")
     return [*lines, f'first{i}_{len(names)}: ""', f'next{i}_{len(names)}: ""']
 
@@ -66,27 +66,14 @@ def _keywords(keywords: Keywords, i: int, schema: Schema) -> list[str]:
 def _value(keywords: Keywords, name: str, schema: object) -> list[str]:
     """Return the rules of a value with what stands behind it."""
     if not keywords.text_end or "string" not in keyed.types(schema):
-        return [f"value{name}: {_json(schema)} {_literal(keywords.after)}"]
+        return [f"value{name}: {lark.json_value(schema)} {lark.literal(keywords.after)}"]
     said = schema if isinstance(schema, dict) else {}
     allowed = [said["const"]] if "const" in said else said.get("enum")
     if isinstance(allowed, list) and allowed:
         texts = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in allowed]
-        return [f"value{name}: (" + " | ".join(map(_literal, texts)) + f") {_literal(keywords.after)}"]
+        return [f"value{name}: (" + " | ".join(map(lark.literal, texts)) + f") {lark.literal(keywords.after)}"]
     behind = keywords.after.partition(keywords.text_end)[2]
     return [
-        f"value{name}: text{name} {_literal(behind)}",
-        f"text{name}[suffix={_literal(keywords.text_end)}]: {_ANYTHING}",
+        f"value{name}: text{name} {lark.literal(behind)}",
+        lark.everything_to(f"text{name}", keywords.text_end),
     ]
-
-
-def _pieces(pieces: Sequence[str], token_ids: Mapping[str, int]) -> str:
-    return " ".join(f"<[{token_ids[piece]}]>" if piece in token_ids else _literal(piece) for piece in pieces) or '""'
-
-
-def _literal(text: str) -> str:
-    # A string of Lark is one of JSON.
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _json(schema: object) -> str:
-    return "%json " + json.dumps(schema, ensure_ascii=False)

