@@ -61,7 +61,7 @@ class ReasoningDesk:
         if ask.chat.continue_final_message and ask.messages:
             last = ask.messages[-1]
             content = last.get("content") or ""
-            return Standing.WITHIN if last.get("reasoning_content") and not content else known.standing_within(content)
+            return Standing.AMID if last.get("reasoning_content") and not content else known.standing_within(content)
         return known.standing(self._tokenizer.decode_all(list(prompt[-TAIL:])))
 
 
@@ -104,7 +104,7 @@ class ReasoningFinder:
         ids = chunk.token_ids
         if after is Standing.BEFORE:
             self._num_begun[chunk.index] = self._num_begun.get(chunk.index, 0) + len(ids)
-        elif after is Standing.WITHIN:
+        elif after is not Standing.BEHIND:
             self._num_tokens += self._num_begun.pop(chunk.index, 0) + len(ids)
-        elif before is Standing.WITHIN or thought.reasoning:
+        elif before in (Standing.WITHIN, Standing.AMID) or thought.reasoning:
             self._num_tokens += ids.index(self._closing_id) + 1 if self._closing_id in ids else len(ids)

@@ -120,7 +120,11 @@ def test_calls_go_on_apart_from_each_other_and_from_the_text() -> None:
 
 
 def test_reasoning_goes_on_apart_from_the_text() -> None:
-    replay = Replay([chunk(reasoning="ab"), chunk("c", reasoning="")])
+    replay = Replay([chunk("c"), chunk(reasoning="ab")])
+    assert replay.rest(chunk("c")) is None
+    assert replay.rest(chunk(reasoning="a")) is None
+    assert not replay.is_over
+    replay = Replay([chunk(reasoning="ab"), chunk("c")])
     assert replay.rest(chunk(reasoning="a")) is None
     assert replay.rest(chunk(reasoning="b")) is None
     assert not replay.is_over

@@ -20,7 +20,7 @@ CALL = ToolCall(id="a", name="add", arguments='{"a": 1}')
 LOGPROB = TokenLogprob(token_id=1, data=b"P", logprob=-0.5, rank=1)
 FIRST = Output(
     text="Paris", token_ids=(1, 2), finish_reason=FinishReason.TOOL_CALLS, stop="END", logprobs=(LOGPROB,),
-    tool_calls=(CALL,),
+    tool_calls=(CALL,), reasoning="Lyon?",
 )  # fmt: skip
 SECOND = Output(text="Rome", token_ids=(3,), finish_reason=FinishReason.LENGTH, stop=None)
 
@@ -30,7 +30,8 @@ def test_the_short_names_are_those_of_the_first_answer() -> None:
     result = Result(request_id="r1", outputs=(FIRST, SECOND), usage=usage)
     assert (result.text, result.token_ids, result.logprobs) == ("Paris", (1, 2), (LOGPROB,))
     assert (result.finish_reason, result.stop, result.tool_calls) == (FinishReason.TOOL_CALLS, "END", (CALL,))
-    assert result.message == Message(role="assistant", content="Paris", tool_calls=(CALL,))
+    assert result.message == Message(role="assistant", content="Paris", tool_calls=(CALL,), reasoning="Lyon?")
+    assert result.reasoning == "Lyon?"
     assert SECOND.message == Message(role="assistant", content="Rome", tool_calls=())
     assert usage.total_tokens == 8
 

@@ -73,17 +73,32 @@ async def test_reasoning_is_told_apart_whole_and_streamed(valkey: ValkeyServer, 
 
 
 async def test_usage_counts_tokens_of_reasoning_with_their_marks(valkey: ValkeyServer, tmp_path: Path) -> None:
-    thought = num_tokens(TEXT.partition("</think>")[0] + "</think>")
-    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
-        whole = await chat(router)
-        streamed = await chat(router, stream=True, stream_options={"include_usage": True})
-        left_out = await chat(router, include_reasoning=False)
-        for usage in (whole["usage"], streamed[-1]["usage"], left_out["usage"]):
-            # The mark is no token of this vocabulary, so what comes with its end in one frame is counted.
-            assert thought <= usage["completion_tokens_details"]["reasoning_tokens"] <= thought + 2
-            assert usage["completion_tokens"] == num_tokens(TEXT) + 1
+    text = TEXT.replace("<think>", "[THINK]").replace("</think>", "[/THINK]")
+    thought, answer = num_tokens("\nIs it 東京?\n\nNo.\n") + 2, num_tokens("\n\nIt is Rome. é") + 1
+    folder = model(tmp_path, extra_special_tokens=["[THINK]", "[/THINK]"])
+    async with running_router(valkey.connection_url, folder, FakePod("c0"), reasoning_format="mistral") as router:
+        assert await told(router, text) == (REASONING, ANSWER)
+        streamed = await chat(router, text, stream=True, stream_options={"include_usage": True})
+        for usage in (
+            (await chat(router, text))["usage"],
+            (await chat(router, text, include_reasoning=False))["usage"],
+            streamed[-1]["usage"],
+        ):
+            assert usage["completion_tokens_details"] == {"reasoning_tokens": thought}
+            assert usage["completion_tokens"] == thought + answer
+        cut_off = (await chat(router, text, max_tokens=5))["usage"]
+        assert cut_off["completion_tokens_details"] == {"reasoning_tokens": 5}
         assert (await chat(router, "a"))["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
-        assert "completion_tokens_details" not in (await chat(router, separate_reasoning=False))["usage"]
+        assert "completion_tokens_details" not in (await chat(router, text, separate_reasoning=False))["usage"]
+
+
+async def test_a_mark_of_several_tokens_is_counted_with_what_came_with_its_end(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with running_router(valkey.connection_url, model(tmp_path), FakePod("c0")) as router:
+        usage = (await chat(router))["usage"]
+        thought = num_tokens(TEXT.partition("</think>")[0] + "</think>")
+        assert thought <= usage["completion_tokens_details"]["reasoning_tokens"] <= usage["completion_tokens"]
 
 
 async def test_where_an_answer_begins_is_told_by_its_prompt(valkey: ValkeyServer, tmp_path: Path) -> None:
@@ -96,13 +111,17 @@ async def test_where_an_answer_begins_is_told_by_its_prompt(valkey: ValkeyServer
             assert await told(router, text) == found
 
 
-async def test_marks_that_are_special_tokens_are_seen(valkey: ValkeyServer, tmp_path: Path) -> None:
+async def test_marks_that_are_special_tokens_are_seen_and_named_in_grammars(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
     folder = model(tmp_path, extra_special_tokens=["[THINK]", "[/THINK]"])
-    async with running_router(valkey.connection_url, folder, FakePod("c0"), reasoning_format="mistral") as router:
-        text = "[THINK]a[/THINK]b"
-        assert await told(router, text) == ("a", "b")
-        assert (await chat(router, text))["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
-        await chat(router, text, response_format={"type": "json_object"})
+    pod = FakePod("c0")
+    async with running_router(valkey.connection_url, folder, pod, reasoning_format="mistral") as router:
+        await chat(router, "[THINK]a[/THINK]b", response_format={"type": "json_object"})
+        grammar, first = pod.submits[-1].spec.sampling.grammar, byte_tokenizer.build().get_vocab_size()
+        assert grammar is not None
+        assert f"<[{first}]> thought" in grammar.text
+        assert f"thought: reasoning <[{first + 1}]>" in grammar.text
 
 
 async def test_a_setting_names_the_format_or_that_there_is_none(valkey: ValkeyServer, tmp_path: Path) -> None:
@@ -191,7 +210,7 @@ async def test_the_sdk_and_the_openai_package_have_it(valkey: ValkeyServer, tmp_
             assert (result.reasoning, result.text) == (REASONING, ANSWER)
             assert result.message == Message(role="assistant", content=ANSWER, reasoning=REASONING)
             assert result.usage.reasoning_tokens is not None
-            assert 0 < result.usage.reasoning_tokens < result.usage.completion_tokens
+            assert 0 < result.usage.reasoning_tokens <= result.usage.completion_tokens
             async with client.stream(asked) as stream:
                 chunks = [chunk async for chunk in stream]
             assert ("".join(each.reasoning for each in chunks), "".join(each.text for each in chunks)) == (

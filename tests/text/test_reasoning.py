@@ -25,7 +25,7 @@ from pagewire.text.reasoning.formats import (
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader
 
-BEFORE, WITHIN, BEHIND = Standing.BEFORE, Standing.WITHIN, Standing.BEHIND
+BEFORE, WITHIN, AMID, BEHIND = Standing
 TEMPLATES = Path(byte_tokenizer.__file__).parent / "tool_templates"
 
 
@@ -51,6 +51,8 @@ READ: list[tuple[ReasoningFormat, Standing, str, str, str]] = [
     (THINK, WITHIN, "a <think> b</think>c</think>", "a <think> b", "c</think>"),
     (THINK, WITHIN, "\n a", "a", ""),
     (THINK, WITHIN, "", "", ""),
+    (THINK, AMID, " \n a <b </think> c", " \n a <b", " c"),
+    (THINK, AMID, "", "", ""),
     (THINK, BEHIND, "\n<think>a</think>", "", "\n<think>a</think>"),
     (SEED, BEFORE, "<seed:think>a</seed:think>\r\nb", "a", "b"),
     (MISTRAL, BEFORE, "[THINK]a[/THINK]b", "a", "b"),
@@ -73,7 +75,14 @@ def test_reasoning_is_told_apart_however_the_text_is_cut(
 
 @pytest.mark.parametrize(
     ("text", "ends"),
-    [("<think>a", WITHIN), ("<think>a</think>", BEHIND), ("a", BEHIND), ("<th", BEFORE), ("\n", BEFORE)],
+    [
+        ("<think>", WITHIN),
+        ("<think>a", AMID),
+        ("<think>a</think>", BEHIND),
+        ("a", BEHIND),
+        ("<th", BEFORE),
+        ("\n", BEFORE),
+    ],
 )
 def test_a_reader_says_where_it_stands_before_its_text_is_over(text: str, ends: Standing) -> None:
     reader = ReasoningReader(THINK, BEFORE)
@@ -102,13 +111,14 @@ def test_no_cut_changes_what_is_read_and_nothing_is_lost(
     found = read(reasoning_format, standing, pieces)
     assert found == read(reasoning_format, standing, [text])
     opening, closing = reasoning_format.opening[0], reasoning_format.closing[0]
-    begun = text.lstrip()
+    begun = text if standing is AMID else text.lstrip()
     if standing is BEHIND or (standing is BEFORE and not begun.startswith(opening)):
         assert found[:2] == ("", text)
         return
     thought, _, words = begun.removeprefix(opening if standing is BEFORE else "").partition(closing)
     is_closed = closing in begun.removeprefix(opening if standing is BEFORE else "")
-    assert found[0] == (thought.strip() if is_closed else thought.lstrip())
+    thought = thought if standing is AMID else thought.lstrip()
+    assert found[0] == (thought.rstrip() if is_closed else thought)
     assert found[1] == words.lstrip("\r\n")
 
 
@@ -143,7 +153,7 @@ def test_the_end_of_a_prompt_says_where_its_answer_begins() -> None:
 
 def test_an_answer_that_is_continued_says_where_it_stands() -> None:
     assert THINK.standing_within("") is BEFORE
-    assert THINK.standing_within("\n<think>so far") is WITHIN
+    assert THINK.standing_within("\n<think>so far") is AMID
     assert THINK.standing_within("<think>so</think>") is BEHIND
     assert THINK.standing_within("so far, <think>") is BEHIND
 
@@ -192,9 +202,10 @@ def test_a_grammar_rules_the_answer_behind_reasoning(
         assert follows(before, text, tuple(marks)) is is_good, text
         reasoning, words, _ = read(reasoning_format, BEFORE, [text])
         assert not is_good or (reasoning in {"", thought} and words == good)
-    within = wrapped(grammar, reasoning_format, WITHIN, *marks)
-    assert follows(within, f"{thought}{closing}\n{good}", tuple(marks))
-    assert not follows(within, good, tuple(marks))
+    for standing in (WITHIN, AMID):
+        within = wrapped(grammar, reasoning_format, standing, *marks)
+        assert follows(within, f"{thought}{closing}\n{good}", tuple(marks))
+        assert not follows(within, good, tuple(marks))
     assert wrapped(grammar, reasoning_format, BEHIND, *marks) is grammar
 
 

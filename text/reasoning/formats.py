@@ -10,10 +10,11 @@ from enum import Enum
 
 
 class Standing(Enum):
-    """Where a text stands: before the reasoning, if there is to be any, within it, or behind it."""
+    """Where a text stands: before the reasoning, if there is to be any, at its beginning or amid it, or behind it."""
 
     BEFORE = "before"
     WITHIN = "within"
+    AMID = "amid"
     BEHIND = "behind"
 
 
@@ -47,7 +48,7 @@ class ReasoningFormat:
         if closing in begun:
             return Standing.BEHIND
         if begun.lstrip().startswith(opening):
-            return Standing.WITHIN
+            return Standing.AMID
         return Standing.BEHIND if begun.strip() else Standing.BEFORE
 
 

@@ -40,7 +40,7 @@ def behind_reasoning(
 
 def _beginning(reasoning_format: ReasoningFormat, standing: Standing, token_ids: Mapping[str, int]) -> str:
     """Return what stands before the answer."""
-    if standing is Standing.WITHIN:
+    if standing is not Standing.BEFORE:
         return "thought"
     reasoning = f"{lark.pieces(reasoning_format.opening, token_ids)} thought"
     bare = lark.pieces(reasoning_format.bare, token_ids)

@@ -25,7 +25,10 @@ class Thought:
 
 
 class ReasoningReader:
-    """The reader of one answer, which begins at a `standing`; that is where it stands later on too."""
+    """The reader of one answer, which begins at a `standing`; that is where it stands later on too.
+
+    Of reasoning that it goes on amid, the white space that comes first is a part.
+    """
 
     def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
         self.standing = standing
@@ -55,6 +58,9 @@ class ReasoningReader:
         if self.standing is Standing.BEFORE:
             self.standing = yield from self._begin()
         if self.standing is Standing.WITHIN:
+            yield from self._scanner.space()
+        if self.standing is not Standing.BEHIND:
+            self.standing = Standing.AMID
             yield from self._reason()
         while True:
             words, _ = yield from self._scanner.words()
@@ -74,7 +80,6 @@ class ReasoningReader:
     def _reason(self) -> Wait[None]:
         """Read to the closing mark, and past what separates the answer from it."""
         scanner, is_over = self._scanner, False
-        yield from scanner.space()
         while not is_over:
             reasoning, closing = yield from scanner.words(self._closing)
             self._reasoning += reasoning
