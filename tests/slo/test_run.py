@@ -262,6 +262,24 @@ async def test_texts_and_chats_carry_what_was_said() -> None:
     assert [record.is_answered for record in done.records] == [True, True]
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_reasoning_is_tokens_too(name: str) -> None:
+    async def thinking(asked: Asked) -> None:
+        await asked.send({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+        for _ in range(2):
+            await asked.send({"choices": [{"index": 0, "delta": {name: " so"}}]})
+        await asyncio.sleep(0.2)
+        await asked.token(0)
+        await asked.end()
+
+    plan = RunPlan(objectives=PLAN.objectives, is_chat=True)
+    (record,) = (await played(constant(200.0, 1), thinking, plan, extends=False))[0].records
+    assert record.ttft_s is not None
+    assert record.e2e_s is not None
+    assert record.e2e_s - record.ttft_s >= 0.15, "the first token is one of reasoning"
+    assert record.output_tokens == 3
+
+
 async def test_pieces_become_words_in_a_chat_and_equal_ones_equal_words() -> None:
     turns = [Turn(input_tokens=20, output_tokens=1, pieces=(7, last)) for last in (8, 9)]
     source = [Arrival(at_s=0.0, turns=(turn,)) for turn in turns]
