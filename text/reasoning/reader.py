@@ -27,11 +27,14 @@ class Thought:
 class ReasoningReader:
     """The reader of one answer, which begins at a `standing`; that is where it stands later on too.
 
+    Once it `is_done` nothing is held back, and what comes is the answer: nobody need ask.
+
     Of reasoning that it goes on amid, the white space that comes first is a part.
     """
 
     def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
         self.standing = standing
+        self.is_done = False
         self._opening, self._closing = "".join(reasoning_format.opening), "".join(reasoning_format.closing)
         self._bare = "".join(reasoning_format.bare)
         self._scanner = Scanner()
@@ -62,6 +65,7 @@ class ReasoningReader:
         if self.standing is not Standing.BEHIND:
             self.standing = Standing.AMID
             yield from self._reason()
+        self.is_done = True
         while True:
             words, _ = yield from self._scanner.words()
             if not words:
