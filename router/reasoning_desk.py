@@ -106,7 +106,7 @@ class ReasoningFinder:
         ids = chunk.token_ids
         if after is Standing.BEFORE:
             self._num_begun[chunk.index] = self._num_begun.get(chunk.index, 0) + len(ids)
-        elif after is not Standing.BEHIND:
-            self._num_tokens += self._num_begun.pop(chunk.index, 0) + len(ids)
-        elif before in (Standing.WITHIN, Standing.AMID) or thought.reasoning:
-            self._num_tokens += ids.index(self._closing_id) + 1 if self._closing_id in ids else len(ids)
+        elif before in (Standing.WITHIN, Standing.AMID) or after is not Standing.BEHIND or thought.reasoning:
+            is_closed = after is Standing.BEHIND and self._closing_id in ids
+            num_new = ids.index(self._closing_id) + 1 if is_closed else len(ids)
+            self._num_tokens += self._num_begun.pop(chunk.index, 0) + num_new

@@ -109,6 +109,8 @@ async def test_where_an_answer_begins_is_told_by_its_prompt(valkey: ValkeyServer
     for name, (behind, text, found) in cases.items():
         async with running_router(valkey.connection_url, model(tmp_path / name, behind), FakePod("c0")) as router:
             assert await told(router, text) == found
+            usage = (await chat(router, text))["usage"]
+            assert (usage["completion_tokens_details"]["reasoning_tokens"] > 0) is (name == "within")
 
 
 async def test_marks_that_are_special_tokens_are_seen_and_named_in_grammars(
