@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import EngineFailed, PagewireError
 from pagewire.router import sse
-from pagewire.router.answers import Answer
+from pagewire.router.answers import Answer, error_body
 from pagewire.router.events import Begun, Chunk, Event, Finished
 
 
@@ -43,6 +43,10 @@ class AnswerStream:
         if part and self._opening:
             part, self._opening = self._opening + part, b""
         return part
+
+    def broken(self, error: PagewireError) -> bytes:
+        """Return how it ends in an error."""
+        return sse.event(error_body(error)) + sse.DONE
 
     def _begin(self, begun: Begun) -> None:
         self._num_prompt += len(begun.prompt)

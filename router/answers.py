@@ -101,7 +101,7 @@ class Answer:
             **self._of_prompt(finished[0])[0],
             "choices": choices,
             "usage": self._usage(finished),
-            **self._ours(finished),
+            **self.ours(finished),
         }
 
     def _choice(self, index: int, chunks: Sequence[Chunk], ending: Ending, finished: Finished) -> Json:
@@ -226,10 +226,10 @@ class Answer:
         parts = [self.end(last, usage)]
         if self.call.with_usage:
             parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(finished)})
-        parts[-1] |= self._ours(sorted(finished, key=lambda each: each.first_index))
+        parts[-1] |= self.ours(sorted(finished, key=lambda each: each.first_index))
         return parts
 
-    def _ours(self, finished: Sequence[Finished]) -> Json:
+    def ours(self, finished: Sequence[Finished]) -> Json:
         """Return what an answer holds of ours: notes, though nobody asked, and what was asked, prompt by prompt."""
         objects = [self._of_one(each) for each in finished]
         ours: Json = objects[0] if len(objects) == 1 else {"prompts": objects} if any(objects) else {}

@@ -47,6 +47,16 @@ REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
+# What would have to be stored, or goes on when its caller is gone, or has another name here.
+REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = {
+    "previous_response_id": (),
+    "conversation": (),
+    "background": (False,),
+    "prompt": (),
+    "response_format": (),
+}
+# What steers tools that there are none of, or what is the same here whatever it says.
+IGNORED_OF_RESPONSES = frozenset(("max_tool_calls", "prompt_cache_options"))
 
 
 class Schema(BaseModel):
@@ -68,16 +78,10 @@ class Wishes(Schema):
     timeline: bool | None = None
 
 
-class Body(Schema):
-    """What both endpoints take."""
+class Common(Schema):
+    """What all endpoints that generate take."""
 
     model: str | None = None
-    n: int | None = None
-    use_beam_search: bool | None = None
-    beam_width: int | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | str | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -90,26 +94,37 @@ class Body(Schema):
     logit_bias: Any = None
     allowed_token_ids: Any = None
     bad_words: Any = None
-    logprobs: int | bool | None = None
-    prompt_logprobs: int | None = None
     seed: int | None = None
     stop: Any = None
     stop_token_ids: Any = None
     ignore_eos: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     stream_interval: int | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    add_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
     cache_salt: str | None = None
     priority: int | None = None
     request_id: str | None = None
+    pagewire: Wishes | None = None
+
+
+class Body(Common):
+    """What chats and completions take."""
+
+    n: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    max_tokens: int | None = None
+    logprobs: int | bool | None = None
+    prompt_logprobs: int | None = None
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    pagewire: Wishes | None = None
 
 
 class CompletionBody(Body):
@@ -138,6 +153,28 @@ class ChatBody(Body):
     continue_final_message: bool | None = None
     max_completion_tokens: int | None = None
     top_logprobs: int | None = None
+
+
+class ResponsesBody(Common):
+    """Body of /v1/responses."""
+
+    input: Any = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: Any = None
+    reasoning: Any = None
+    include: Any = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    documents: Any = None
+    chat_template_kwargs: Any = None
+    separate_reasoning: bool | None = None
+    include_reasoning: bool | None = None
+    stream_options: Any = None
+    metadata: Any = None
 
 
 class TokenizeTextBody(CompletionBody):

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, named
 from pagewire.core.load import BrownoutLevel
 from pagewire.core.own_version import own_version
 from pagewire.router import openapi
+from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, model_body, models_body
 from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
@@ -33,10 +35,11 @@ from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
-from pagewire.router.openai import Call, parse
+from pagewire.router.openai import Call, parse, parse_response
 from pagewire.router.refusals import Refused
+from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
 from pagewire.router.several import together
-from pagewire.router.streaming import EventStream, unless_gone, whole
+from pagewire.router.streaming import EventStream, Form, Outgoing, unless_gone, whole
 from pagewire.router.token_desk import TokenDesk
 from pagewire.router.turns import Turn
 from pagewire.router.validation import is_request_id
@@ -48,6 +51,29 @@ TIMELINE_HEADER = "x-pagewire-timeline"
 EXPLAIN_HEADER = "x-pagewire-explain"
 TRACE_KEY = "traceparent"
 VERSION = own_version()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One that generates: how its bodies are read, how they are answered, whole and while the answer grows, and what it
+    is in OpenTelemetry's words.
+    """
+
+    parse: Callable[..., Call]
+    answer: Callable[..., Form]
+    stream: Callable[[Any], Outgoing]
+    operation: str
+
+
+ENDPOINTS = {
+    "/v1/chat/completions": Endpoint(
+        parse=partial(parse, is_chat=True), answer=Answer, stream=AnswerStream, operation=CHAT
+    ),
+    "/v1/completions": Endpoint(
+        parse=partial(parse, is_chat=False), answer=Answer, stream=AnswerStream, operation=COMPLETION
+    ),
+    "/v1/responses": Endpoint(parse=parse_response, answer=ResponseAnswer, stream=ResponseStream, operation=CHAT),
+}
 
 
 class FrontDoor:
@@ -74,10 +100,7 @@ class FrontDoor:
 
     def app(self, others: Iterable[BaseRoute] = ()) -> ASGIApp:
         """Return the ASGI application; `others` are routes that this door knows nothing of."""
-        generations = {
-            "/v1/chat/completions": _Generation(door=self, is_chat=True),
-            "/v1/completions": _Generation(door=self, is_chat=False),
-        }
+        generations = {path: _Generation(door=self, endpoint=endpoint) for path, endpoint in ENDPOINTS.items()}
         framework = Starlette(
             routes=[
                 *(Route(path, each, methods=["POST"]) for path, each in generations.items()),
@@ -195,46 +218,46 @@ class FrontDoor:
         except PagewireError as error:
             return refusal(error, request_id)
 
-    async def generate(self, scope: Scope, receive: Receive, send: Send, *, is_chat: bool) -> None:
-        """POST /v1/chat/completions and /v1/completions."""
+    async def generate(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:
+        """POST to one of the endpoints that generate."""
         request = Request(scope, receive)
         request_id = request_id_of(request.headers)
         try:
             self._dispatcher.check_places(caller())
             data = await body_of(request, self._max_body_bytes)
         except Refused as error:
-            await self._refuse_unread(error, request, request_id, is_chat=is_chat)(scope, receive, send)
+            await self._refuse_unread(error, request, request_id, endpoint)(scope, receive, send)
             return
         except Exception as error:
             await self._refuse(_named(error, request_id), request_id)(scope, receive, send)
             return
         try:
             async with unless_gone(receive):
-                response = await self._in_turn(request, data, request_id, is_chat=is_chat)
+                response = await self._in_turn(request, data, request_id, endpoint)
                 await response(scope, receive, send)
         except Cancelled:
             log.info("request %s: the client went away", request_id, extra={"request_id": request_id})
 
-    async def _in_turn(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> ASGIApp:
+    async def _in_turn(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> ASGIApp:
         try:
             turn = await self._dispatcher.turn(caller(), request.scope.get(HERE_FOR, 0.0))
         except Refused as error:
-            return self._refuse_unread(error, request, request_id, is_chat=is_chat)
+            return self._refuse_unread(error, request, request_id, endpoint)
         with turn:
-            return await self._answer(request, data, request_id, turn, is_chat=is_chat)
+            return await self._answer(request, data, request_id, turn, endpoint)
 
-    async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, *, is_chat: bool) -> ASGIApp:
+    async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, endpoint: Endpoint) -> ASGIApp:
         try:
-            call = self._call(request, data, request_id, is_chat=is_chat)
+            call = self._call(request, data, request_id, endpoint)
             request_id = call.ask.request_id
             await self._dispatcher.settled(call.ask.model, turn)
             served = self._models.of(call.ask.model).intake.limits()
         except Exception as error:  # the caller is answered, whatever it was
             return self._refuse(_named(error, request_id), request_id)
-        answer = Answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
+        answer = endpoint.answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
         try:
             if call.is_streaming:
-                stream = EventStream(answer, request.scope.get(OUTLET))
+                stream = EventStream(endpoint.stream(answer), request_id, request.scope.get(OUTLET))
                 # Nothing is sent before the first event, so that a refusal has its own status.
                 await stream.begin(self._events(call, turn, stream))
                 return stream
@@ -243,8 +266,8 @@ class FrontDoor:
         except Exception as error:
             return refusal(_named(error, request_id), request_id)  # the dispatcher has counted it
 
-    def _refuse_unread(self, error: Refused, request: Request, request_id: str, *, is_chat: bool) -> Response:
-        self._dispatcher.refused_unread(error, CHAT if is_chat else COMPLETION, request.scope.get(HERE_FOR, 0.0))
+    def _refuse_unread(self, error: Refused, request: Request, request_id: str, endpoint: Endpoint) -> Response:
+        self._dispatcher.refused_unread(error, endpoint.operation, request.scope.get(HERE_FOR, 0.0))
         return refusal(error, request_id)
 
     def _refuse(self, error: PagewireError, request_id: str) -> Response:
@@ -265,7 +288,7 @@ class FrontDoor:
             intake.check(ask)
         return together([self._dispatcher.answer(ask) for ask in call.asks], call.ask.n or 1)
 
-    def _call(self, request: Request, data: bytes, request_id: str, *, is_chat: bool) -> Call:
+    def _call(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")
         explain = request.headers.get(EXPLAIN_HEADER, "") in ("1", "true")
         correlation = request.headers.get("x-correlation-id", "")
@@ -278,20 +301,20 @@ class FrontDoor:
             "traceparent": parents[0] if len(parents) == 1 else "",
         }
         is_named = request.headers.get("x-request-id", "") == request_id
-        call = parse(data, origin, is_chat=is_chat, with_timeline=with_timeline, may_name_itself=not is_named)
+        call = endpoint.parse(data, origin, with_timeline=with_timeline, may_name_itself=not is_named)
         self._metrics.unknown_fields.inc(len(call.unknown_fields))
         return call
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Generation:
-    """One of the two endpoints that generate, as an application."""
+    """An endpoint that generates, as an application."""
 
     door: FrontDoor
-    is_chat: bool
+    endpoint: Endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.door.generate(scope, receive, send, is_chat=self.is_chat)
+        await self.door.generate(scope, receive, send, self.endpoint)
 
 
 def _named(error: Exception, request_id: str) -> PagewireError:

@@ -17,7 +17,7 @@ from pagewire.router.delivery import Delivery, Finder
 from pagewire.router.reasoning_desk import ReasoningDesk
 from pagewire.router.request import Request
 from pagewire.router.tool_desk import AUTO, ToolDesk
-from pagewire.router.validation import Limits, check, finish, prompt_field, too_long, truncated
+from pagewire.router.validation import Limits, callers_words, check, finish, prompt_field, too_long, truncated
 from pagewire.text.tokenizer import INLINE_CHARS, Tokenizer, word_texts
 
 SEED_BITS = 63
@@ -87,7 +87,8 @@ class Intake:
     async def accept(self, ask: Ask, limits: Limits) -> Request:
         """Return the request that a checked ask makes; raises InvalidRequest when it does not fit the model."""
         ask = self._whole(self._reasoning.prepared(self.tools.prepared(ask)))
-        prompt = await self.tokenize(ask, limits)
+        with callers_words(ask):
+            prompt = await self.tokenize(ask, limits)
         ask = self._reasoning.guided(ask, prompt)
         echo = None
         if ask.echo:

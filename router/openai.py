@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -21,26 +21,38 @@ from pagewire.router import guided, long_fields, tool_fields
 from pagewire.router.ask import Ask, ChatOptions, Reasoning
 from pagewire.router.bodies import (
     IGNORED,
+    IGNORED_OF_RESPONSES,
     REFUSED,
     REFUSED_OF_CHATS,
     REFUSED_OF_COMPLETIONS,
+    REFUSED_OF_RESPONSES,
     Body,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    ResponsesBody,
     Schema,
     TokenizeChatBody,
     TokenizeTextBody,
 )
 from pagewire.router.json_text import read_body
-from pagewire.router.validation import checked_request_id
+from pagewire.router.responses import body as responses
+from pagewire.router.validation import checked_request_id, in_words
 from pagewire.text.text_stream import TextRules
 
 MAX_CHOICES = 1024
-_REFUSED_OF_CHATS = REFUSED | REFUSED_OF_CHATS
-_REFUSED_OF_COMPLETIONS = REFUSED | REFUSED_OF_COMPLETIONS
+_REFUSED_OF: dict[type[Schema], dict[str, tuple[object, ...]]] = {
+    ChatBody: REFUSED | REFUSED_OF_CHATS,
+    TokenizeChatBody: REFUSED | REFUSED_OF_CHATS,
+    CompletionBody: REFUSED | REFUSED_OF_COMPLETIONS,
+    TokenizeTextBody: REFUSED | REFUSED_OF_COMPLETIONS,
+    ResponsesBody: REFUSED | REFUSED_OF_RESPONSES,
+}
 # Beside those of the schemas; what the other endpoint takes is refused, or asks for nothing.
-_KNOWN = IGNORED | _REFUSED_OF_CHATS.keys() | _REFUSED_OF_COMPLETIONS.keys() | frozenset(guided.FIELDS)
+_KNOWN = IGNORED | REFUSED.keys() | REFUSED_OF_CHATS.keys() | REFUSED_OF_COMPLETIONS.keys() | frozenset(guided.FIELDS)
+_KNOWN_OF_RESPONSES = (
+    IGNORED | IGNORED_OF_RESPONSES | REFUSED.keys() | REFUSED_OF_RESPONSES.keys() | frozenset(guided.FIELDS)
+)
 S = TypeVar("S", bound=Schema)
 
 
@@ -50,6 +62,7 @@ class Call:
 
     With `shows_ids` tokens in log probabilities are named by their ids. If it `is_score`, the prompt alone is answered.
     `with_running_usage` is usage in every part of a stream. If it `has_functions`, a call is told by that older name.
+    What is `echoed` a response repeats.
     """
 
     asks: tuple[Ask, ...]
@@ -62,6 +75,7 @@ class Call:
     shows_ids: bool = False
     is_score: bool = False
     has_functions: bool = False
+    echoed: Mapping[str, Any] = field(default_factory=dict)
     unknown_fields: tuple[str, ...] = ()
 
     @property
@@ -83,6 +97,23 @@ def parse(
     return _call(body, raw, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
 
 
+def parse_response(
+    data: bytes, origin: Mapping[str, Any], *, with_timeline: bool = False, may_name_itself: bool = False
+) -> Call:
+    """Read a body of /v1/responses as that of a chat; raises as `parse` does."""
+    raw = read_body(data)
+    body = _body(ResponsesBody, raw)
+    try:
+        chat = responses.as_chat(body, raw)
+        call = _call(
+            _validated(ChatBody, chat), chat, origin, with_timeline=with_timeline, may_name_itself=may_name_itself
+        )
+    except InvalidRequest as error:
+        raise in_words(error, responses.NAMES) from None
+    asks = tuple(replace(ask, called=responses.NAMES) for ask in call.asks)
+    return replace(call, asks=asks, echoed=responses.echoed(body), unknown_fields=_unknown(body))
+
+
 def parse_tokenize(data: bytes, origin: Mapping[str, Any]) -> tuple[Call, bool]:
     """Read a body of /tokenize as that of a chat or a completion, whose prompt it counts, and whether it wants the
     tokens' texts; raises as `parse` does.
@@ -102,7 +133,7 @@ def parse_detokenize(data: bytes) -> tuple[str, tuple[int, ...], tuple[str, ...]
 
 def _body(schema: type[S], raw: Mapping[str, Any]) -> S:
     """Return a body without what is refused of its endpoint; raises UnsupportedField or InvalidRequest."""
-    refused = _REFUSED_OF_CHATS if issubclass(schema, ChatBody) else _REFUSED_OF_COMPLETIONS
+    refused = _REFUSED_OF[schema]
     for name, value in raw.items():
         allowed = refused.get(name)
         if allowed is not None and value is not None and not any(_same(value, each) for each in allowed):
@@ -147,9 +178,10 @@ def _call(
 
 def _unknown(body: Schema) -> tuple[str, ...]:
     """Return the members that nobody knows: of the body, of its objects that are ours to read."""
-    found = sorted((body.model_extra or {}).keys() - _KNOWN)
+    known = _KNOWN_OF_RESPONSES if isinstance(body, ResponsesBody) else _KNOWN
+    found = sorted((body.model_extra or {}).keys() - known)
     for name in ("stream_options", "pagewire"):
-        if (inner := getattr(body, name, None)) is not None:
+        if isinstance(inner := getattr(body, name, None), Schema):
             found += [f"{name}.{each}" for each in sorted(inner.model_extra or {})]
     return tuple(found)
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pagewire.router.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeChatBody, TokenizeTextBody
+from pagewire.router.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ResponsesBody,
+    TokenizeChatBody,
+    TokenizeTextBody,
+)
 from pagewire.router.guided import FIELDS
 from pagewire.router.long_fields import MAX_PROMPTS
 from pagewire.router.tool_fields import MAX_TOOLS
@@ -45,6 +52,10 @@ LONG: Json = {
         ]
     },
     "messages": MESSAGES,
+    "input": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": OBJECT, "minItems": 1}]},
+    "text": OBJECT,
+    "reasoning": OBJECT,
+    "include": {"type": "array"},
     "tokens": TOKENS,
     "tools": {"type": "array", "items": OBJECT, "maxItems": MAX_TOOLS},
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, OBJECT]},
@@ -89,6 +100,15 @@ MODEL: Json = {
     "required": ["id", "object", "created", "owned_by", "max_model_len"],
     "properties": {"id": {"type": "string"}, "max_model_len": {"type": "integer"}},
 }
+RESPONSE: Json = {
+    "type": "object",
+    "required": ["id", "object", "created_at", "status", "model", "output", "usage"],
+    "properties": {
+        "object": {"const": "response"},
+        "status": {"enum": ["completed", "incomplete"]},
+        "output": {"type": "array", "items": OBJECT, "minItems": 1},
+    },
+}
 FINISH_REASONS = ["stop", "length", "tool_calls", "function_call"]
 STATUS: Json = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 
@@ -108,6 +128,11 @@ def document(version: str) -> Json:
                 "post": _operation(
                     "complete", "Complete one prompt or several", _answer("text"), _body(CompletionBody, "prompt"),
                     stream=True,
+                )
+            },
+            "/v1/responses": {
+                "post": _operation(
+                    "respond", "Answer items with items", RESPONSE, _body(ResponsesBody, "input"), stream=True
                 )
             },
             "/v1/models": {"get": _operation("models", "List what is served", _listed(MODEL))},
@@ -179,7 +204,8 @@ def _body(schema: type[BaseModel], *required: str) -> Json:
     definitions = told.get("$defs", {})
     properties = {name: _field(name, each, definitions) for name, each in told["properties"].items()}
     if "stream" in properties:
-        properties |= {name: _or_null(LONG[name]) for name in FIELDS}
+        of_guiding = FIELDS if schema is not ResponsesBody else [name for name in FIELDS if name != "response_format"]
+        properties |= {name: _or_null(LONG[name]) for name in of_guiding}
     return {
         "type": "object",
         "properties": {**properties, **{name: LONG[name] for name in required}},

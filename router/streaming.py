@@ -1,29 +1,54 @@
 """How an answer goes out: whole, or as server-sent events while it grows; and how a caller is seen to go away.
 
-Knows ASGI and events; what they say is in `answers.py`. An error after the first token is an event, and then `[DONE]`.
+Knows ASGI and events, not what they say. An error after the first token is an event too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, EngineFailed, PagewireError, named
-from pagewire.router import sse
-from pagewire.router.answer_stream import AnswerStream
-from pagewire.router.answers import Answer, error_body
 from pagewire.router.events import Chunk, Event, Finished
 from pagewire.router.http_protocol import Outlet
+from pagewire.router.openai import Call
 
 log = logging.getLogger(__name__)
 
 GONE = "the client went away"
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+
+
+class Outgoing(Protocol):
+    """An answer as bytes while it grows."""
+
+    is_over: bool
+
+    def take(self, event: Event) -> bytes:
+        """Return what goes out now that this event came."""
+        ...
+
+    def broken(self, error: PagewireError) -> bytes:
+        """Return how it ends in an error."""
+        ...
+
+
+class Form(Protocol):
+    """How an endpoint answers a call."""
+
+    @property
+    def call(self) -> Call:
+        """What was asked."""
+        ...
+
+    def whole(self, chunks: Sequence[Chunk], finished: Sequence[Finished]) -> dict[str, Any]:
+        """Return the body of an answer that does not stream; `finished` are in the order of the prompts."""
+        ...
 
 
 class EventStream:
@@ -32,10 +57,10 @@ class EventStream:
     Whatever ends it, a caller who is still there is told by name.
     """
 
-    def __init__(self, answer: Answer, outlet: Outlet | None = None) -> None:
-        self._answer = answer
+    def __init__(self, stream: Outgoing, request_id: str, outlet: Outlet | None = None) -> None:
+        self._stream = stream
+        self._request_id = request_id
         self._outlet = outlet
-        self._stream = AnswerStream(answer)
 
     async def begin(self, events: AsyncGenerator[Event, None]) -> None:
         """Wait for the first event; raises what ends the request before it."""
@@ -55,7 +80,7 @@ class EventStream:
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the response; the events are closed with it."""
         async with aclosing(self._events):
-            request_id = (b"x-request-id", self._answer.call.ask.request_id.encode())
+            request_id = (b"x-request-id", self._request_id.encode())
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, request_id]})
             await self._send(send)
 
@@ -70,16 +95,15 @@ class EventStream:
                 event = await anext(self._events)
         except Exception as error:
             if not isinstance(error, PagewireError):
-                request_id = self._answer.call.ask.request_id
-                log.exception("the answer to %s broke off", request_id, extra={"request_id": request_id})
-            await send(_body(sse.event(error_body(named(error))) + sse.DONE, is_last=True))
+                log.exception("the answer to %s broke off", self._request_id, extra={"request_id": self._request_id})
+            await send(_body(stream.broken(named(error)), is_last=True))
 
 
 def _body(part: bytes, *, is_last: bool) -> dict[str, Any]:
     return {"type": "http.response.body", "body": part, "more_body": not is_last}
 
 
-async def whole(answer: Answer, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+async def whole(answer: Form, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
     """Return the body of an answer that does not stream."""
     chunks: list[Chunk] = []
     finished: list[Finished] = []

@@ -6,9 +6,10 @@ prompt's tokens are. Every refusal names the field and the bound.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -60,18 +61,26 @@ def checked_request_id(text: str) -> str:
     return text
 
 
-def _in_callers_words(step: Callable[Concatenate[Ask, P], T]) -> Callable[Concatenate[Ask, P], T]:
-    """Have what `step` refuses of an ask named as the caller named it."""
+def in_words(error: InvalidRequest, called: Iterable[tuple[str, str]]) -> InvalidRequest:
+    """Return a refusal that names its field as the caller does, by pairs of our names and the caller's."""
+    word = dict(called).get(error.field)
+    return error if word is None else type(error)(error.message.replace(error.field, word), field=word)
 
+
+@contextlib.contextmanager
+def callers_words(ask: Ask) -> Iterator[None]:
+    """Have what is refused of an ask within named as the caller named it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise in_words(error, ask.called) from None
+
+
+def _in_callers_words(step: Callable[Concatenate[Ask, P], T]) -> Callable[Concatenate[Ask, P], T]:
     @functools.wraps(step)
     def told(ask: Ask, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with callers_words(ask):
             return step(ask, *args, **kwargs)
-        except InvalidRequest as error:
-            word = dict(ask.called).get(error.field)
-            if word is None:
-                raise
-            raise type(error)(error.message.replace(error.field, word), field=word) from None
 
     return told
 

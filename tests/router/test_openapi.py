@@ -38,6 +38,7 @@ EXAMPLES = 15 * int(os.environ.get("FUZZ_TIMES", "1"))
 RIGHT: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
     "/v1/completions": {"prompt": ["hello", "you"], "max_tokens": 2},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [5]},
 }
@@ -137,5 +138,9 @@ def test_the_page_for_callers_names_every_field_and_path() -> None:
     named = set(re.findall(r"`([^`]+)`", page))
     known = {*bodies.ChatBody.model_fields, *bodies.CompletionBody.model_fields, *guided.FIELDS}
     assert known | bodies.IGNORED | set(bodies.REFUSED) <= named
+    responses = (ROOT / "docs" / "responses.md").read_text(encoding="utf-8")
+    of_sampling = bodies.Common.model_fields.keys()  # which that page leaves to the other
+    own = bodies.ResponsesBody.model_fields.keys() | bodies.REFUSED_OF_RESPONSES.keys() | bodies.IGNORED_OF_RESPONSES
+    assert own - of_sampling <= set(re.findall(r"`([^`]+)`", responses))
     told = {word for each in named for word in each.split()}
     assert {path.replace("{model}", "NAME") for path in openapi.document("1")["paths"]} <= told

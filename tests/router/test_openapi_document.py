@@ -14,6 +14,7 @@ from pagewire.router import openapi
 from pagewire.router.guided import FIELDS
 
 CHAT, COMPLETE, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
+RESPOND = "/v1/responses"
 USER = {"role": "user", "content": "hi"}
 HEALTH = ("/health", "/ready", "/ping", "/live")
 
@@ -33,6 +34,7 @@ def test_every_operation_has_the_name_that_generated_clients_call_it_by() -> Non
     assert found == {
         ("post", CHAT): "chat",
         ("post", COMPLETE): "complete",
+        ("post", RESPOND): "respond",
         ("get", "/v1/models"): "models",
         ("get", "/v1/models/{model}"): "model",
         ("post", TOKENIZE): "tokenize",
@@ -184,14 +186,26 @@ def test_a_body_is_right_or_wrong(path: str, body: dict[str, Any], is_right: boo
     assert jsonschema_rs.validator_for(schema_of(told)).is_valid(body) is is_right
 
 
+def test_items_are_one_at_least() -> None:
+    body = schema_of(paths()[RESPOND]["post"]["requestBody"])
+    assert body["properties"]["input"] == {
+        "anyOf": [
+            {"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "object"}, "minItems": 1},
+        ],
+    }  # fmt: skip
+    answer = paths()[RESPOND]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer["properties"]["output"] == {"type": "array", "items": {"type": "object"}, "minItems": 1}
+
+
 def test_only_what_may_stream_or_be_guided_says_so() -> None:
-    posts = [CHAT, COMPLETE, TOKENIZE, DETOKENIZE]
+    posts = [CHAT, COMPLETE, RESPOND, TOKENIZE, DETOKENIZE]
     fields = {path: schema_of(paths()[path]["post"]["requestBody"])["properties"].keys() for path in posts}
-    assert [path for path, names in fields.items() if names >= set(openapi.STREAMS)] == [CHAT, COMPLETE]
+    assert [path for path, names in fields.items() if names >= set(openapi.STREAMS)] == [CHAT, COMPLETE, RESPOND]
     assert not fields[TOKENIZE] & set(openapi.STREAMS)
-    assert [path for path, names in fields.items() if names & set(FIELDS)] == [CHAT, COMPLETE, TOKENIZE]
+    assert [path for path, names in fields.items() if names & set(FIELDS)] == [CHAT, COMPLETE, RESPOND, TOKENIZE]
+    assert "response_format" not in fields[RESPOND]
     for path, ways in paths().items():
         for told in ways.values():
             may_stream = "text/event-stream" in told["responses"]["200"]["content"]
-            assert may_stream is (path in (CHAT, COMPLETE))
+            assert may_stream is (path in (CHAT, COMPLETE, RESPOND))
             assert ("requestBody" in told) is (path in fields)

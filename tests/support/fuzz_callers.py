@@ -36,6 +36,9 @@ from pagewire.router import codec, openai, token_desk
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.intake import Intake
 from pagewire.router.keys import NewKey
+from pagewire.text.reasoning import formats as reasoning
+from pagewire.text.reasoning.grammar import behind_reasoning
+from pagewire.text.reasoning.reader import ReasoningReader
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools.formats import FORMATS
 from pagewire.text.tools.reader import ToolReader
@@ -170,6 +173,48 @@ def _batch_lines() -> list[bytes]:
 
 
 # ------------------------------------------------------------------------------------------------------------- grammars
+
+
+async def _response(data: bytes) -> None:
+    ask = openai.parse_response(data, ORIGIN, may_name_itself=True).ask
+    await _intake().accept(ask, _intake().check(ask))
+
+
+RESPONSES: tuple[dict[str, Any], ...] = (
+    {"input": "hello", "instructions": "be kind", "max_output_tokens": 3, "text": {"format": {"type": "json_object"}}},
+    {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+            {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "12:00"},
+        ],
+        "include": ["message.output_text.logprobs"], "truncation": "auto", "metadata": {"a": "b"}, "stream": True,
+    },
+)  # fmt: skip
+
+
+def _reasoned(data: bytes) -> None:
+    """Read reasoning in every format, whole and in pieces: both find the same; write it before a grammar."""
+    said = data.decode(errors="replace")
+    for each in reasoning.FORMATS.values():
+        for standing in reasoning.Standing:
+            whole, cut = ReasoningReader(each, standing), ReasoningReader(each, standing)
+            found = [whole.push(said), whole.finish()]
+            pieces = [*map(cut.push, said), cut.finish()]
+            for part in ("reasoning", "words"):
+                assert "".join(getattr(one, part) for one in found) == "".join(getattr(one, part) for one in pieces)
+        for kind in GrammarKind:
+            behind_reasoning(Grammar(kind=kind, text=said), each, reasoning.Standing.BEFORE, {})
+
+
+THOUGHTS = (
+    b"<think>\nIs it?\n</think>\n\nIt is.",
+    b"[THINK]so[/THINK]so",
+    b"<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>so",
+    b'{"type": "object"}',
+    b"[a-z]+/\\/",
+)
 
 
 def _compiled(kind: GrammarKind) -> Callable[[bytes], None]:
@@ -418,6 +463,23 @@ PARSERS = (
         files=("engine/grammars.py",),
         mutate=text,
         cost=8,
+    ),
+    Parser(
+        name="response body",
+        parse=run(_response),
+        seeds=lambda: _dumped(*RESPONSES),
+        errors=(InvalidRequest,),
+        files=("router/responses/body.py", "router/responses/input.py"),
+        mutate=as_json,
+        cost=2,
+    ),
+    Parser(
+        name="reasoning",
+        parse=_reasoned,
+        seeds=lambda: THOUGHTS,
+        files=("text/reasoning/reader.py", "text/reasoning/grammar.py"),
+        mutate=text,
+        cost=16,
     ),
     Parser(
         name="tool calls",

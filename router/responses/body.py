@@ -1,0 +1,118 @@
+"""A body of /v1/responses as that of a chat.
+
+Pure; knows JSON values. What both name alike is passed on as it is; what is wrong with the rest is told by the name
+that the caller gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router import guided
+from pagewire.router.bodies import Common, ResponsesBody
+from pagewire.router.responses.input import messages
+
+LOGPROBS = "message.output_text.logprobs"
+# What a chat calls what has another name here.
+NAMES = (
+    ("messages", "input"),
+    ("prompt", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("response_format", "text"),
+    ("reasoning_effort", "reasoning"),
+    ("logprobs", "top_logprobs"),
+)
+_PASSED = (
+    *Common.model_fields,
+    *guided.FIELDS,
+    "chat_template_kwargs",
+    "documents",
+    "parallel_tool_calls",
+    "separate_reasoning",
+    "include_reasoning",
+)
+
+Json = dict[str, Any]
+
+
+def as_chat(body: ResponsesBody, raw: Mapping[str, Any]) -> Json:
+    """Return the members of the chat that a response is; raises InvalidRequest or UnsupportedField."""
+    chat: Json = {name: raw[name] for name in _PASSED if name in raw}
+    wants_logprobs = body.top_logprobs is not None or LOGPROBS in _include(body.include)
+    return chat | {
+        "messages": messages(body.instructions, body.input),
+        "max_completion_tokens": body.max_output_tokens,
+        "logprobs": wants_logprobs,
+        "top_logprobs": body.top_logprobs,
+        "truncate_prompt_tokens": -1 if body.truncation == "auto" else None,
+        "response_format": _format(body.text),
+        "reasoning_effort": _effort(body.reasoning),
+        "tools": _tools(body.tools),
+        "tool_choice": _choice(body.tool_choice),
+    }
+
+
+def echoed(body: ResponsesBody) -> Json:
+    """Return what a response repeats of what was asked for."""
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata if isinstance(body.metadata, dict) else {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+        "temperature": body.temperature,
+        "text": {"format": {"type": "text"}, **(body.text or {})},
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": body.tools or [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": body.top_p,
+        "truncation": body.truncation or "disabled",
+    }
+
+
+def _include(include: Any) -> list[Any]:
+    if include is not None and not isinstance(include, list):
+        raise InvalidRequest("include is a list of texts", field="include")
+    return include or []
+
+
+def _format(text: Any) -> Any:
+    """Return a `response_format`, None for a plain text."""
+    if text is None:
+        return None
+    if not isinstance(text, dict) or not isinstance(text.get("format"), (dict, type(None))):
+        raise InvalidRequest("text is an object, and so is its format", field="text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise UnsupportedField("text.verbosity is not supported: leave it out, or set it to medium", field="text")
+    told = text.get("format")
+    if told is None or told.get("type") != "json_schema":
+        return told
+    return {"type": "json_schema", "json_schema": {name: each for name, each in told.items() if name != "type"}}
+
+
+def _effort(reasoning: Any) -> Any:
+    if reasoning is not None and not isinstance(reasoning, dict):
+        raise InvalidRequest("reasoning is an object", field="reasoning")
+    return (reasoning or {}).get("effort")
+
+
+def _tools(tools: Any) -> Any:
+    """Return tools as a chat has them."""
+    if not isinstance(tools, list):
+        return tools
+    return [_tool(f"tools.{place}", tool) for place, tool in enumerate(tools)]
+
+
+def _tool(where: str, tool: Any) -> Json:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind != "function":
+        raise UnsupportedField(f"{where}: tools of type {str(kind)[:50]!r} are not supported", field="tools")
+    return {"type": "function", "function": {name: each for name, each in tool.items() if name != "type"}}
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice

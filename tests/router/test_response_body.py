@@ -1,0 +1,173 @@
+"""A body of /v1/responses as a chat: its items as messages, its fields, and what is wrong with it by its own names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tool_texts import SCHEMA
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.core.sampling import GrammarKind
+from pagewire.router.openai import Call, parse_response
+
+FUNCTIONS: list[Any] = [
+    {"type": "function", "name": "get_weather", "description": "of today", "parameters": SCHEMA, "strict": True},
+    {"type": "function", "name": "now"},
+]
+
+
+def parsed(given: Any, **fields: Any) -> Call:
+    return parse_response(json.dumps({"input": given, **fields}).encode(), {"request_id": "r"})
+
+
+TEXTS = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+CALLED = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": '{"a": 1}'}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]}
+AS_CALLED = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": {"a": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        ("hello", [{"role": "user", "content": "hello"}]),
+        (
+            [{"role": "user", "content": "a"}, {"type": "reasoning", "encrypted_content": "x"}, CALLED],
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [AS_CALLED]}],
+        ),
+        ([{"role": "user", "content": TEXTS}], [{"role": "user", "content": "a\nb"}]),
+        (
+            [{"type": "message", "role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}],
+            [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}],
+        ),
+        (
+            [
+                {"role": "user", "content": "a"}, THOUGHT,
+                {"type": "message", "role": "assistant", "status": "completed", "id": "msg_1",
+                 "content": [{"type": "output_text", "text": "I see.", "annotations": []}]},
+                CALLED, {**CALLED, "call_id": "c2"},
+                {"type": "function_call_output", "call_id": "c1", "output": "1"},
+                {"type": "function_call_output", "call_id": "c2", "output": TEXTS},
+                CALLED,
+            ],
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "I see.", "reasoning_content": "so",
+                 "tool_calls": [AS_CALLED, {**AS_CALLED, "id": "c2"}]},
+                {"role": "tool", "content": "1", "tool_call_id": "c1"},
+                {"role": "tool", "content": "a\nb", "tool_call_id": "c2"},
+                {"role": "assistant", "content": "", "tool_calls": [AS_CALLED]},
+            ],
+        ),
+        (
+            [{"role": "user", "content": "a"}, CALLED, THOUGHT, CALLED,
+             {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]},
+             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "", "tool_calls": [AS_CALLED]},
+                {"role": "assistant", "content": "", "reasoning_content": "so", "tool_calls": [AS_CALLED]},
+                {"role": "assistant", "content": "no", "reasoning_content": "in short"},
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_items_are_messages(given: Any, messages: list[Any]) -> None:
+    assert list(parsed(given).ask.messages or ()) == messages
+    with_instructions = parsed(given, instructions="be kind").ask.messages or ()
+    assert list(with_instructions) == [{"role": "system", "content": "be kind"}, *messages]
+
+
+def test_fields_are_those_of_a_chat() -> None:
+    ask = parsed(
+        "a", max_output_tokens=7, temperature=0.5, top_p=0.9, top_k=3, seed=5, cache_salt="s", truncation="auto",
+        top_logprobs=2, tools=FUNCTIONS, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False,
+        chat_template_kwargs={"x": 1}, reasoning={"effort": "low", "summary": "auto"}, store=True, user="u",
+        include=["reasoning.encrypted_content"], max_tool_calls=3, stream_options={"include_obfuscation": False},
+    )  # fmt: skip
+    assert ask.unknown_fields == ()
+    (asked,) = ask.asks
+    assert (asked.max_tokens, asked.temperature, asked.top_p, asked.top_k, asked.seed) == (7, 0.5, 0.9, 3, 5)
+    assert (asked.cache_salt, asked.truncate_prompt_tokens, asked.logprobs) == ("s", -1, 2)
+    assert asked.tools is not None
+    assert ([name for name, _ in asked.tools.callable], asked.tools.is_forced, asked.tools.is_single) == (
+        ["now"], True, True,
+    )  # fmt: skip
+    assert asked.tools.definitions[0]["function"]["parameters"] == SCHEMA
+    assert dict(asked.chat.options) == {"x": 1, "reasoning_effort": "low"}
+    assert parsed("a", novel=1).unknown_fields == ("novel",)
+    assert parsed("a", top_logprobs=0).ask.logprobs == 0
+    assert parsed("a").ask.logprobs is None
+    assert parsed("a", include=["message.output_text.logprobs"]).ask.logprobs == 0
+
+
+def test_a_format_of_text_is_a_grammar() -> None:
+    schema = {"type": "object"}
+    named = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}}
+    objects: dict[str, Any] = {"format": {"type": "json_object"}, "verbosity": "medium"}
+    for text in (named, objects):
+        grammar = parsed("a", text=text).ask.grammar
+        assert grammar is not None
+        assert (grammar.kind, json.loads(grammar.text)) == (GrammarKind.JSON_SCHEMA, schema)
+    none: list[Any] = [None, {}, {"format": None}, {"format": {"type": "text"}}]
+    assert all(parsed("a", text=text).ask.grammar is None for text in none)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "field"),
+    [
+        ({"input": None}, InvalidRequest, "input"),
+        ({"input": ""}, InvalidRequest, "input"),
+        ({"input": []}, InvalidRequest, "input"),
+        ({"input": 5}, InvalidRequest, "input"),
+        ({"input": ["a"]}, InvalidRequest, "input"),
+        ({"input": [{"role": "nobody", "content": "a"}]}, InvalidRequest, "input"),
+        ({"input": [{"role": "user"}]}, InvalidRequest, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, InvalidRequest, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, UnsupportedField, "input"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, UnsupportedField, "input"),
+        ({"input": [{**CALLED, "arguments": {}}]}, InvalidRequest, "input"),
+        ({"input": [{**CALLED, "arguments": "{"}]}, InvalidRequest, "input"),
+        ({"input": [{"type": "function_call_output", "output": "a"}]}, InvalidRequest, "input"),
+        ({"previous_response_id": "resp_1"}, UnsupportedField, "previous_response_id"),
+        ({"background": True}, UnsupportedField, "background"),
+        ({"response_format": {"type": "json_object"}}, UnsupportedField, "response_format"),
+        ({"conversation": "c"}, UnsupportedField, "conversation"),
+        ({"max_output_tokens": "7"}, InvalidRequest, "max_output_tokens"),
+        ({"tools": [{"type": "web_search"}]}, UnsupportedField, "tools"),
+        ({"tools": "now"}, InvalidRequest, "tools"),
+        ({"tool_choice": {"type": "allowed_tools"}}, InvalidRequest, "tool_choice"),
+        ({"text": "json"}, InvalidRequest, "text"),
+        ({"text": {"format": 5}}, InvalidRequest, "text"),
+        ({"tools": FUNCTIONS, "tool_choice": {"type": "custom", "name": "now"}}, InvalidRequest, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema"}}}, InvalidRequest, "text"),
+        ({"text": {"format": {"type": "grammar"}}}, UnsupportedField, "text"),
+        ({"text": {"verbosity": "high"}}, UnsupportedField, "text"),
+        ({"reasoning": "much"}, InvalidRequest, "reasoning"),
+        ({"reasoning": {"effort": 5}}, InvalidRequest, "reasoning"),
+        ({"include": "logprobs"}, InvalidRequest, "include"),
+        ({"top_logprobs": 99}, InvalidRequest, "top_logprobs"),
+        ({"truncation": "some"}, InvalidRequest, "truncation"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_own_name(fields: dict[str, Any], error: type[InvalidRequest], field: str) -> None:
+    with pytest.raises(error) as refused:
+        parsed(**{"given": "a", **({"given": fields["input"]} if "input" in fields else fields)})
+    assert (type(refused.value), refused.value.field) == (error, field)
+
+
+def test_a_response_repeats_what_was_asked_for() -> None:
+    assert parsed("a").echoed == {
+        "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
+        "reasoning": {"effort": None, "summary": None}, "temperature": None, "text": {"format": {"type": "text"}},
+        "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": None, "truncation": "disabled",
+    }  # fmt: skip
+    asked: dict[str, Any] = {
+        "instructions": "be kind", "max_output_tokens": 7, "metadata": {"a": "b"}, "parallel_tool_calls": False,
+        "reasoning": {"effort": "low", "summary": "auto"}, "temperature": 0.5,
+        "text": {"format": {"type": "json_object"}}, "tool_choice": "none", "tools": FUNCTIONS, "top_logprobs": 2,
+        "top_p": 0.9, "truncation": "auto",
+    }  # fmt: skip
+    assert parsed("a", **asked).echoed == asked
+    assert parsed("a", metadata="b").echoed["metadata"] == {}

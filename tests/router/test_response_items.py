@@ -1,0 +1,199 @@
+"""The output of a response as it grows: one item after the other, and events of which a client makes the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from response_events import rebuilt
+
+from pagewire.core.errors import EngineFailed
+from pagewire.core.sampling import FinishReason
+from pagewire.router.events import Begun, Chunk, Ending, Finished, ScoredToken, Usage
+from pagewire.router.openai import parse_response
+from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
+from pagewire.router.responses.items import OutputItems
+from pagewire.text.tools.reader import CallPart
+
+
+def part(index: int, arguments: str = "", name: str = "") -> CallPart:
+    return CallPart(index=index, name=name, arguments=arguments, id=f"c{index}" if name else "")
+
+
+def chunk(text: str = "", reasoning: str = "", calls: tuple[CallPart, ...] = (), tokens: int = 0) -> Chunk:
+    scored = tuple(ScoredToken(token_id=each, data=b"t", logprob=-1.0) for each in range(tokens))
+    return Chunk(text=text, token_ids=(), reasoning=reasoning, calls=calls, logprobs=scored)
+
+
+def output() -> OutputItems:
+    return OutputItems("r1", lambda tokens: [{"token": token.token_id} for token in tokens])
+
+
+def message(text: str, place: int, status: str = "completed", logprobs: tuple[int, ...] = ()) -> dict[str, Any]:
+    told = [{"token": each} for each in logprobs]
+    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": told}]
+    return {
+        "type": "message", "id": f"msg_r1_{place}", "role": "assistant", "status": status, "content": content,
+    }  # fmt: skip
+
+
+def reasoning(text: str, place: int, status: str = "completed") -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"type": "reasoning", "id": f"rs_r1_{place}", "summary": [], "status": status, "content": content}
+
+
+def call(place: int, name: str, arguments: str, index: int = 0, status: str = "completed") -> dict[str, Any]:
+    return {
+        "type": "function_call", "id": f"fc_r1_{place}", "call_id": f"c{index}", "name": name, "arguments": arguments,
+        "status": status,
+    }  # fmt: skip
+
+
+def test_items_come_one_after_the_other() -> None:
+    items = output()
+    told = items.take(chunk(reasoning="so"))
+    told += items.take(chunk(reasoning=" far", text="I"))
+    told += items.take(chunk(" see", calls=(part(0, name="now"), part(1, "{", name="add"))))
+    told += items.take(chunk(calls=(part(1, "}"),)))
+    told += items.take(chunk("So"))
+    told += items.finish("incomplete")
+    assert items.items == [
+        reasoning("so far", 0), message("I see", 1), call(2, "now", ""), call(3, "add", "{}", 1),
+        message("So", 4, "incomplete"),
+    ]  # fmt: skip
+    assert rebuilt(told) == items.items
+    assert [each["type"].removeprefix("response.") for each in told[:9]] == [
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta",
+        "reasoning_text.done", "content_part.done", "output_item.done", "output_item.added", "content_part.added",
+    ]  # fmt: skip
+    assert all(each["output_index"] == 0 for each in told[:7])
+    assert {each["item_id"] for each in told[1:6] if "item_id" in each} == {"rs_r1_0"}
+    begun = told[0]["item"]
+    assert (begun["status"], begun["content"]) == ("in_progress", [])
+    assert items.close() == [], "nothing is open"
+
+
+def test_what_says_nothing_is_a_message_all_the_same() -> None:
+    items = output()
+    assert items.take(chunk()) == []
+    told = items.finish("completed")
+    assert items.items == rebuilt(told) == [message("", 0)]
+
+
+def test_tokens_are_told_with_the_text_that_they_make() -> None:
+    items = output()
+    told = items.take(chunk(reasoning="so", tokens=3)) + items.take(chunk(tokens=2))
+    told += items.take(chunk("a", tokens=1)) + items.take(chunk(calls=(part(0, name="now"),), tokens=4))
+    told += items.take(chunk("b", tokens=2)) + items.finish("completed")
+    assert items.items[1] == message("a", 1, logprobs=(0, 1, 0))
+    assert items.items[3] == message("b", 3, logprobs=(0, 1))
+    deltas = [each for each in told if each["type"] == "response.output_text.delta"]
+    assert [each["logprobs"] for each in deltas] == [
+        [{"token": 0}, {"token": 1}, {"token": 0}],
+        [{"token": 0}, {"token": 1}],
+    ]
+    assert rebuilt(told) == items.items
+
+
+CHUNKS = st.lists(
+    st.builds(
+        chunk,
+        text=st.sampled_from(["", "a", "b c"]),
+        reasoning=st.sampled_from(["", "x"]),
+        calls=st.sampled_from([(), (part(0, "{", name="f"),), (part(0, "", name="f"), part(1, "1", name="g"))]),
+        tokens=st.integers(0, 2),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=200)
+@given(chunks=CHUNKS)
+def test_a_client_makes_the_same_of_events_and_nothing_is_lost(chunks: list[Chunk]) -> None:
+    items = output()
+    told = [event for each in chunks for event in items.take(each)] + items.finish("completed")
+    assert rebuilt(told) == items.items
+    texts = {"message": "", "reasoning": ""}
+    for item in items.items:
+        if item["type"] in texts:
+            texts[item["type"]] += item["content"][0]["text"]
+    assert texts == {
+        "message": "".join(each.text for each in chunks), "reasoning": "".join(each.reasoning for each in chunks),
+    }  # fmt: skip
+    calls = [(item["name"], item["arguments"]) for item in items.items if item["type"] == "function_call"]
+    assert calls == [(each.name, each.arguments) for one in chunks for each in one.calls]
+    assert len({item["id"] for item in items.items}) == len(items.items)
+    kinds = [item["type"] for item in items.items]
+    assert all(one != other or one == "function_call" for one, other in itertools.pairwise(kinds))
+
+
+def answer() -> ResponseAnswer:
+    call = parse_response(json.dumps({"input": "a", "metadata": {"a": "b"}}).encode(), {"request_id": "r1"})
+    return ResponseAnswer(call=call, model="m", created=7)
+
+
+def finished(reason: FinishReason, reasoned: int | None = None) -> Finished:
+    usage = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4, reasoning_tokens=reasoned)
+    return Finished(
+        endings=(Ending(finish_reason=reason),), usage=usage, prompt=(1,), attempts=1, predicted_cached_tokens=0,
+        timelines=(), report=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "incomplete"),
+    [
+        (FinishReason.STOP, "completed", None),
+        (FinishReason.LENGTH, "incomplete", {"reason": "max_output_tokens"}),
+    ],
+)
+def test_a_response_is_whole_and_its_stream_ends_with_it(
+    reason: FinishReason, status: str, incomplete: dict[str, str] | None
+) -> None:
+    whole = answer().whole([chunk("a"), chunk("b")], [finished(reason, 2)])
+    assert whole["output"] == [message("ab", 0, status)]
+    assert (whole["id"], whole["object"], whole["created_at"], whole["model"]) == ("resp_r1", "response", 7, "m")
+    assert (whole["status"], whole["incomplete_details"], whole["error"]) == (status, incomplete, None)
+    assert (whole["background"], whole["store"], whole["previous_response_id"]) == (False, False, None)
+    assert (whole["metadata"], "pagewire" in whole) == ({"a": "b"}, False)
+    assert whole["usage"] == {
+        "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 8,
+    }  # fmt: skip
+    stream = ResponseStream(answer())
+    assert stream.take(Begun(prompt=(1,))) == b""
+    sent = stream.take(chunk("a")) + stream.take(chunk("b"))
+    assert not stream.is_over
+    sent += stream.take(finished(reason, 2))
+    assert stream.is_over
+    told = [json.loads(each.partition(b"data: ")[2]) for each in sent.split(b"\n\n") if each]
+    assert [each["sequence_number"] for each in told] == [*range(len(told))]
+    assert [each["type"] for each in told[:2]] == ["response.created", "response.in_progress"]
+    under_way = told[0]["response"]
+    assert (under_way["status"], under_way["usage"], under_way["output"]) == ("in_progress", None, [])
+    assert told[-1] == {"type": f"response.{status}", "response": whole, "sequence_number": len(told) - 1}
+    assert b"event: response.created\ndata: {" in sent
+
+
+def test_reasoning_that_nobody_told_apart_counts_for_none() -> None:
+    usage = answer().whole([], [finished(FinishReason.STOP)])["usage"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
+def test_a_request_without_an_answer_and_one_that_breaks() -> None:
+    stream = ResponseStream(answer())
+    stream.take(Begun(prompt=(1,)))
+    nobody = finished(FinishReason.STOP)
+    with pytest.raises(EngineFailed):
+        stream.take(Finished(**{name: getattr(nobody, name) for name in nobody.__slots__} | {"endings": ()}))
+    stream.take(chunk("a"))
+    (told,) = [each for each in stream.broken(EngineFailed("it broke")).split(b"\n\n") if each]
+    name, _, data = told.partition(b"\ndata: ")
+    error = json.loads(data)
+    assert name == b"event: error"
+    assert (error["type"], error["code"], error["message"], error["param"]) == ("error", "internal", "it broke", None)
+    assert error["error"]["type"] == "server_error"
