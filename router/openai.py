@@ -110,8 +110,11 @@ def parse_response(
         )
     except InvalidRequest as error:
         raise in_words(error, responses.NAMES) from None
-    asks = tuple(replace(ask, called=responses.NAMES) for ask in call.asks)
-    return replace(call, asks=asks, echoed=responses.echoed(body), unknown_fields=_unknown(body))
+    grammar = call.ask.grammar
+    if grammar is not None:  # a pod that refuses it names it too
+        grammar = replace(grammar, field=dict(responses.NAMES).get(grammar.field, grammar.field))
+    ask = replace(call.ask, called=responses.NAMES, grammar=grammar)
+    return replace(call, asks=(ask,), echoed=responses.echoed(body), unknown_fields=_unknown(body))
 
 
 def parse_tokenize(data: bytes, origin: Mapping[str, Any]) -> tuple[Call, bool]:

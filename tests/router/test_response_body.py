@@ -109,7 +109,10 @@ def test_a_format_of_text_is_a_grammar() -> None:
     for text in (named, objects):
         grammar = parsed("a", text=text).ask.grammar
         assert grammar is not None
-        assert (grammar.kind, json.loads(grammar.text)) == (GrammarKind.JSON_SCHEMA, schema)
+        assert (grammar.kind, json.loads(grammar.text), grammar.field) == (GrammarKind.JSON_SCHEMA, schema, "text")
+    guided = parsed("a", guided_regex="a+").ask.grammar
+    assert guided is not None
+    assert guided.field == "guided_regex"
     none: list[Any] = [None, {}, {"format": None}, {"format": {"type": "text"}}]
     assert all(parsed("a", text=text).ask.grammar is None for text in none)
 
