@@ -9,12 +9,14 @@ router's death ends the cluster. Invariant: when `run` returns, no process that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +79,9 @@ class Cluster:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupt)
-        with tempfile.TemporaryDirectory(prefix="pagewire-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="pagewire-") as scratch, _logs(self._config.log_dir) as logs:
             try:
-                started = await self._until_stopping(self._start(Path(scratch)))
+                started = await self._until_stopping(self._start(Path(scratch), logs))
                 if started is not None:
                     print(json.dumps(started), flush=True)
                     say("ready; interrupt to stop")
@@ -108,12 +110,10 @@ class Cluster:
         finally:
             stop.cancel()
 
-    async def _start(self, scratch: Path) -> dict[str, Any]:
+    async def _start(self, scratch: Path, logs: Path) -> dict[str, Any]:
         config = self._config
         if config.is_encrypted:
             self._tls = ClusterTls(Path(config.tls_dir) if config.tls_dir else scratch / "tls", config.host)
-        logs = Path(config.log_dir) if config.log_dir else scratch
-        logs.mkdir(parents=True, exist_ok=True)
         redis = config.redis
         if not redis:
             say("starting Valkey")
@@ -184,7 +184,7 @@ class Cluster:
         An answer that fails to come is no reason to give up; a process that ends is.
         """
         expected = {role: [*self._config.pods.values()].count(role) for role in ("prefill", "decode", "colocated")}
-        limit_s, last = self._config.start_timeout_s, "no answer"
+        limit_s, last, is_told = self._config.start_timeout_s, "no answer", False
         verify = self._tls.context() if self._tls is not None else True
         try:
             async with (
@@ -197,6 +197,9 @@ class Cluster:
                         last = f"{answer.status_code} {answer.text}"
                         if answer.status_code == httpx.codes.OK and answer.json()["pods"] == expected:
                             return
+                        if not is_told and answer.json().get("index", {}).get("state") == "away":
+                            say("the router does not reach Redis, and waits for it")
+                            is_told = True
                     except httpx.TransportError as error:
                         last = f"no answer ({str(error) or type(error).__name__})"
                     for child in self._children:
@@ -252,3 +255,18 @@ def flags_of(config: ClusterConfig, names: Sequence[str]) -> list[str]:
 
 def _share_of_cores(num_engines: int) -> int:
     return max(1, cores.usable() // num_engines)
+
+
+@contextlib.contextmanager
+def _logs(asked: str) -> Iterator[Path]:
+    """A folder for what processes say: the one that is asked for, or one that goes with them unless something fails."""
+    folder = Path(asked) if asked else Path(tempfile.mkdtemp(prefix="pagewire-logs-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    except Exception:
+        if not asked:
+            say(f"what the processes said stays in {folder}")
+        raise
+    if not asked:
+        shutil.rmtree(folder, ignore_errors=True)

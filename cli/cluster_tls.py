@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from pagewire.cli import certs
 from pagewire.core.certificates import client_context
 from pagewire.core.errors import Unavailable
 
@@ -28,6 +27,8 @@ class ClusterTls:
         if 0 < len(missing) < len(needed):
             raise Unavailable(f"{folder} holds a part of a set of certificates: it lacks {', '.join(missing)}")
         if missing:
+            from pagewire.cli import certs  # which alone needs `cryptography`
+
             certs.make(folder, hosts=tuple(dict.fromkeys((*certs.HOSTS, host))))
 
     def flags(self, name: str) -> list[str]:

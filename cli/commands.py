@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +53,14 @@ DEFAULT_ROUTER = "http://127.0.0.1:8000"
 OTHER_VARIABLES = flags.variables(RouterConfig, PodConfig, ClusterConfig, SweepConfig) | {
     local_models.MODELS_DIR_VARIABLE, "PAGEWIRE_API_KEY",
 }  # fmt: skip
+
+
+class PodRole(StrEnum):
+    """The roles that a pod may have."""
+
+    PREFILL = Role.PREFILL.value
+    DECODE = Role.DECODE.value
+    COLOCATED = Role.COLOCATED.value
 
 
 def build() -> typer.Typer:
@@ -218,6 +227,8 @@ def complete(
     from pagewire.cli import talk
 
     text = sys.stdin.read() if prompt == "-" else prompt
+    if any("\udc80" <= char <= "\udcff" for char in text):  # how Python reads bytes that are no UTF-8
+        raise ValueError("the text is not UTF-8")
     client = talk.client_of(url, api_key=api_key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
     talk.complete(client, text, as_json=as_json, options=talk.options(model, max_tokens, temperature))
 
@@ -238,7 +249,7 @@ def doctor(as_json: Json = False) -> None:
 
 def change_role(
     pod: Annotated[str, typer.Argument(help="id of the pod")],
-    role: Annotated[Role, typer.Argument(help="prefill, decode or colocated", metavar="ROLE")],
+    role: Annotated[PodRole, typer.Argument(help="prefill, decode or colocated", metavar="ROLE")],
     router: Annotated[str, typer.Option("--router", help="HTTP address of a router", metavar="URL")] = DEFAULT_ROUTER,
     key: Annotated[
         str, typer.Option("--operator-key", envvar="PAGEWIRE_OPERATOR_KEY", help="the router's operator_key")
@@ -250,7 +261,7 @@ def change_role(
     """Have a running pod change its role, without a restart, and wait until it has."""
     from pagewire.cli import role as changes
 
-    changes.run(router, pod, role, key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
+    changes.run(router, pod, Role(role), key, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 
 def run_batch(

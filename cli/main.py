@@ -9,6 +9,8 @@ from pagewire.cli.progress import say
 from pagewire.core.config import ConfigError
 from pagewire.core.errors import PagewireError
 
+EXTRAS = "router,engine,local,slo"
+
 
 def main() -> None:
     """Run the command line: exit code 2 on wrong use, 1 on a failure with a name."""
@@ -22,9 +24,20 @@ def main() -> None:
     except ConfigError as error:
         say(f"pagewire: {error}")
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (error.name or "pagewire").partition(".")[0] == "pagewire":
+            raise
+        say(f"pagewire: this needs the package {error.name}, which is not here: install pagewire[{EXTRAS}]")
+        sys.exit(2)
     except (PagewireError, OSError, OverflowError, ValueError) as error:
-        say(f"pagewire: {str(error) or type(error).__name__}")
+        said = _of_file(error) if isinstance(error, OSError) else str(error)
+        say(f"pagewire: {said or type(error).__name__}")
         sys.exit(1)
+
+
+def _of_file(error: OSError) -> str:
+    """Return what is wrong with which file, where it is about one."""
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
 
 
 if __name__ == "__main__":

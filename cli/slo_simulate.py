@@ -16,6 +16,7 @@ import typer
 
 from pagewire.cli.slo_origin import origin
 from pagewire.core.config import ConfigError
+from pagewire.core.errors import Overloaded, Unavailable
 from pagewire.slo.workload_config import WorkloadConfig
 
 if TYPE_CHECKING:
@@ -171,6 +172,9 @@ def calibrate(
             tls = Tls(ca=tls_ca) if tls_ca is not None else None
             costs = asyncio.run(measured(url, api_key=api_key, tls=tls, rounds=rounds, say=say))
             print("\n".join(summary_lines(costs)))
+    except Overloaded as error:
+        said = f"the cluster refused a request: {error.message}; calibrate an idle one, without objectives (slo_*_s)"
+        raise Unavailable(said) from error
     except ValueError as error:
         raise ConfigError(str(error)) from error
     output.write_text(costs.to_json(), encoding="utf-8")

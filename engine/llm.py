@@ -245,7 +245,7 @@ def _check_names(settings: Iterable[str]) -> None:
         if name in OF_PODS:
             raise ValueError(f"{name} is a setting of pods, and means nothing without one")
         if name not in SETTINGS:
-            known = ", ".join(sorted(SETTINGS - OF_PODS))
+            known = ", ".join(sorted(SETTINGS - OF_PODS | {"threads", "adapters"}))
             raise TypeError(f"LLM has no setting {name!r}; those it has are {known}")
 
 

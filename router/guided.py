@@ -98,5 +98,15 @@ def _of(field: str, kind: str, value: Any) -> Grammar:
             raise InvalidRequest(f"{field} is nested too deeply", field=field) from error
     if not isinstance(value, str):
         raise InvalidRequest(f"{field}: {kind} is a text" + (" or an object" if kind == "json" else ""), field=field)
+    if kind == "json":
+        _check_json(field, value)
     kinds = {"json": GrammarKind.JSON_SCHEMA, "regex": GrammarKind.REGEX, "grammar": GrammarKind.LARK}
     return Grammar(kind=kinds[kind], text=value, field=field)
+
+
+def _check_json(field: str, text: str) -> None:
+    """Raise InvalidRequest where a schema is no JSON: who compiles it would count from the beginning of its own."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{field} is no JSON: {error}", field=field) from error

@@ -250,6 +250,8 @@ def too_long(num_tokens: int, limits: Limits, field: str, *, at_least: bool = Fa
 
 def _check_prompt(ask: Ask, limits: Limits) -> None:
     forms = [form for form in (ask.text, ask.token_ids, ask.messages) if form is not None]
+    if not forms:
+        raise InvalidRequest("prompt is missing: a text, token ids or messages", field="prompt")
     if len(forms) != 1:
         raise InvalidRequest(
             f"exactly one form of prompt is needed (text, token ids or messages), got {len(forms)}", field="prompt"

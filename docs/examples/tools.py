@@ -1,4 +1,7 @@
-"""A chat in which the model calls a function, and one in which it has to. Usage: python tools.py [ROUTER]"""
+"""A chat in which the model calls a function, and one in which it has to. Usage: python tools.py [ROUTER]
+
+The model has to know tools: Qwen2.5, Qwen3 and Llama 3.1 do, SmolLM2 does not.
+"""
 
 from __future__ import annotations
 

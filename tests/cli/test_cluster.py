@@ -153,14 +153,17 @@ def test_a_folder_whose_name_no_socket_can_have_is_named(started: list[Running],
     assert "is too long or too odd for a socket: set TMPDIR" in stderr
 
 
-def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running]) -> None:
-    running = Running(FAKE_DIES="decode")
+def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running], scratch: Path) -> None:
+    running = Running(FAKE_DIES="decode", TMPDIR=str(scratch))
     started.append(running)
     stdout, stderr = running.process.communicate(timeout=30)
     assert running.process.returncode == 1
     assert stdout == ""
     assert "decode-0 ended with exit code 3 before it was ready" in stderr
     assert "no room for the weights" in stderr
+    (logs,) = scratch.iterdir()  # the rest is gone
+    assert f"what the processes said stays in {logs}" in stderr
+    assert "no room for the weights" in (logs / "decode-0.log").read_text()
 
 
 def test_nothing_is_ready_while_the_router_lacks_a_pod(started: list[Running]) -> None:

@@ -182,6 +182,40 @@ def test_nobody_to_talk_to_is_an_error() -> None:
     assert "pagewire: failed to connect" in done.stderr
 
 
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from pagewire.cli.main import main; main()"
+
+
+def test_a_package_that_is_not_here_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    command = ["run-batch", "--model", str(tmp_path), "-i", "in.jsonl", "-o", "out.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, env=ENVIRON, timeout=60
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"pagewire: this needs the package torch, .*pagewire\[.*engine.*\]\n", done.stderr), done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    done = pagewire("certs", str(tmp_path / "tls"))
+    assert done.returncode == 0, done.stderr
+    again = pagewire("certs", str(tmp_path / "tls"))
+    assert again.returncode == 1
+    assert re.fullmatch(rf"pagewire: {tmp_path}/tls/\S+: File exists\n", again.stderr), again.stderr
+
+
+def test_a_text_that_is_none_is_said_to_be_none() -> None:
+    command = [sys.executable, "-m", "pagewire.cli.main", "complete", "-"]
+    environ = {**ENVIRON, "PYTHONIOENCODING": "utf-8:surrogateescape"}
+    done = subprocess.run(command, input=b"\xff", capture_output=True, env=environ, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"pagewire: the text is not UTF-8\n")
+
+
+def test_a_pod_has_one_of_three_roles() -> None:
+    done = pagewire("role", "prefill-0", "router")
+    assert done.returncode == 2
+    assert "'prefill', 'decode', 'colocated'" in done.stderr
+
+
 def test_doctor_fails_when_a_check_failed(capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = Finding("Python", Verdict.OK, "3.11"), Finding("PyTorch", Verdict.FAIL, "missing")
     assert doctor.report([good], as_json=False) == 0

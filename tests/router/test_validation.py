@@ -99,7 +99,7 @@ def test_what_is_within_its_bounds_is_taken(fields: dict[str, Any]) -> None:
         ({"min_tokens": 8, "max_tokens": 7}, "min_tokens", "between 0 and 7"),
         ({"max_tokens": 0}, "max_tokens", "is 0"),
         ({"max_tokens": 100}, "max_tokens", "max_tokens 100 leaves no room for a prompt"),
-        ({"text": None}, "prompt", "exactly one form of prompt is needed (text, token ids or messages), got 0"),
+        ({"text": None}, "prompt", "prompt is missing: a text, token ids or messages"),
         ({"text": "x", "token_ids": (1,)}, "prompt", "got 2"),
         ({"text": "x", "token_ids": (1,), "messages": (USER,)}, "prompt", "got 3"),
         ({"text": ""}, "prompt", "the prompt is empty"),
