@@ -95,7 +95,7 @@ class ResponseStream:
         """Return how it ends in an error."""
         body = error_body(error)
         told = {name: body["error"][name] for name in ("code", "message", "param")}
-        return self._written([{"type": "error", **told, **body}])
+        return self._opening + self._written([{"type": "error", **told, **body}])
 
     def _end(self, finished: Finished) -> list[Json]:
         if not finished.endings:

@@ -190,6 +190,10 @@ def test_a_request_without_an_answer_and_one_that_breaks() -> None:
     nobody = finished(FinishReason.STOP)
     with pytest.raises(EngineFailed):
         stream.take(Finished(**{name: getattr(nobody, name) for name in nobody.__slots__} | {"endings": ()}))
+    opening = stream.broken(EngineFailed("it broke"))
+    assert [line for line in opening.split(b"\n") if line.startswith(b"event")] == [
+        b"event: response.created", b"event: response.in_progress", b"event: error",
+    ]  # fmt: skip
     stream.take(chunk("a"))
     (told,) = [each for each in stream.broken(EngineFailed("it broke")).split(b"\n\n") if each]
     name, _, data = told.partition(b"\ndata: ")
