@@ -262,11 +262,13 @@ def _logs(asked: str) -> Iterator[Path]:
     """A folder for what processes say: the one that is asked for, or one that goes with them unless something fails."""
     folder = Path(asked) if asked else Path(tempfile.mkdtemp(prefix="pagewire-logs-"))
     folder.mkdir(parents=True, exist_ok=True)
+    stays = bool(asked)
     try:
         yield folder
     except Exception:
-        if not asked:
-            say(f"what the processes said stays in {folder}")
+        say(f"what the processes said stays in {folder}")
+        stays = True
         raise
-    if not asked:
-        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if not stays:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -76,6 +76,24 @@ def pagewire_object(request_id: str, finished: Finished) -> Json:
     }
 
 
+def ours(call: Call, finished: Sequence[Finished]) -> Json:
+    """Return what an answer holds of ours: notes, though nobody asked, and what was asked, prompt by prompt."""
+    objects = [_of_one(call, each) for each in finished]
+    told: Json = objects[0] if len(objects) == 1 else {"prompts": objects} if any(objects) else {}
+    if not call.with_timeline:  # or the reports hold them
+        notes = dict.fromkeys(note for each in finished if each.report is not None for note in each.report.notes)
+        told |= {"notes": list(notes)} if notes else {}
+    return {"pagewire": told} if told else {}
+
+
+def _of_one(call: Call, finished: Finished) -> Json:
+    """Return where and when one prompt ran, and why there: what of it was asked for."""
+    told = pagewire_object(call.ask.request_id, finished) if call.with_timeline else {}
+    if finished.explanation is not None:
+        told["explanation"] = explanation_object(finished.explanation)
+    return told
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Writes one answer, to one prompt or several. `created` is its Unix time in seconds."""
@@ -101,7 +119,7 @@ class Answer:
             **self._of_prompt(finished[0])[0],
             "choices": choices,
             "usage": self._usage(finished),
-            **self.ours(finished),
+            **ours(self.call, finished),
         }
 
     def _choice(self, index: int, chunks: Sequence[Chunk], ending: Ending, finished: Finished) -> Json:
@@ -226,24 +244,8 @@ class Answer:
         parts = [self.end(last, usage)]
         if self.call.with_usage:
             parts.append({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(finished)})
-        parts[-1] |= self.ours(sorted(finished, key=lambda each: each.first_index))
+        parts[-1] |= ours(self.call, sorted(finished, key=lambda each: each.first_index))
         return parts
-
-    def ours(self, finished: Sequence[Finished]) -> Json:
-        """Return what an answer holds of ours: notes, though nobody asked, and what was asked, prompt by prompt."""
-        objects = [self._of_one(each) for each in finished]
-        ours: Json = objects[0] if len(objects) == 1 else {"prompts": objects} if any(objects) else {}
-        if not self.call.with_timeline:  # or the reports hold them
-            notes = dict.fromkeys(note for each in finished if each.report is not None for note in each.report.notes)
-            ours |= {"notes": list(notes)} if notes else {}
-        return {"pagewire": ours} if ours else {}
-
-    def _of_one(self, finished: Finished) -> Json:
-        """Return where and when one prompt ran, and why there: what of it was asked for."""
-        told = pagewire_object(self.call.ask.request_id, finished) if self.call.with_timeline else {}
-        if finished.explanation is not None:
-            told["explanation"] = explanation_object(finished.explanation)
-        return told
 
     def _usage(self, finished: Sequence[Finished]) -> Json:
         usages = [each.usage for each in finished]

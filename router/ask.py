@@ -22,6 +22,13 @@ class Reasoning(Enum):
     WITHIN = "within"
     LEFT_OUT = "left_out"
 
+    @classmethod
+    def of(cls, separate: bool | None, include: bool | None) -> Reasoning:
+        """Return what becomes of it where a caller says whether to tell it apart, and whether to tell it then."""
+        if separate is False:
+            return cls.WITHIN
+        return cls.LEFT_OUT if include is False else cls.APART
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:

@@ -47,16 +47,36 @@ REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
-# What would have to be stored, or goes on when its caller is gone, or has another name here.
+# What would have to be stored, what goes on when its caller is gone, and what chats and completions have.
 REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = {
     "previous_response_id": (),
     "conversation": (),
     "background": (False,),
     "prompt": (),
+    "messages": (),
     "response_format": (),
+    "reasoning_effort": (),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "beam_width": (),
+    "length_penalty": (),
+    "early_stopping": (False,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": ("left",),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
 }
-# What steers tools that there are none of, or what is the same here whatever it says.
-IGNORED_OF_RESPONSES = frozenset(("max_tool_calls", "prompt_cache_options"))
 
 
 class Schema(BaseModel):
@@ -156,7 +176,7 @@ class ChatBody(Body):
 
 
 class ResponsesBody(Common):
-    """Body of /v1/responses."""
+    """Body of /v1/responses. What there is of streams, of tools that OpenAI runs and of its cache changes nothing."""
 
     input: Any = None
     instructions: str | None = None
@@ -174,6 +194,8 @@ class ResponsesBody(Common):
     separate_reasoning: bool | None = None
     include_reasoning: bool | None = None
     stream_options: Any = None
+    max_tool_calls: Any = None
+    prompt_cache_options: Any = None
     metadata: Any = None
 
 

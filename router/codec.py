@@ -40,7 +40,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         text=request.text if form == "text" else None,
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         **_chat(request.chat if form == "chat" else None),
-        reasoning=_reasoning(request),
+        reasoning=Reasoning.of(_given(request, "separate_reasoning"), _given(request, "include_reasoning")),
         text_rules=TextRules(
             with_special=_given(request, "skip_special_tokens") is False,
             with_stop=request.include_stop_str_in_output,
@@ -166,12 +166,6 @@ def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:
             options=read_object("chat_template_kwargs", options, field="chat_template_kwargs"),
         ),
     }
-
-
-def _reasoning(request: pb.GenerateRequest) -> Reasoning:
-    if _given(request, "separate_reasoning") is False:
-        return Reasoning.WITHIN
-    return Reasoning.LEFT_OUT if _given(request, "include_reasoning") is False else Reasoning.APART
 
 
 def _messages(chat: pb.ChatPrompt) -> tuple[Mapping[str, Any], ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pagewire.router.events import Chunk, Event, Finished
-from pagewire.text.tools.reader import CallPart
+from pagewire.text.tools.reader import joined as joined_calls
 
 
 class Finder(Protocol):
@@ -62,14 +62,7 @@ def joined(first: Chunk, second: Chunk) -> Chunk:
         token_ids=first.token_ids + second.token_ids,
         logprobs=first.logprobs + second.logprobs,
         ending=second.ending,
-        calls=_joined_calls(first.calls, second.calls),
+        calls=joined_calls(first.calls, second.calls, len(first.text)),
         reasoning=first.reasoning + second.reasoning,
+        num_reasoning=first.num_reasoning + second.num_reasoning,
     )
-
-
-def _joined_calls(first: tuple[CallPart, ...], second: tuple[CallPart, ...]) -> tuple[CallPart, ...]:
-    # One piece of a call at most: of the last one of `first` there may be more in `second`.
-    if not (first and second and first[-1].index == second[0].index):
-        return first + second
-    more = replace(first[-1], arguments=first[-1].arguments + second[0].arguments)
-    return (*first[:-1], more, *second[1:])

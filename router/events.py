@@ -68,7 +68,8 @@ class Chunk:
 
     `logprobs` has an entry for each token where they were asked for. `offset` counts the characters of the tokens
     before, each read by itself. The last chunk of a sequence has its `ending`. Where tools may be called, `calls`
-    are the pieces of calls in it, and `reasoning` is what was told apart as such; `text` is the rest.
+    are the pieces of calls in it. `reasoning` is what was told apart as such, with its marks the first `num_reasoning`
+    tokens. `text` is the rest.
     """
 
     text: str
@@ -79,6 +80,7 @@ class Chunk:
     ending: Ending | None = None
     calls: tuple[CallPart, ...] = ()
     reasoning: str = ""
+    num_reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.text import lark
 
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1024
@@ -40,8 +41,7 @@ def choice(field: str, values: object) -> Grammar:
         raise InvalidRequest(f"{field} is a list of texts that are not empty", field=field)
     if len(values) > MAX_CHOICES:
         raise InvalidRequest(f"{field} has at most {MAX_CHOICES} choices, got {len(values)}", field=field)
-    # A string of Lark is one of JSON.
-    text = "start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+    text = "start: " + " | ".join(map(lark.literal, values))
     return Grammar(kind=GrammarKind.LARK, text=text, field=field)
 
 
@@ -96,10 +96,10 @@ def _of(field: str, kind: str, value: Any) -> Grammar:
             value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except RecursionError as error:
             raise InvalidRequest(f"{field} is nested too deeply", field=field) from error
+    elif kind == "json" and isinstance(value, str):
+        _check_json(field, value)
     if not isinstance(value, str):
         raise InvalidRequest(f"{field}: {kind} is a text" + (" or an object" if kind == "json" else ""), field=field)
-    if kind == "json":
-        _check_json(field, value)
     kinds = {"json": GrammarKind.JSON_SCHEMA, "regex": GrammarKind.REGEX, "grammar": GrammarKind.LARK}
     return Grammar(kind=kinds[kind], text=value, field=field)
 

@@ -21,7 +21,6 @@ from pagewire.router import guided, long_fields, tool_fields
 from pagewire.router.ask import Ask, ChatOptions, Reasoning
 from pagewire.router.bodies import (
     IGNORED,
-    IGNORED_OF_RESPONSES,
     REFUSED,
     REFUSED_OF_CHATS,
     REFUSED_OF_COMPLETIONS,
@@ -48,11 +47,6 @@ _REFUSED_OF: dict[type[Schema], dict[str, tuple[object, ...]]] = {
     TokenizeTextBody: REFUSED | REFUSED_OF_COMPLETIONS,
     ResponsesBody: REFUSED | REFUSED_OF_RESPONSES,
 }
-# Beside those of the schemas; what the other endpoint takes is refused, or asks for nothing.
-_KNOWN = IGNORED | REFUSED.keys() | REFUSED_OF_CHATS.keys() | REFUSED_OF_COMPLETIONS.keys() | frozenset(guided.FIELDS)
-_KNOWN_OF_RESPONSES = (
-    IGNORED | IGNORED_OF_RESPONSES | REFUSED.keys() | REFUSED_OF_RESPONSES.keys() | frozenset(guided.FIELDS)
-)
 S = TypeVar("S", bound=Schema)
 
 
@@ -112,7 +106,7 @@ def parse_response(
         raise in_words(error, responses.NAMES) from None
     grammar = call.ask.grammar
     if grammar is not None:  # a pod that refuses it names it too
-        grammar = replace(grammar, field=dict(responses.NAMES).get(grammar.field, grammar.field))
+        grammar = replace(grammar, field="text" if grammar.field == "response_format" else grammar.field)
     ask = replace(call.ask, called=responses.NAMES, grammar=grammar)
     return replace(call, asks=(ask,), echoed=responses.echoed(body), unknown_fields=_unknown(body))
 
@@ -181,7 +175,7 @@ def _call(
 
 def _unknown(body: Schema) -> tuple[str, ...]:
     """Return the members that nobody knows: of the body, of its objects that are ours to read."""
-    known = _KNOWN_OF_RESPONSES if isinstance(body, ResponsesBody) else _KNOWN
+    known = IGNORED.union(guided.FIELDS, _REFUSED_OF.get(type(body), REFUSED))
     found = sorted((body.model_extra or {}).keys() - known)
     for name in ("stream_options", "pagewire"):
         if isinstance(inner := getattr(body, name, None), Schema):
@@ -303,7 +297,7 @@ def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]
         messages=long_fields.messages(body.messages),
         tools=tool_fields.tools(raw),
         chat=_chat_options(body),
-        reasoning=_reasoning(body),
+        reasoning=Reasoning.of(body.separate_reasoning, body.include_reasoning),
         max_tokens=body.max_completion_tokens if by_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
@@ -311,12 +305,6 @@ def _chat_asks(body: ChatBody, raw: Mapping[str, Any], common: Mapping[str, Any]
         **common,
     )
     return (ask,)
-
-
-def _reasoning(body: ChatBody) -> Reasoning:
-    if body.separate_reasoning is False:
-        return Reasoning.WITHIN
-    return Reasoning.LEFT_OUT if body.include_reasoning is False else Reasoning.APART
 
 
 def _chat_options(body: ChatBody) -> ChatOptions:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pagewire.router.ask import Ask, Reasoning
 from pagewire.router.events import Chunk, Finished
 from pagewire.router.request import Request
+from pagewire.router.tool_desk import AUTO
 from pagewire.text.reasoning.formats import FORMATS, ReasoningFormat, Standing, format_of
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader, Thought
 from pagewire.text.tokenizer import Tokenizer
 
-AUTO = "auto"
 TAIL = 32  # tokens of a prompt, which end with a mark or do not
 
 
@@ -50,9 +50,14 @@ class ReasoningDesk:
         """
         if (known := self._known(ask)) is None:
             return None
-        closing = self._tokenizer.token_id(known.closing[0])
+        closing_ids = [each for mark in known.closing if (each := self._tokenizer.token_id(mark)) is not None]
         is_told = ask.reasoning is Reasoning.APART
-        return ReasoningFinder(known, self._standing(ask, known, request.prompt), closing, is_told=is_told)
+        return ReasoningFinder(
+            known,
+            self._standing(ask, known, request.prompt),
+            closing_ids if len(closing_ids) == len(known.closing) else [],
+            is_told=is_told,
+        )
 
     def _known(self, ask: Ask) -> ReasoningFormat | None:
         return None if ask.messages is None or ask.reasoning is Reasoning.WITHIN else self._format
@@ -68,15 +73,16 @@ class ReasoningDesk:
 class ReasoningFinder:
     """Tells reasoning apart in the chunks of one request, whose answers begin at a `standing`.
 
-    `closing_id` is the token that ends reasoning, where one does. What is not `is_told` is counted and dropped.
+    `closing_ids` are the tokens that end reasoning, none where its mark is no tokens. What is not `is_told` is counted
+    and dropped.
     """
 
     def __init__(
-        self, reasoning_format: ReasoningFormat, standing: Standing, closing_id: int | None, *, is_told: bool
+        self, reasoning_format: ReasoningFormat, standing: Standing, closing_ids: Sequence[int], *, is_told: bool
     ) -> None:
         self._format = reasoning_format
         self._standing = standing
-        self._closing_id = closing_id
+        self._closing_ids = closing_ids
         self._is_told = is_told
         self._readers: dict[int, ReasoningReader] = {}
         self._num_begun: dict[int, int] = {}  # by answer, tokens that may turn out to be its opening mark
@@ -89,24 +95,34 @@ class ReasoningFinder:
             reader = self._readers[chunk.index] = ReasoningReader(self._format, self._standing)
         elif reader.is_done:
             return chunk
-        before = reader.standing
+        is_behind = reader.standing is Standing.BEHIND
         thought = reader.push(chunk.text)
         if chunk.ending is not None:
             rest = reader.finish()
             thought = Thought(reasoning=thought.reasoning + rest.reasoning, words=thought.words + rest.words)
-        self._count(chunk, before, reader.standing, thought)
-        return replace(chunk, text=thought.words, reasoning=thought.reasoning if self._is_told else "")
+        num_new = 0 if is_behind else self._count(chunk, reader)
+        reasoning = thought.reasoning if self._is_told else ""
+        return replace(chunk, text=thought.words, reasoning=reasoning, num_reasoning=num_new)
 
     def finished(self, finished: Finished) -> Finished:
         """Return the last event, whose usage knows of reasoning."""
         return replace(finished, usage=replace(finished.usage, reasoning_tokens=self._num_tokens))
 
-    def _count(self, chunk: Chunk, before: Standing, after: Standing, thought: Thought) -> None:
-        """Count the tokens of reasoning, its marks among them."""
-        ids = chunk.token_ids
-        if after is Standing.BEFORE:
-            self._num_begun[chunk.index] = self._num_begun.get(chunk.index, 0) + len(ids)
-        elif before in (Standing.WITHIN, Standing.AMID) or after is not Standing.BEHIND or thought.reasoning:
-            is_closed = after is Standing.BEHIND and self._closing_id in ids
-            num_new = ids.index(self._closing_id) + 1 if is_closed else len(ids)
-            self._num_tokens += self._num_begun.pop(chunk.index, 0) + num_new
+    def _count(self, chunk: Chunk, reader: ReasoningReader) -> int:
+        """Return how many of a chunk's tokens are reasoning or its marks, and count them."""
+        num_new = len(chunk.token_ids)
+        if reader.standing is Standing.BEFORE:
+            self._num_begun[chunk.index] = self._num_begun.get(chunk.index, 0) + num_new
+            return 0
+        if not reader.has_reasoned:
+            return 0
+        if reader.standing is Standing.BEHIND:
+            num_new = min(num_new, self._end_of_closing(chunk.token_ids))
+        self._num_tokens += num_new + self._num_begun.pop(chunk.index, 0)
+        return num_new
+
+    def _end_of_closing(self, ids: tuple[int, ...]) -> int:
+        """Return how many tokens there are up to the end of the closing mark, which may have begun before; else all."""
+        if self._closing_ids and self._closing_ids[0] in ids:
+            return ids.index(self._closing_ids[0]) + len(self._closing_ids)
+        return ids.index(self._closing_ids[-1]) + 1 if self._closing_ids and self._closing_ids[-1] in ids else len(ids)

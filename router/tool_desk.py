@@ -21,7 +21,7 @@ from pagewire.text.text_stream import TextRules
 from pagewire.text.tokenizer import Tokenizer
 from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import FORMATS, ToolFormat, format_of
-from pagewire.text.tools.reader import Said, ToolReader
+from pagewire.text.tools.reader import Said, ToolReader, joined
 
 AUTO = "auto"
 _ID_CHARS = string.ascii_letters + string.digits
@@ -118,4 +118,5 @@ def _told(ending: Ending, reader: ToolReader) -> Ending:
 
 
 def _joined(first: Said, second: Said) -> Said:
-    return Said(words=first.words + second.words, calls=first.calls + second.calls)
+    calls = joined(first.calls, second.calls, len(first.words))
+    return Said(words=first.words + second.words, calls=calls)

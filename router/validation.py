@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -61,10 +61,19 @@ def checked_request_id(text: str) -> str:
     return text
 
 
-def in_words(error: InvalidRequest, called: Iterable[tuple[str, str]]) -> InvalidRequest:
-    """Return a refusal that names its field as the caller does, by pairs of our names and the caller's."""
+def in_words(error: InvalidRequest, called: Sequence[tuple[str, str]]) -> InvalidRequest:
+    """Return a refusal that names its field as the caller does, by pairs of our names and the caller's.
+
+    Of a field that the caller has within another one, that one is named; places in it come before the whole.
+    """
     word = dict(called).get(error.field)
-    return error if word is None else type(error)(error.message.replace(error.field, word), field=word)
+    if word is None:
+        return error
+    message = error.message
+    for ours, theirs in called:
+        if ours.partition(".")[0] == error.field and theirs not in message:
+            message = message.replace(ours, theirs)
+    return type(error)(message, field=word.partition(".")[0])
 
 
 @contextlib.contextmanager

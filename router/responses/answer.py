@@ -13,7 +13,7 @@ from typing import Any
 from pagewire.core.errors import EngineFailed, PagewireError
 from pagewire.core.sampling import FinishReason
 from pagewire.router import answer_logprobs, sse
-from pagewire.router.answers import Answer, error_body
+from pagewire.router.answers import error_body, ours
 from pagewire.router.events import Begun, Chunk, Event, Finished, ScoredToken
 from pagewire.router.openai import Call
 from pagewire.router.responses.items import OutputItems
@@ -34,7 +34,7 @@ class ResponseAnswer:
         items = self.items()
         for chunk in chunks:
             items.take(chunk)
-        items.finish(_status(finished[0]))
+        items.finish(_last_status(finished[0]))
         return self.response(items, finished[0])
 
     def items(self) -> OutputItems:
@@ -59,11 +59,8 @@ class ResponseAnswer:
             "store": False,
             "usage": None if finished is None else _usage(finished),
             **self.call.echoed,
-            **({} if finished is None else self._chat().ours([finished])),
+            **({} if finished is None else ours(self.call, [finished])),
         }
-
-    def _chat(self) -> Answer:
-        return Answer(call=self.call, model=self.model, created=self.created)
 
     def _entries(self, tokens: Sequence[ScoredToken]) -> list[Json]:
         entries: list[Json] = answer_logprobs.chat(tokens, lambda token: token.text)["content"]
@@ -100,10 +97,10 @@ class ResponseStream:
     def _end(self, finished: Finished) -> list[Json]:
         if not finished.endings:
             raise EngineFailed("the request ended without an answer")
-        status = _status(finished)
-        told = self._items.finish(status)
+        told = self._items.finish(_last_status(finished))
         self.is_over = True
-        return [*told, {"type": f"response.{status}", "response": self._answer.response(self._items, finished)}]
+        response = self._answer.response(self._items, finished)
+        return [*told, {"type": f"response.{response['status']}", "response": response}]
 
     def _written(self, told: Iterable[Json]) -> bytes:
         written = b""
@@ -116,6 +113,11 @@ class ResponseStream:
 
 def _status(finished: Finished) -> str:
     return "incomplete" if finished.endings[0].finish_reason is FinishReason.LENGTH else "completed"
+
+
+def _last_status(finished: Finished) -> str:
+    """Return the status of the last item: a call that a stop string cuts off is not to be run."""
+    return "incomplete" if finished.endings[0].is_within_call else _status(finished)
 
 
 def _usage(finished: Finished) -> Json:

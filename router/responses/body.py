@@ -15,13 +15,14 @@ from pagewire.router.bodies import Common, ResponsesBody
 from pagewire.router.responses.input import messages
 
 LOGPROBS = "message.output_text.logprobs"
-# What a chat calls what has another name here.
+# What a chat calls what has another name here: fields, and places in them.
 NAMES = (
     ("messages", "input"),
     ("prompt", "input"),
     ("max_tokens", "max_output_tokens"),
-    ("response_format", "text"),
-    ("reasoning_effort", "reasoning"),
+    ("response_format.json_schema", "text.format"),
+    ("response_format", "text.format"),
+    ("reasoning_effort", "reasoning.effort"),
     ("logprobs", "top_logprobs"),
 )
 _PASSED = (

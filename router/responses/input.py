@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router.json_text import read_object
 
 FIELD = "input"
 _ROLES = ("user", "assistant", "system", "developer")
@@ -35,6 +36,7 @@ def messages(instructions: str | None, given: Any) -> list[Json]:
         if not isinstance(item, dict):
             raise InvalidRequest(f"input.{place} is not an object", field=FIELD)
         turns.take(f"input.{place}", item)
+    turns.end()
     return found
 
 
@@ -52,11 +54,13 @@ class _Turns:
             case "message":
                 self._say(where, item)
             case "reasoning":
-                self._reasoning = _text(f"{where}.content", item.get("content") or item.get("summary") or "")
+                thought = _text(f"{where}.content", item.get("content") or item.get("summary") or "")
+                self._reasoning = "\n".join(filter(None, (self._reasoning, thought)))
             case "function_call":
                 self._call(where, item)
             case "function_call_output":
                 output = _text(f"{where}.output", item.get("output"))
+                self.end()
                 self._found.append({"role": "tool", "content": output, "tool_call_id": _word(where, item, "call_id")})
             case _:
                 raise UnsupportedField(f"{where}: items of type {str(kind)[:50]!r} are not supported", field=FIELD)
@@ -65,21 +69,39 @@ class _Turns:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequest(f"{where}.role is one of {', '.join(_ROLES)}", field=FIELD)
-        message = {"role": role, "content": _text(f"{where}.content", item.get("content"))}
-        self._found.append(self._thought(message) if role == "assistant" else message)
+        content = _text(f"{where}.content", item.get("content"))
+        if role != "assistant":
+            self.end()
+            self._found.append({"role": role, "content": content})
+        elif self._goes_on and self._found[-1].get("tool_calls"):  # the answers of its calls are to follow it
+            self._found[-1]["content"] = "\n".join(filter(None, (self._found[-1]["content"], content)))
+        else:
+            self._begin(content)
+
+    def end(self) -> None:
+        """The turn is over: reasoning that nothing followed, of an answer that was cut off, is a message of its own."""
+        if self._reasoning:
+            self._begin("")
 
     def _call(self, where: str, item: Mapping[str, Any]) -> None:
         names = ("call_id", "name", "arguments")
         call_id, name, arguments = (_word(where, item, each) for each in names)
-        if not self._found or self._found[-1]["role"] != "assistant" or self._reasoning:
-            self._found.append(self._thought({"role": "assistant", "content": ""}))
+        read_object(f"{where}.arguments", arguments or "{}", field=FIELD)
+        if not self._goes_on:
+            self._begin("")
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._found[-1].setdefault("tool_calls", []).append(call)
 
-    def _thought(self, message: Json) -> Json:
-        """Return the first message of a turn with the reasoning that came before it."""
+    @property
+    def _goes_on(self) -> bool:
+        """True where the last message is of the assistant's turn that goes on."""
+        return bool(self._found) and self._found[-1]["role"] == "assistant" and not self._reasoning
+
+    def _begin(self, content: str) -> None:
+        """Begin a message of the assistant's with the reasoning that came before it."""
         reasoning, self._reasoning = self._reasoning, ""
-        return {**message, "reasoning_content": reasoning} if reasoning else message
+        message = {"role": "assistant", "content": content}
+        self._found.append({**message, "reasoning_content": reasoning} if reasoning else message)
 
 
 def _word(where: str, item: Mapping[str, Any], name: str) -> str:

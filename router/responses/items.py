@@ -31,22 +31,23 @@ class OutputItems:
         if chunk.reasoning:
             told += self._begin(REASONING)
             told.append(self._add(chunk.reasoning, "response.reasoning_text.delta"))
-        if not chunk.reasoning and not chunk.calls:
-            self._unsaid += self._entries(chunk.logprobs)
-        if chunk.text:
-            told += self._begin(MESSAGE)
-            logprobs, self._unsaid = self._unsaid, []
-            told.append(self._add(chunk.text, "response.output_text.delta", logprobs))
+        if chunk.num_reasoning or chunk.calls:
+            self._unsaid = []
+        if chunk.text or not chunk.calls:
+            self._unsaid += self._entries(chunk.logprobs[chunk.num_reasoning :])
+        said = 0
         for part in chunk.calls:
+            told += self._say(chunk.text[said : part.at])
+            said = part.at
             if part.name:
                 told += self.close()
                 told += self._begin(CALL, call_id=part.id, name=part.name, arguments="")
             if part.arguments:
                 told.append(self._argue(part.arguments))
-        return told
+        return told + self._say(chunk.text[said:])
 
     def finish(self, status: str) -> list[Json]:
-        """End the output, whose last item has a `status`; there is one at least, a message that says nothing."""
+        """End the output, whose last item has a `status`; where there is none, with a message that says nothing."""
         told = [] if self.items else self._begin(MESSAGE)
         return told + self.close(status)
 
@@ -93,6 +94,12 @@ class OutputItems:
             told.append(self._of_part("response.content_part.added", part=dict(part)))
             item["content"] = [part]
         return told
+
+    def _say(self, text: str) -> list[Json]:
+        if not text:
+            return []
+        logprobs, self._unsaid = self._unsaid, []
+        return [*self._begin(MESSAGE), self._add(text, "response.output_text.delta", logprobs)]
 
     def _add(self, text: str, kind: str, logprobs: list[Json] | None = None) -> Json:
         assert self._open is not None

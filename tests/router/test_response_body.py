@@ -10,7 +10,9 @@ from tool_texts import SCHEMA
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import GrammarKind
-from pagewire.router.openai import Call, parse_response
+from pagewire.router.ask import Reasoning
+from pagewire.router.bodies import REFUSED_OF_RESPONSES
+from pagewire.router.openai import Call, parse, parse_response
 
 FUNCTIONS: list[Any] = [
     {"type": "function", "name": "get_weather", "description": "of today", "parameters": SCHEMA, "strict": True},
@@ -61,6 +63,32 @@ AS_CALLED = {"id": "c1", "type": "function", "function": {"name": "now", "argume
             ],
         ),
         (
+            [THOUGHT, {"role": "user", "content": "a"}, {**THOUGHT, "content": "first"}, THOUGHT],
+            [
+                {"role": "assistant", "content": "", "reasoning_content": "so"}, {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "", "reasoning_content": "first\nso"},
+            ],
+        ),
+        (
+            [{**CALLED, "arguments": ""}, THOUGHT, {"type": "function_call_output", "call_id": "c1", "output": "1"}],
+            [
+                {"role": "assistant", "content": "",
+                 "tool_calls": [AS_CALLED | {"function": {"name": "now", "arguments": {}}}]},
+                {"role": "assistant", "content": "", "reasoning_content": "so"},
+                {"role": "tool", "content": "1", "tool_call_id": "c1"},
+            ],
+        ),
+        (
+            [{"role": "assistant", "content": "a"}, CALLED, {"role": "assistant", "content": "b"},
+             {"type": "function_call_output", "call_id": "c1", "output": "1"}, {"role": "assistant", "content": "c"},
+             {"role": "assistant", "content": "d"}],
+            [
+                {"role": "assistant", "content": "a\nb", "tool_calls": [AS_CALLED]},
+                {"role": "tool", "content": "1", "tool_call_id": "c1"}, {"role": "assistant", "content": "c"},
+                {"role": "assistant", "content": "d"},
+            ],
+        ),
+        (
             [{"role": "user", "content": "a"}, CALLED, THOUGHT, CALLED,
              {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]},
              {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
@@ -97,6 +125,7 @@ def test_fields_are_those_of_a_chat() -> None:
     assert asked.tools.definitions[0]["function"]["parameters"] == SCHEMA
     assert dict(asked.chat.options) == {"x": 1, "reasoning_effort": "low"}
     assert parsed("a", novel=1).unknown_fields == ("novel",)
+    assert parsed("a", n=1, echo=False, use_beam_search=False, functions=[], background=False).unknown_fields == ()
     assert parsed("a", top_logprobs=0).ask.logprobs == 0
     assert parsed("a").ask.logprobs is None
     assert parsed("a", include=["message.output_text.logprobs"]).ask.logprobs == 0
@@ -136,6 +165,9 @@ def test_a_format_of_text_is_a_grammar() -> None:
         ({"previous_response_id": "resp_1"}, UnsupportedField, "previous_response_id"),
         ({"background": True}, UnsupportedField, "background"),
         ({"response_format": {"type": "json_object"}}, UnsupportedField, "response_format"),
+        ({"max_tokens": 7}, UnsupportedField, "max_tokens"),
+        ({"n": 2}, UnsupportedField, "n"),
+        ({"messages": []}, UnsupportedField, "messages"),
         ({"conversation": "c"}, UnsupportedField, "conversation"),
         ({"max_output_tokens": "7"}, InvalidRequest, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, UnsupportedField, "tools"),
@@ -174,3 +206,59 @@ def test_a_response_repeats_what_was_asked_for() -> None:
     }  # fmt: skip
     assert parsed("a", **asked).echoed == asked
     assert parsed("a", metadata="b").echoed["metadata"] == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "said"),
+    [
+        (
+            [{"role": "user", "content": "a"}, {**CALLED, "arguments": "{"}],
+            {"instructions": "b"},
+            "input.1.arguments is",
+        ),
+        ([{"role": "user", "content": {}}], {}, "input.0.content is"),
+        ("a", {"text": {"format": {"type": "json_schema"}}}, "text.format.schema is missing"),
+        ("a", {"text": {"format": {}}}, "text.format is an object with a type"),
+        ("a", {"text": {"format": {"type": "xml"}}}, "text.format.type 'xml' is not supported"),
+        ("a", {"top_logprobs": 99}, "top_logprobs must be between"),
+    ],
+)
+def test_a_refusal_names_the_place(given: Any, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parsed(given, **fields)
+    assert str(refused.value).startswith(said)
+
+
+# Where true asks for nothing.
+SOMETHING = {"add_generation_prompt": False}
+
+
+@pytest.mark.parametrize("field", REFUSED_OF_RESPONSES)
+def test_what_asks_for_nothing_is_taken_and_all_else_refused(field: str) -> None:
+    for nothing in REFUSED_OF_RESPONSES[field]:
+        assert parsed("a", **{field: nothing}).unknown_fields == ()
+    with pytest.raises(UnsupportedField) as refused:
+        parsed("a", **{field: SOMETHING.get(field, True)})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("field", ["separate_reasoning", "include_reasoning"])
+def test_texts_are_not_looked_at_for_reasoning(field: str) -> None:
+    parse(json.dumps({"prompt": "a", field: True}).encode(), {"request_id": "r"}, is_chat=False)
+    with pytest.raises(UnsupportedField):
+        parse(json.dumps({"prompt": "a", field: False}).encode(), {"request_id": "r"}, is_chat=False)
+
+
+@pytest.mark.parametrize(
+    ("separate", "include", "wanted"),
+    [
+        (None, None, Reasoning.APART), (True, True, Reasoning.APART), (None, True, Reasoning.APART),
+        (True, False, Reasoning.LEFT_OUT), (None, False, Reasoning.LEFT_OUT), (False, False, Reasoning.WITHIN),
+        (False, None, Reasoning.WITHIN), (False, True, Reasoning.WITHIN),
+    ],
+)  # fmt: skip
+def test_reasoning_is_apart_unless_the_caller_wants_it_otherwise(
+    separate: bool | None, include: bool | None, wanted: Reasoning
+) -> None:
+    assert Reasoning.of(separate, include) is wanted
+    assert parsed("a", separate_reasoning=separate, include_reasoning=include).ask.reasoning is wanted

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from response_events import rebuilt
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.sampling import FinishReason
+from pagewire.router.delivery import joined
 from pagewire.router.events import Begun, Chunk, Ending, Finished, ScoredToken, Usage
 from pagewire.router.openai import parse_response
 from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
@@ -20,13 +24,16 @@ from pagewire.router.responses.items import OutputItems
 from pagewire.text.tools.reader import CallPart
 
 
-def part(index: int, arguments: str = "", name: str = "") -> CallPart:
-    return CallPart(index=index, name=name, arguments=arguments, id=f"c{index}" if name else "")
+def part(index: int, arguments: str = "", name: str = "", at: int = 0) -> CallPart:
+    return CallPart(index=index, name=name, arguments=arguments, id=f"c{index}" if name else "", at=at)
 
 
 def chunk(text: str = "", reasoning: str = "", calls: tuple[CallPart, ...] = (), tokens: int = 0) -> Chunk:
     scored = tuple(ScoredToken(token_id=each, data=b"t", logprob=-1.0) for each in range(tokens))
-    return Chunk(text=text, token_ids=(), reasoning=reasoning, calls=calls, logprobs=scored)
+    num_reasoning = tokens if reasoning and not text else 0
+    return Chunk(
+        text=text, token_ids=(), reasoning=reasoning, calls=calls, logprobs=scored, num_reasoning=num_reasoning
+    )
 
 
 def output() -> OutputItems:
@@ -57,12 +64,12 @@ def test_items_come_one_after_the_other() -> None:
     items = output()
     told = items.take(chunk(reasoning="so"))
     told += items.take(chunk(reasoning=" far", text="I"))
-    told += items.take(chunk(" see", calls=(part(0, name="now"), part(1, "{", name="add"))))
+    told += items.take(chunk(" see", calls=(part(0, name="now", at=4), part(1, "{", name="add", at=4))))
     told += items.take(chunk(calls=(part(1, "}"),)))
-    told += items.take(chunk("So"))
+    told += items.take(chunk("So", calls=(part(1, " "),)))
     told += items.finish("incomplete")
     assert items.items == [
-        reasoning("so far", 0), message("I see", 1), call(2, "now", ""), call(3, "add", "{}", 1),
+        reasoning("so far", 0), message("I see", 1), call(2, "now", ""), call(3, "add", "{} ", 1),
         message("So", 4, "incomplete"),
     ]  # fmt: skip
     assert rebuilt(told) == items.items
@@ -99,24 +106,48 @@ def test_tokens_are_told_with_the_text_that_they_make() -> None:
     assert rebuilt(told) == items.items
 
 
-CHUNKS = st.lists(
-    st.builds(
-        chunk,
-        text=st.sampled_from(["", "a", "b c"]),
-        reasoning=st.sampled_from(["", "x"]),
-        calls=st.sampled_from([(), (part(0, "{", name="f"),), (part(0, "", name="f"), part(1, "1", name="g"))]),
-        tokens=st.integers(0, 2),
-    ),
-    max_size=6,
-)
+def test_tokens_of_reasoning_and_of_calls_are_not_told_with_words() -> None:
+    items = output()
+    items.take(chunk(tokens=2))  # an opening mark, before it is known for one
+    items.take(Chunk(text="a", token_ids=(), reasoning="so", num_reasoning=2, logprobs=chunk(tokens=3).logprobs))
+    items.take(chunk(tokens=1))
+    items.take(chunk(calls=(part(0, "{}", name="add"),), tokens=1))
+    items.take(chunk("b", calls=(part(1, name="now", at=1),), tokens=2))
+    items.finish("completed")
+    assert items.items[1] == message("a", 1, logprobs=(2,))
+    assert items.items[3] == message("b", 3, logprobs=(0, 1))
 
 
-@settings(max_examples=200)
-@given(chunks=CHUNKS)
-def test_a_client_makes_the_same_of_events_and_nothing_is_lost(chunks: list[Chunk]) -> None:
+@st.composite
+def answers(draw: st.DrawFn) -> list[Chunk]:
+    """Return an answer piece by piece: first reasoning, then words and calls in any order."""
+    chunks = [chunk(reasoning=text, tokens=1) for text in draw(st.lists(st.sampled_from(["x", "y z"]), max_size=2))]
+    num_calls = 0
+    for kind in draw(st.lists(st.sampled_from(["words", "call", "more", "nothing"]), max_size=8)):
+        if kind == "words":
+            chunks.append(chunk(draw(st.sampled_from(["a", "b c"])), tokens=1))
+        elif kind == "call":
+            chunks.append(chunk(calls=(part(num_calls, draw(st.sampled_from(["", "{"])), name=f"f{num_calls}"),)))
+            num_calls += 1
+        elif kind == "more" and chunks and chunks[-1].calls:
+            chunks.append(chunk(calls=(part(num_calls - 1, draw(st.sampled_from(["1", "}"]))),)))
+        else:
+            chunks.append(chunk(tokens=1))
+    return chunks
+
+
+@settings(max_examples=300)
+@given(data=st.data(), chunks=answers())
+def test_a_client_makes_the_same_of_events_however_the_answer_is_cut(data: st.DataObject, chunks: list[Chunk]) -> None:
     items = output()
     told = [event for each in chunks for event in items.take(each)] + items.finish("completed")
     assert rebuilt(told) == items.items
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(chunks) - 1)))))
+    groups = [chunks[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(chunks)]) if chunks[begin:end]]
+    cut = output()
+    again = [event for each in groups for event in cut.take(functools.reduce(joined, each))] + cut.finish("completed")
+    assert rebuilt(again) == cut.items
+    assert without_logprobs(cut.items) == without_logprobs(items.items)
     texts = {"message": "", "reasoning": ""}
     for item in items.items:
         if item["type"] in texts:
@@ -124,11 +155,22 @@ def test_a_client_makes_the_same_of_events_and_nothing_is_lost(chunks: list[Chun
     assert texts == {
         "message": "".join(each.text for each in chunks), "reasoning": "".join(each.reasoning for each in chunks),
     }  # fmt: skip
+    arguments = [
+        "".join(each.arguments for one in chunks for each in one.calls if each.index == index) for index in range(9)
+    ]
     calls = [(item["name"], item["arguments"]) for item in items.items if item["type"] == "function_call"]
-    assert calls == [(each.name, each.arguments) for one in chunks for each in one.calls]
+    assert calls == [(f"f{index}", arguments[index]) for index in range(len(calls))]
     assert len({item["id"] for item in items.items}) == len(items.items)
     kinds = [item["type"] for item in items.items]
     assert all(one != other or one == "function_call" for one, other in itertools.pairwise(kinds))
+
+
+def without_logprobs(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return items without what is told of tokens: which of them belong to a call, a longer chunk does not say."""
+    found = copy.deepcopy(items)
+    for part_ in (each for item in found for each in item.get("content", ())):
+        part_.pop("logprobs", None)
+    return found
 
 
 def answer() -> ResponseAnswer:
@@ -177,6 +219,14 @@ def test_a_response_is_whole_and_its_stream_ends_with_it(
     assert (under_way["status"], under_way["usage"], under_way["output"]) == ("in_progress", None, [])
     assert told[-1] == {"type": f"response.{status}", "response": whole, "sequence_number": len(told) - 1}
     assert b"event: response.created\ndata: {" in sent
+
+
+def test_a_call_that_is_cut_off_is_not_to_be_run() -> None:
+    cut_off = finished(FinishReason.STOP)
+    ending = Ending(finish_reason=FinishReason.STOP, has_calls=True, is_within_call=True)
+    whole = answer().whole([chunk(calls=(part(0, "{", name="add"),))], [replace(cut_off, endings=(ending,))])
+    assert whole["output"] == [call(0, "add", "{", status="incomplete")]
+    assert (whole["status"], whole["incomplete_details"]) == ("completed", None)
 
 
 def test_reasoning_that_nobody_told_apart_counts_for_none() -> None:

@@ -114,27 +114,40 @@ async def test_an_answer_is_items_of_reasoning_words_and_calls(valkey: ValkeySer
         assert (response["status"], response["incomplete_details"], response["store"]) == ("completed", None, False)
 
 
+async def test_the_size_of_chunks_changes_no_item(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with served(valkey, tmp_path) as router:
+        for given in (f"<think>so</think>It is. {SAID['hermes']} So.", f"A {SAID['hermes']} B {SAID['hermes']}"):
+            wanted = await respond(router, given, tools=FUNCTIONS)
+            for interval in (2, 3, 5, 17, 60, 82, 91):
+                fields = {"tools": FUNCTIONS, "stream_interval": interval}
+                assert same(await respond(router, given, **fields), wanted)
+                assert same((await streamed(router, given, **fields))[-1]["response"], wanted)
+
+
 async def test_an_answer_that_is_cut_off_is_incomplete(valkey: ValkeyServer, tmp_path: Path) -> None:
     async with served(valkey, tmp_path) as router:
         response = await respond(router, "a b c d e f", max_output_tokens=3)
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
         assert response["output"][-1]["status"] == "incomplete"
         assert response["usage"]["output_tokens"] == response["max_output_tokens"] == 3
+        within = await respond(router, ANSWER, max_output_tokens=9)
+        assert (kinds(within), within["status"]) == (["reasoning"], "incomplete")
         nothing = await respond(router, [{"role": "user", "content": ""}])
         assert [part["text"] for part in nothing["output"][0]["content"]] == [""]
 
 
 async def test_what_does_not_fit_is_told_by_its_own_name(valkey: ValkeyServer, tmp_path: Path) -> None:
     async with served(valkey, tmp_path) as router:
-        for fields, field in (
-            ({"max_output_tokens": 0}, "max_output_tokens"),
-            ({"input": "a " * 600}, "input"),
-            ({"reasoning": {"effort": "low"}}, "reasoning"),
-            ({"model": "nobody"}, "model"),
+        for fields, field, said in (
+            ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must"),
+            ({"input": "a " * 600}, "input", "tokens"),
+            ({"reasoning": {"effort": "low"}}, "reasoning", "does not read 'reasoning.effort'"),
+            ({"model": "nobody"}, "model", "nobody"),
         ):
             refused = await router.http.post("/v1/responses", json={"input": "a", **fields})
             assert refused.status_code in (400, 404)
             assert refused.json()["error"]["param"] == field, refused.text
+            assert said in refused.json()["error"]["message"]
 
 
 async def test_a_stream_that_breaks_ends_in_an_error(valkey: ValkeyServer, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagewire.core.errors import ContextTooLong, InvalidRequest, UnknownModel
+from pagewire.core.errors import ContextTooLong, InvalidRequest, UnknownModel, UnsupportedField
 from pagewire.core.sampling import MAX_STOP_STRING_CHARS, TokenSequence
 from pagewire.core.sequence_spec import MAX_PRIORITY
 from pagewire.router.ask import Ask
@@ -19,6 +19,7 @@ from pagewire.router.validation import (
     check_token_ids,
     checked_request_id,
     finish,
+    in_words,
     is_request_id,
     truncated,
 )
@@ -256,3 +257,14 @@ def test_a_prompt_has_no_more_log_probabilities_than_an_answer_holds() -> None:
 )
 def test_of_a_prompt_is_kept_what_the_caller_wants_kept(fields: dict[str, Any], kept: range) -> None:
     assert truncated(asked(**fields), tuple(range(120)), LIMITS) == tuple(kept)
+
+
+def test_a_refusal_is_in_the_callers_words() -> None:
+    called = (("a.b", "x.y"), ("a", "x.y"), ("c", "z"))
+    assert in_words(InvalidRequest("a.b.d is missing, c too", field="a"), called).message == "x.y.d is missing, c too"
+    assert in_words(InvalidRequest("a is missing", field="a"), called).message == "x.y is missing"
+    told = in_words(UnsupportedField("c is none", field="c"), called)
+    assert (type(told), told.message, told.field) == (UnsupportedField, "z is none", "z")
+    assert in_words(InvalidRequest("a", field="a"), called).field == "x"
+    other = InvalidRequest("a and d", field="d")
+    assert in_words(other, called) is other

@@ -36,7 +36,7 @@ def rebuilt(told: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             case "response.output_item.done":
                 items[-1]["status"] = each["item"]["status"]
                 assert items[-1]["type"] != "function_call" or items[-1]["id"] in argued
-                assert each["item"]["id"] == items[-1]["id"] == each["item"]["id"]
+                assert each["item"]["id"] == items[-1]["id"]
                 if items[-1]["type"] == "reasoning":
                     items[-1]["content"][0].pop("logprobs")
                 assert items[-1] == each["item"]

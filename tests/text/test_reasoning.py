@@ -89,9 +89,17 @@ def test_a_reader_says_where_it_stands_before_its_text_is_over(text: str, ends: 
     reader.push(text)
     assert reader.standing is ends
     assert reader.is_done is (text == "a")
+    assert reader.has_reasoned is ("<think>" in text)
     reader.push("b")
     assert reader.is_done is (reader.standing is BEHIND)
     assert not reader.is_done or reader.push(" <think>") == Thought(words=" <think>"), "nothing is held back"
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_an_answer_that_begins_within_reasoning_has_reasoned_whatever_it_says(standing: Standing) -> None:
+    reader = ReasoningReader(THINK, standing)
+    reader.push("a")
+    assert reader.has_reasoned is (standing in (WITHIN, AMID))
 
 
 SCRAPS = st.sampled_from(

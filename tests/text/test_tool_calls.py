@@ -24,7 +24,7 @@ from pagewire.text.tools.formats import (
     ToolFormat,
     format_of,
 )
-from pagewire.text.tools.reader import CallPart, ToolReader
+from pagewire.text.tools.reader import CallPart, Said, ToolReader, joined
 from pagewire.text.tools.readings import Schema
 
 WEATHERS: dict[str, Any] = {
@@ -175,6 +175,34 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
     for cut in range(len(text) + 1):
         assert read(tool_format, [text[:cut], text[cut:]]) == (text, [])
     assert read(tool_format, list(text)) == (text, [])
+
+
+def said_of(tool_format: ToolFormat, pieces: list[str]) -> Said:
+    """Return what is said in all pieces, put together as whoever gathers them does."""
+    reader = ToolReader(tool_format, KNOWN)
+    words, calls = "", tuple[CallPart, ...]()
+    for said in (*(reader.push(piece) for piece in pieces), reader.finish()):
+        calls, words = joined(calls, said.calls, len(words)), words + said.words
+    return Said(words=words, calls=calls)
+
+
+@pytest.mark.parametrize(("tool_format", "text", "words", "calls"), FOUND)
+def test_pieces_put_together_are_the_calls_among_the_words(
+    tool_format: ToolFormat, text: str, words: str, calls: list[Call]
+) -> None:
+    whole = said_of(tool_format, [text])
+    assert whole.words == words
+    assert [(part.index, part.name, part.arguments) for part in whole.calls] == [
+        (index, *call) for index, call in enumerate(calls)
+    ]
+    assert said_of(tool_format, list(text)) == whole
+
+
+def test_each_call_stands_where_it_stood_among_the_words() -> None:
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    said = said_of(HERMES, [f"a b {call} c {call}{call} d"])
+    assert said.words == "a bcd"
+    assert [part.at for part in said.calls] == [3, 4, 4]
 
 
 SCRAPS = st.sampled_from((

@@ -27,7 +27,8 @@ class Thought:
 class ReasoningReader:
     """The reader of one answer, which begins at a `standing`; that is where it stands later on too.
 
-    Once it `is_done` nothing is held back, and what comes is the answer: nobody need ask.
+    Once it `is_done` nothing is held back, and what comes is the answer: nobody need ask. `has_reasoned` says whether
+    there was any reasoning, however little.
 
     Of reasoning that it goes on amid, the white space that comes first is a part.
     """
@@ -35,6 +36,7 @@ class ReasoningReader:
     def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
         self.standing = standing
         self.is_done = False
+        self.has_reasoned = False
         self._opening, self._closing = "".join(reasoning_format.opening), "".join(reasoning_format.closing)
         self._bare = "".join(reasoning_format.bare)
         self._scanner = Scanner()
@@ -60,6 +62,7 @@ class ReasoningReader:
     def _read(self) -> Wait[None]:
         if self.standing is Standing.BEFORE:
             self.standing = yield from self._begin()
+        self.has_reasoned = self.standing is not Standing.BEHIND
         if self.standing is Standing.WITHIN:
             yield from self._scanner.space()
         if self.standing is not Standing.BEHIND:

@@ -7,7 +7,7 @@ that holds no call nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.text.scanner import Depth, Scanner
 from pagewire.text.tools.formats import ToolFormat
@@ -19,13 +19,14 @@ class CallPart:
     """A piece of call `index`: the first one of each has its `name`; the `arguments` of all, joined, are a JSON object.
 
     An answer that is cut off may leave the last call's arguments incomplete. The first piece has an `id` as well, once
-    somebody gave it one.
+    somebody gave it one. `at` characters of the words that come with it stand before it.
     """
 
     index: int
     name: str = ""
     arguments: str = ""
     id: str = ""
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,16 @@ class Said:
 
     words: str = ""
     calls: tuple[CallPart, ...] = ()
+
+
+def joined(first: tuple[CallPart, ...], second: tuple[CallPart, ...], num_words: int) -> tuple[CallPart, ...]:
+    """Return the pieces that come with two texts, the first of `num_words` characters, as those of both together."""
+    behind = tuple(replace(part, at=part.at + num_words) for part in second)
+    # One piece of a call at most: of the last one of `first` there may be more in `second`.
+    if not (first and behind and first[-1].index == behind[0].index):
+        return first + behind
+    more = replace(first[-1], arguments=first[-1].arguments + behind[0].arguments)
+    return (*first[:-1], more, *behind[1:])
 
 
 class ToolReader:
@@ -88,7 +99,7 @@ class _Calls(Calls):
         self._words += words
 
     def begin(self, name: str) -> None:
-        self._parts[self.count] = CallPart(index=self.count, name=name)
+        self._parts[self.count] = CallPart(index=self.count, name=name, at=len(self._words))
         self.count += 1
         self.depth = Depth()
 
@@ -97,8 +108,8 @@ class _Calls(Calls):
             return
         self.depth.advance(arguments, 0)
         index = self.count - 1
-        part = self._parts.get(index, CallPart(index=index))
-        self._parts[index] = CallPart(index=index, name=part.name, arguments=part.arguments + arguments)
+        part = self._parts.get(index, CallPart(index=index, at=len(self._words)))
+        self._parts[index] = replace(part, arguments=part.arguments + arguments)
 
     def taken(self) -> tuple[str, tuple[CallPart, ...]]:
         """Return what was said since the last time."""
