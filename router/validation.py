@@ -71,7 +71,7 @@ def in_words(error: InvalidRequest, called: Sequence[tuple[str, str]]) -> Invali
         return error
     message = error.message
     for ours, theirs in called:
-        if ours.partition(".")[0] == error.field and theirs not in message:
+        if ours.partition(".")[0] == error.field:
             message = message.replace(ours, theirs)
     return type(error)(message, field=word.partition(".")[0])
 

@@ -125,7 +125,10 @@ def test_fields_are_those_of_a_chat() -> None:
     assert asked.tools.definitions[0]["function"]["parameters"] == SCHEMA
     assert dict(asked.chat.options) == {"x": 1, "reasoning_effort": "low"}
     assert parsed("a", novel=1).unknown_fields == ("novel",)
-    assert parsed("a", n=1, echo=False, use_beam_search=False, functions=[], background=False).unknown_fields == ()
+    assert (
+        parsed("a", n=1, best_of=1, echo=False, use_beam_search=False, functions=[], background=False).unknown_fields
+        == ()
+    )
     assert parsed("a", top_logprobs=0).ask.logprobs == 0
     assert parsed("a").ask.logprobs is None
     assert parsed("a", include=["message.output_text.logprobs"]).ask.logprobs == 0

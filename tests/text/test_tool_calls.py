@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,18 @@ def test_pieces_put_together_are_the_calls_among_the_words(
         (index, *call) for index, call in enumerate(calls)
     ]
     assert said_of(tool_format, list(text)) == whole
+
+
+def test_of_several_pieces_the_first_alone_goes_on_with_a_call() -> None:
+    one, more, two, three = (
+        CallPart(index=0, name="a", arguments="{", id="i", at=1), CallPart(index=0, arguments="}"),
+        CallPart(index=1, name="b", at=1), CallPart(index=2, name="c", at=2),
+    )  # fmt: skip
+    behind = (replace(two, at=4), replace(three, at=5))
+    assert joined((one,), (more, two, three), 3) == (replace(one, arguments="{}"), *behind)
+    assert joined((one,), (two, three), 3) == (one, *behind)
+    assert joined((), (two, three), 3) == behind
+    assert joined((one,), (), 3) == (one,)
 
 
 def test_each_call_stands_where_it_stood_among_the_words() -> None:
