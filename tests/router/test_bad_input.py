@@ -63,7 +63,7 @@ COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"type": "function", "function": {"name": "f"}}
 HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
-    ("completions", {"prompt": None}, "prompt", "exactly one"),
+    ("completions", {"prompt": None}, "prompt", "prompt is missing"),
     ("completions", {"messages": []}, "messages", "exactly one"),
     ("completions", {"prompt": ["a"] * 129}, "prompt", "at most 128"),
     ("completions", {"prompt": ["a"] * 100, "n": 11}, "prompt", "more than 1024"),
