@@ -266,8 +266,9 @@ def _logs(asked: str) -> Iterator[Path]:
     try:
         yield folder
     except Exception:
-        say(f"what the processes said stays in {folder}")
-        stays = True
+        if any(folder.iterdir()):
+            say(f"what the processes said stays in {folder}")
+            stays = True
         raise
     finally:
         if not stays:
