@@ -16,7 +16,7 @@ from pagewire.core.errors import InvalidRequest
 from pagewire.protos import inference_pb2
 
 T = TypeVar("T")
-_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning"}
+_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"}
 _FUNCTION = {"name", "description", "parameters", "strict"}
 # What goes with messages alone, and the values that ask for nothing.
 _CHAT_OPTIONS: Mapping[str, tuple[object, ...]] = {
@@ -107,7 +107,7 @@ def _message(part: Message | Mapping[str, Any]) -> inference_pb2.ChatMessage:
         name=given.get("name", ""),
         tool_calls=calls,
         tool_call_id=given.get("tool_call_id", ""),
-        reasoning=given.get("reasoning", ""),
+        reasoning=given.get("reasoning", given.get("reasoning_content", "")),
     )
 
 

