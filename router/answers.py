@@ -32,11 +32,11 @@ Json = dict[str, Any]
 
 
 def error_body(error: PagewireError) -> Json:
-    """Return OpenAI's error object for `error`."""
+    """Return OpenAI's error object for `error`, where Anthropic's clients look for theirs too."""
     http = status_of(error).http
     kind = _ERROR_TYPES.get(http, "invalid_request_error" if http < 500 else "server_error")
     param = error.field or None if isinstance(error, InvalidRequest) else None
-    return {"error": {"message": error.message, "type": kind, "param": param, "code": error.cause}}
+    return {"type": "error", "error": {"message": error.message, "type": kind, "param": param, "code": error.cause}}
 
 
 def models_body(served: Iterable[Limits], created: int) -> Json:

@@ -32,12 +32,15 @@ class Reasoning(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """How messages become a prompt; `options` are variables of the model's chat template."""
+    """How messages become a prompt; `options` are variables of the model's chat template, which has to read them, and
+    `wishes` are such as count where it does.
+    """
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     documents: tuple[Mapping[str, Any], ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    wishes: tuple[tuple[str, Any], ...] = ()
 
 
 AS_USUAL = ChatOptions()
@@ -52,6 +55,7 @@ class Ask:
     Of a prompt, no more than `truncate_prompt_tokens` are kept (-1: as many as leave room), the `truncation_side` goes.
     Chunks after an answer's first token have `stream_interval` tokens at least. `traceparent` is what the caller said
     of a trace of its own, whatever that is, `correlation_id` what it calls the work that the request is part of.
+    An answer that `fits_max_tokens` is cut short by the context where its tokens do not fit there: others are refused.
     `called` are fields that the caller names otherwise, and how.
     """
 
@@ -74,6 +78,7 @@ class Ask:
     truncate_prompt_tokens: int | None = None
     truncation_side: str = "left"
     max_tokens: int | None = None
+    fits_max_tokens: bool = False
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -77,6 +77,42 @@ REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
 }
+# The chats' and completions', and what a message's own fields say.
+REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = {
+    "input": (),
+    "prompt": (),
+    "stop": (),
+    "response_format": (),
+    "output_format": (),
+    "reasoning_effort": (),
+    "separate_reasoning": (True,),
+    "include_reasoning": (True,),
+    "max_completion_tokens": (),
+    "max_output_tokens": (),
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "beam_width": (),
+    "length_penalty": (),
+    "early_stopping": (False,),
+    "parallel_tool_calls": (True,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": ("left",),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "mcp_servers": ([],),
+    "container": (),
+    "fallbacks": ([],),
+}
 
 
 class Schema(BaseModel):
@@ -197,6 +233,30 @@ class ResponsesBody(Common):
     max_tool_calls: Any = None
     prompt_cache_options: Any = None
     metadata: Any = None
+
+
+class MessagesBody(Common):
+    """Body of /v1/messages. What there is of Anthropic's caches, tiers and accounts changes nothing."""
+
+    messages: Any = None
+    system: Any = None
+    max_tokens: int | None = None
+    stop_sequences: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    thinking: Any = None
+    output_config: Any = None
+    documents: Any = None
+    chat_template_kwargs: Any = None
+    metadata: Any = None
+    cache_control: Any = None
+    context_management: Any = None
+    service_tier: Any = None
+    speed: Any = None
+    inference_geo: Any = None
+    diagnostics: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
 
 
 class TokenizeTextBody(CompletionBody):

@@ -279,7 +279,7 @@ class Dispatcher:
             watch=watch,
             received_s=start_s,
             deadline_at_s=start_s + request.timeout_s,
-            answer_tokens=most if ask.max_tokens is not None else min(most, self._config.open_answer_tokens),
+            answer_tokens=most if ask.max_tokens == most else min(most, self._config.open_answer_tokens),
             internal_id=uuid.uuid4().hex,
             place=place,
         )

@@ -6,6 +6,7 @@ did not fail at all, and all chunks lie between.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +82,18 @@ class Chunk:
     calls: tuple[CallPart, ...] = ()
     reasoning: str = ""
     num_reasoning: int = 0
+
+    @property
+    def said(self) -> Iterator[str | CallPart]:
+        """Its words and the pieces of calls behind its reasoning, in the order in which the model wrote them."""
+        at = 0
+        for part in self.calls:
+            if words := self.text[at : part.at]:
+                yield words
+            at = part.at
+            yield part
+        if words := self.text[at:]:
+            yield words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,12 +73,18 @@ class HttpGuard:
         if scope["type"] == "http" and scope["path"] not in self._open_paths:
             headers = Headers(scope=scope)
             try:
-                _CALLER.set(self._authenticator.tenant(headers.get("authorization")))
+                _CALLER.set(self._authenticator.tenant(_authorization(headers)))
             except Unauthenticated as error:
                 self._on_refused(error)
                 await refusal(error, request_id_of(headers))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _authorization(headers: Headers) -> str | None:
+    """Return what shows who calls: OpenAI's header, or where there is none the one of Anthropic's clients."""
+    key = headers.get("x-api-key")
+    return headers.get("authorization") or (f"Bearer {key}" if key else None)
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""The HTTP front door: OpenAI's endpoints, health, metrics.
+"""The HTTP front door: OpenAI's endpoints and Anthropic's, health, metrics.
 
-Knows HTTP; what a body means is in `openai.py`, what a request does in `dispatch.py`, how its answer streams in
-`streaming.py`. A caller that goes away cancels its request, streaming or not. An error before the first token is
-an HTTP status.
+Knows HTTP; what a body means is in `openai.py`, `responses/` and `anthropic/`, what a request does in `dispatch.py`,
+how its answer streams in `streaming.py`. A caller that goes away cancels its request, streaming or not. An error before
+the first token is an HTTP status.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, model_body, models_body
+from pagewire.router.anthropic import body as anthropic
+from pagewire.router.anthropic.answer import MessageAnswer, MessageStream
 from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event, Sink
@@ -35,8 +37,9 @@ from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
-from pagewire.router.openai import Call, parse, parse_response
+from pagewire.router.openai import Call, parse
 from pagewire.router.refusals import Refused
+from pagewire.router.responses import body as responses
 from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
 from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, Form, Outgoing, unless_gone, whole
@@ -72,7 +75,8 @@ ENDPOINTS = {
     "/v1/completions": Endpoint(
         parse=partial(parse, is_chat=False), answer=Answer, stream=AnswerStream, operation=COMPLETION
     ),
-    "/v1/responses": Endpoint(parse=parse_response, answer=ResponseAnswer, stream=ResponseStream, operation=CHAT),
+    "/v1/responses": Endpoint(parse=responses.parse, answer=ResponseAnswer, stream=ResponseStream, operation=CHAT),
+    "/v1/messages": Endpoint(parse=anthropic.parse, answer=MessageAnswer, stream=MessageStream, operation=CHAT),
 }
 
 
@@ -109,6 +113,7 @@ class FrontDoor:
                 Route("/health", self.health),
                 Route("/ready", self.health),
                 Route("/ping", self.health, methods=["GET", "POST"]),
+                Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
                 Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/detokenize", self.detokenize, methods=["POST"]),
                 Route("/version", self.version),
@@ -153,6 +158,10 @@ class FrontDoor:
         except PagewireError as error:
             return refusal(error, request_id)
         return JSONResponse(body)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST /v1/messages/count_tokens: how many tokens the prompt of a message has."""
+        return await self._told(request, self._token_desk.count)
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: the tokens of a text or a chat."""
@@ -330,5 +339,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return refusal(named(error), request_id_of(request.headers))
     text = f"{request.method} {request.url.path}: {error.detail}"
-    body = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": None}}
+    told = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+    body = {"type": "error", "error": told}
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)

@@ -87,7 +87,7 @@ class Intake:
     async def accept(self, ask: Ask, limits: Limits) -> Request:
         """Return the request that a checked ask makes; raises InvalidRequest when it does not fit the model."""
         ask = self._whole(self._reasoning.prepared(self.tools.prepared(ask)))
-        with callers_words(ask):
+        with callers_words(ask.called):
             prompt = await self.tokenize(ask, limits)
         ask = self._reasoning.guided(ask, prompt)
         echo = None
@@ -141,12 +141,14 @@ class Intake:
         if ask.text is not None:
             return ask.text
         chat = ask.chat
+        has_more = ask.tools is not None or chat.documents or chat.options or chat.wishes
         return await self._tokenizer.rendered(
             ask.messages or (),
-            is_short=self.is_inline(ask) and ask.tools is None and not chat.documents and not chat.options,
+            is_short=self.is_inline(ask) and not has_more,
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             tools=ask.tools.definitions if ask.tools is not None else (),
             documents=chat.documents,
             options=dict(chat.options),
+            wishes=dict(chat.wishes),
         )

@@ -24,19 +24,20 @@ from pagewire.router.bodies import (
     REFUSED,
     REFUSED_OF_CHATS,
     REFUSED_OF_COMPLETIONS,
+    REFUSED_OF_MESSAGES,
     REFUSED_OF_RESPONSES,
     Body,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    MessagesBody,
     ResponsesBody,
     Schema,
     TokenizeChatBody,
     TokenizeTextBody,
 )
 from pagewire.router.json_text import read_body
-from pagewire.router.responses import body as responses
-from pagewire.router.validation import checked_request_id, in_words
+from pagewire.router.validation import callers_words, checked_request_id
 from pagewire.text.text_stream import TextRules
 
 MAX_CHOICES = 1024
@@ -46,6 +47,7 @@ _REFUSED_OF: dict[type[Schema], dict[str, tuple[object, ...]]] = {
     CompletionBody: REFUSED | REFUSED_OF_COMPLETIONS,
     TokenizeTextBody: REFUSED | REFUSED_OF_COMPLETIONS,
     ResponsesBody: REFUSED | REFUSED_OF_RESPONSES,
+    MessagesBody: REFUSED | REFUSED_OF_MESSAGES,
 }
 S = TypeVar("S", bound=Schema)
 
@@ -87,28 +89,26 @@ def parse(
     `may_name_itself`.
     """
     raw = read_body(data)
-    body = _body(ChatBody, raw) if is_chat else _body(CompletionBody, raw)
+    body = checked(ChatBody, raw) if is_chat else checked(CompletionBody, raw)
     return _call(body, raw, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
 
 
-def parse_response(
-    data: bytes, origin: Mapping[str, Any], *, with_timeline: bool = False, may_name_itself: bool = False
+def parse_as_chat(
+    chat: Mapping[str, Any],
+    origin: Mapping[str, Any],
+    called: tuple[tuple[str, str], ...],
+    *,
+    with_timeline: bool = False,
+    may_name_itself: bool = False,
 ) -> Call:
-    """Read a body of /v1/responses as that of a chat; raises as `parse` does."""
-    raw = read_body(data)
-    body = _body(ResponsesBody, raw)
-    try:
-        chat = responses.as_chat(body, raw)
-        call = _call(
-            _validated(ChatBody, chat), chat, origin, with_timeline=with_timeline, may_name_itself=may_name_itself
-        )
-    except InvalidRequest as error:
-        raise in_words(error, responses.NAMES) from None
+    """Return what the members of a chat ask that another endpoint's body came to be, `called` as `in_words` has it."""
+    with callers_words(called):
+        body = _validated(ChatBody, chat)
+        call = _call(body, chat, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
     grammar = call.ask.grammar
     if grammar is not None:  # a pod that refuses it names it too
-        grammar = replace(grammar, field="text" if grammar.field == "response_format" else grammar.field)
-    ask = replace(call.ask, called=responses.NAMES, grammar=grammar)
-    return replace(call, asks=(ask,), echoed=responses.echoed(body), unknown_fields=_unknown(body))
+        grammar = replace(grammar, field=dict(called).get(grammar.field, grammar.field).partition(".")[0])
+    return replace(call, asks=(replace(call.ask, called=called, grammar=grammar),))
 
 
 def parse_tokenize(data: bytes, origin: Mapping[str, Any]) -> tuple[Call, bool]:
@@ -116,7 +116,7 @@ def parse_tokenize(data: bytes, origin: Mapping[str, Any]) -> tuple[Call, bool]:
     tokens' texts; raises as `parse` does.
     """
     raw = read_body(data)
-    body = _body(TokenizeTextBody, raw) if raw.get("messages") is None else _body(TokenizeChatBody, raw)
+    body = checked(TokenizeTextBody, raw) if raw.get("messages") is None else checked(TokenizeChatBody, raw)
     return _call(body, raw, origin), bool(body.return_token_strs)
 
 
@@ -125,10 +125,10 @@ def parse_detokenize(data: bytes) -> tuple[str, tuple[int, ...], tuple[str, ...]
     body = _validated(DetokenizeBody, read_body(data))
     if body.tokens is None:
         raise InvalidRequest("tokens is missing", field="tokens")
-    return body.model or "", long_fields.token_ids("tokens", body.tokens), _unknown(body)
+    return body.model or "", long_fields.token_ids("tokens", body.tokens), unknown_fields(body)
 
 
-def _body(schema: type[S], raw: Mapping[str, Any]) -> S:
+def checked(schema: type[S], raw: Mapping[str, Any]) -> S:
     """Return a body without what is refused of its endpoint; raises UnsupportedField or InvalidRequest."""
     refused = _REFUSED_OF[schema]
     for name, value in raw.items():
@@ -169,11 +169,11 @@ def _call(
         shows_ids=bool(body.return_tokens_as_token_ids),
         is_score=_is_score(body),
         has_functions=isinstance(body, ChatBody) and tool_fields.is_of_functions(raw),
-        unknown_fields=_unknown(body),
+        unknown_fields=unknown_fields(body),
     )
 
 
-def _unknown(body: Schema) -> tuple[str, ...]:
+def unknown_fields(body: Schema) -> tuple[str, ...]:
     """Return the members that nobody knows: of the body, of its objects that are ours to read."""
     known = IGNORED.union(guided.FIELDS, _REFUSED_OF.get(type(body), REFUSED))
     found = sorted((body.model_extra or {}).keys() - known)

@@ -14,6 +14,7 @@ from pagewire.router.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    MessagesBody,
     ResponsesBody,
     TokenizeChatBody,
     TokenizeTextBody,
@@ -41,6 +42,18 @@ MESSAGES: Json = {
         },
     },
 }
+TURNS: Json = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {
+            "role": {"enum": ["system", "user", "assistant"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": OBJECT}]},
+        },
+    },
+}
 # The fields that the schemas of bodies leave to others.
 LONG: Json = {
     "prompt": {
@@ -53,6 +66,9 @@ LONG: Json = {
     },
     "messages": MESSAGES,
     "input": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": OBJECT, "minItems": 1}]},
+    "stop_sequences": STRINGS,
+    "thinking": OBJECT,
+    "output_config": OBJECT,
     "text": OBJECT,
     "reasoning": OBJECT,
     "include": {"type": "array"},
@@ -81,8 +97,9 @@ USAGE: Json = {
 }
 ERROR: Json = {
     "type": "object",
-    "required": ["error"],
+    "required": ["type", "error"],
     "properties": {
+        "type": {"const": "error"},
         "error": {
             "type": "object",
             "required": ["message", "type", "param", "code"],
@@ -92,7 +109,7 @@ ERROR: Json = {
                 "param": {"type": ["string", "null"]},
                 "code": {"type": ["string", "null"]},
             },
-        }
+        },
     },
 }
 MODEL: Json = {
@@ -107,6 +124,18 @@ RESPONSE: Json = {
         "object": {"const": "response"},
         "status": {"enum": ["completed", "incomplete"]},
         "output": {"type": "array", "items": OBJECT, "minItems": 1},
+    },
+}
+MESSAGE: Json = {
+    "type": "object",
+    "required": ["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
+    "properties": {
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "content": {"type": "array", "items": OBJECT, "minItems": 1},
+        "stop_reason": {
+            "enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+        },
     },
 }
 FINISH_REASONS = ["stop", "length", "tool_calls", "function_call"]
@@ -133,6 +162,18 @@ def document(version: str) -> Json:
             "/v1/responses": {
                 "post": _operation(
                     "respond", "Answer items with items", RESPONSE, _body(ResponsesBody, "input"), stream=True
+                )
+            },
+            "/v1/messages": {
+                "post": _operation(
+                    "message", "Answer blocks with blocks", MESSAGE,
+                    _body(MessagesBody, messages=TURNS, max_tokens={"type": "integer"}), stream=True,
+                )
+            },
+            "/v1/messages/count_tokens": {
+                "post": _operation(
+                    "countTokens", "Count the tokens of a message's prompt", _object(input_tokens={"type": "integer"}),
+                    _of_either(MessagesBody, messages=TURNS) | {"required": ["messages"]},
                 )
             },
             "/v1/models": {"get": _operation("models", "List what is served", _listed(MODEL))},
@@ -198,18 +239,19 @@ def _operation(
     return operation
 
 
-def _body(schema: type[BaseModel], *required: str) -> Json:
-    """Return what a body may hold; null is as good as absent."""
+def _body(schema: type[BaseModel], *required: str, **own: Json) -> Json:
+    """Return what a body may hold; null is as good as absent, but of what is `required` or `own`."""
     told = schema.model_json_schema()
     definitions = told.get("$defs", {})
     properties = {name: _field(name, each, definitions) for name, each in told["properties"].items()}
     if "stream" in properties:
-        of_guiding = FIELDS if schema is not ResponsesBody else [name for name in FIELDS if name != "response_format"]
+        has_own = schema in (ResponsesBody, MessagesBody)
+        of_guiding = [name for name in FIELDS if name != "response_format" or not has_own]
         properties |= {name: _or_null(LONG[name]) for name in of_guiding}
     return {
         "type": "object",
-        "properties": {**properties, **{name: LONG[name] for name in required}},
-        "required": list(required),
+        "properties": {**properties, **{name: LONG[name] for name in required}, **own},
+        "required": [*required, *own],
     }
 
 

@@ -1,4 +1,4 @@
-"""What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's.
+"""What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's, and what counts a message's tokens.
 
 Knows JSON and the tokenizer. Invariant: what is counted is the prompt that a chat or a completion with the same body
 has; a body that one would refuse is refused, but for the prompt's length, which whoever counts wants to know.
@@ -10,13 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest
+from pagewire.router.anthropic.body import parse_count
+from pagewire.router.intake import Intake
 from pagewire.router.models import Models
-from pagewire.router.openai import parse_detokenize, parse_tokenize
-from pagewire.router.validation import check_token_ids
+from pagewire.router.openai import Call, parse_detokenize, parse_tokenize
+from pagewire.router.validation import Limits, callers_words, check_token_ids
+
+ORIGIN = {"request_id": "tokenize"}
 
 
 class TokenDesk:
-    """Answers both, for the model that a body names. `on_unknown` is told how many fields of a body are unknown."""
+    """Answers all, for the model that a body names. `on_unknown` is told how many fields of a body are unknown."""
 
     def __init__(self, models: Models, on_unknown: Callable[[int], None]) -> None:
         self._models = models
@@ -24,15 +28,17 @@ class TokenDesk:
 
     async def tokenize(self, data: bytes) -> dict[str, Any]:
         """Return the tokens of a text or a chat; raises InvalidRequest."""
-        call, with_strings = parse_tokenize(data, {"request_id": "tokenize"})
-        self._on_unknown(len(call.unknown_fields))
-        intake = self._models.of(call.ask.model).intake
-        limits = intake.check(call.ask)
-        tokens = await intake.tokenize(intake.tools.prepared(call.ask), limits)
+        call, with_strings = parse_tokenize(data, ORIGIN)
+        intake, limits, tokens = await self._prompt(call)
         strings = [intake.token_text(token) for token in tokens] if with_strings else None
         return {
             "count": len(tokens), "max_model_len": limits.max_model_len, "tokens": list(tokens), "token_strs": strings,
         }  # fmt: skip
+
+    async def count(self, data: bytes) -> dict[str, Any]:
+        """Return how many tokens the prompt of a message has; raises InvalidRequest."""
+        _, _, tokens = await self._prompt(parse_count(data, ORIGIN))
+        return {"input_tokens": len(tokens)}
 
     async def detokenize(self, data: bytes) -> dict[str, Any]:
         """Return the text of tokens, special ones too; raises InvalidRequest."""
@@ -45,3 +51,10 @@ class TokenDesk:
             raise InvalidRequest(message, field="tokens")
         check_token_ids("tokens", tokens, limits)
         return {"prompt": intake.text_of(tokens)}
+
+    async def _prompt(self, call: Call) -> tuple[Intake, Limits, tuple[int, ...]]:
+        self._on_unknown(len(call.unknown_fields))
+        intake = self._models.of(call.ask.model).intake
+        limits = intake.check(call.ask)
+        with callers_words(call.ask.called):
+            return intake, limits, await intake.tokenize(intake.tools.prepared(call.ask), limits)

@@ -77,18 +77,18 @@ def in_words(error: InvalidRequest, called: Sequence[tuple[str, str]]) -> Invali
 
 
 @contextlib.contextmanager
-def callers_words(ask: Ask) -> Iterator[None]:
-    """Have what is refused of an ask within named as the caller named it."""
+def callers_words(called: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Have what is refused within named as the caller named it: see `in_words`."""
     try:
         yield
     except InvalidRequest as error:
-        raise in_words(error, ask.called) from None
+        raise in_words(error, called) from None
 
 
 def _in_callers_words(step: Callable[Concatenate[Ask, P], T]) -> Callable[Concatenate[Ask, P], T]:
     @functools.wraps(step)
     def told(ask: Ask, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with callers_words(ask):
+        with callers_words(ask.called):
             return step(ask, *args, **kwargs)
 
     return told
@@ -136,7 +136,7 @@ def check(ask: Ask, limits: Limits) -> None:
             raise InvalidRequest(
                 f"a bad word has 1 to {MAX_STOP_STRING_CHARS} characters, got {len(word)}", field="bad_words"
             )
-    if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len:
+    if ask.max_tokens is not None and ask.max_tokens >= limits.max_model_len and not ask.fits_max_tokens:
         raise ContextTooLong(
             f"max_tokens {ask.max_tokens} leaves no room for a prompt",
             field="max_tokens",
@@ -195,7 +195,7 @@ def finish(
             field="prompt_logprobs",
         )
     if ask.max_tokens is not None:
-        max_tokens = ask.max_tokens
+        max_tokens = min(ask.max_tokens, room) if ask.fits_max_tokens else ask.max_tokens
         if max_tokens > room:
             raise ContextTooLong(
                 f"the prompt has {len(prompt)}, which leaves {room}; max_tokens is {max_tokens}",

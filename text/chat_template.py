@@ -63,15 +63,18 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         documents: Sequence[Mapping[str, Any]] = (),
         options: Mapping[str, Any] = NOTHING,
+        wishes: Mapping[str, Any] = NOTHING,
     ) -> str:
         """Return the prompt, which ends within the last message if that is to be continued.
 
-        Raises InvalidRequest where the template refuses the messages, or does not read an option that is set.
+        `wishes` are options that the template need not read. Raises InvalidRequest where it refuses the messages, or
+        does not read another option that is set.
         """
         _refuse_unread("documents", {"documents"} - self.variables if documents else ())
         for name in sorted(set(options) - self.options):
             # The one option that has a field of its own.
             _refuse_unread(name if name == "reasoning_effort" else "chat_template_kwargs", {name})
+        options = {name: wishes[name] for name in wishes.keys() & self.options} | dict(options)
         plain = [_plain_message(message) for message in messages]
         if continue_final_message:
             for name in ("content", *_REASONING_FIELDS) if plain else ():

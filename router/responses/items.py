@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagewire.router.events import Chunk, ScoredToken
+from pagewire.text.tools.reader import CallPart
 
 Json = dict[str, Any]
 REASONING, MESSAGE, CALL = "reasoning", "message", "function_call"
@@ -35,16 +36,9 @@ class OutputItems:
             self._unsaid = []
         if chunk.text or not chunk.calls:
             self._unsaid += self._entries(chunk.logprobs[chunk.num_reasoning :])
-        said = 0
-        for part in chunk.calls:
-            told += self._say(chunk.text[said : part.at])
-            said = part.at
-            if part.name:
-                told += self.close()
-                told += self._begin(CALL, call_id=part.id, name=part.name, arguments="")
-            if part.arguments:
-                told.append(self._argue(part.arguments))
-        return told + self._say(chunk.text[said:])
+        for piece in chunk.said:
+            told += self._say(piece) if isinstance(piece, str) else self._call(piece)
+        return told
 
     def finish(self, status: str) -> list[Json]:
         """End the output, whose last item has a `status`; where there is none, with a message that says nothing."""
@@ -96,8 +90,6 @@ class OutputItems:
         return told
 
     def _say(self, text: str) -> list[Json]:
-        if not text:
-            return []
         logprobs, self._unsaid = self._unsaid, []
         return [*self._begin(MESSAGE), self._add(text, "response.output_text.delta", logprobs)]
 
@@ -110,10 +102,16 @@ class OutputItems:
         part["logprobs"] = [*part["logprobs"], *logprobs]
         return self._of_part(kind, delta=text, logprobs=logprobs)
 
-    def _argue(self, arguments: str) -> Json:
-        assert self._open is not None
-        self._open["arguments"] += arguments
-        return self._event("response.function_call_arguments.delta", delta=arguments)
+    def _call(self, part: CallPart) -> list[Json]:
+        told: list[Json] = []
+        if part.name:
+            told += self.close()
+            told += self._begin(CALL, call_id=part.id, name=part.name, arguments="")
+        if part.arguments:
+            assert self._open is not None
+            self._open["arguments"] += part.arguments
+            told.append(self._event("response.function_call_arguments.delta", delta=part.arguments))
+        return told
 
     def _event(self, kind: str, **members: Any) -> Json:
         """Return an event of the last item."""

@@ -39,6 +39,8 @@ RIGHT: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
     "/v1/completions": {"prompt": ["hello", "you"], "max_tokens": 2},
     "/v1/responses": {"input": "hello", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hello"}]},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [5]},
 }
@@ -138,10 +140,14 @@ def test_the_page_for_callers_names_every_field_and_path() -> None:
     named = set(re.findall(r"`([^`]+)`", page))
     known = {*bodies.ChatBody.model_fields, *bodies.CompletionBody.model_fields, *guided.FIELDS}
     assert known | bodies.IGNORED | set(bodies.REFUSED) <= named
-    responses = (ROOT / "docs" / "responses.md").read_text(encoding="utf-8")
-    # That page leaves to the other what sampling has, and does not list what chats and completions have.
+    # Pages of other endpoints leave to that one what sampling has, and do not list what chats and completions have.
     others = {*bodies.Common.model_fields, *bodies.ChatBody.model_fields, *bodies.CompletionBody.model_fields}
-    own = bodies.ResponsesBody.model_fields.keys() | (bodies.REFUSED_OF_RESPONSES.keys() - others)
-    assert own - bodies.Common.model_fields.keys() <= set(re.findall(r"`([^`]+)`", responses))
+    for name, fields, refused in (
+        ("responses", bodies.ResponsesBody.model_fields, bodies.REFUSED_OF_RESPONSES),
+        ("messages", bodies.MessagesBody.model_fields, bodies.REFUSED_OF_MESSAGES),
+    ):
+        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        own = (fields.keys() - bodies.Common.model_fields.keys()) | (refused.keys() - others)
+        assert own <= set(re.findall(r"`([^`]+)`", text))
     told = {word for each in named for word in each.split()}
     assert {path.replace("{model}", "NAME") for path in openapi.document("1")["paths"]} <= told

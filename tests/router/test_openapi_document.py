@@ -14,7 +14,7 @@ from pagewire.router import openapi
 from pagewire.router.guided import FIELDS
 
 CHAT, COMPLETE, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
-RESPOND = "/v1/responses"
+RESPOND, MESSAGE, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 USER = {"role": "user", "content": "hi"}
 HEALTH = ("/health", "/ready", "/ping", "/live")
 
@@ -35,6 +35,8 @@ def test_every_operation_has_the_name_that_generated_clients_call_it_by() -> Non
         ("post", CHAT): "chat",
         ("post", COMPLETE): "complete",
         ("post", RESPOND): "respond",
+        ("post", MESSAGE): "message",
+        ("post", COUNT): "countTokens",
         ("get", "/v1/models"): "models",
         ("get", "/v1/models/{model}"): "model",
         ("post", TOKENIZE): "tokenize",
@@ -59,7 +61,7 @@ def test_every_operation_says_what_it_does_and_answers_and_that_it_may_refuse() 
             answers = told["responses"]
             assert next(iter(answers["200"]["content"])) == ("text/plain" if path == "/metrics" else "application/json")
             jsonschema_rs.validator_for(schema_of(answers["default"])).validate(
-                {"error": {"message": "m", "type": "t", "param": None, "code": None}}
+                {"type": "error", "error": {"message": "m", "type": "t", "param": None, "code": None}}
             )
             assert ("503" in answers) is (path in HEALTH)
             if path in HEALTH:
@@ -197,15 +199,32 @@ def test_items_are_one_at_least() -> None:
     assert answer["properties"]["output"] == {"type": "array", "items": {"type": "object"}, "minItems": 1}
 
 
+def test_blocks_are_one_at_least_and_an_answers_length_is_said_unless_it_is_counted() -> None:
+    body = schema_of(paths()[MESSAGE]["post"]["requestBody"])
+    assert body["required"] == ["messages", "max_tokens"]
+    assert body["properties"]["max_tokens"] == {"type": "integer"}
+    counted = schema_of(paths()[COUNT]["post"]["requestBody"])
+    assert counted["required"] == ["messages"]
+    assert counted["properties"]["max_tokens"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    for told in (body, counted):
+        turns = told["properties"]["messages"]
+        assert (turns["minItems"], turns["items"]["required"]) == (1, ["role", "content"])
+        assert turns["items"]["properties"]["role"] == {"enum": ["system", "user", "assistant"]}
+    answer = paths()[MESSAGE]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer["properties"]["content"] == {"type": "array", "items": {"type": "object"}, "minItems": 1}
+
+
 def test_only_what_may_stream_or_be_guided_says_so() -> None:
-    posts = [CHAT, COMPLETE, RESPOND, TOKENIZE, DETOKENIZE]
+    posts = [CHAT, COMPLETE, RESPOND, MESSAGE, COUNT, TOKENIZE, DETOKENIZE]
+    streams = [CHAT, COMPLETE, RESPOND, MESSAGE]
     fields = {path: schema_of(paths()[path]["post"]["requestBody"])["properties"].keys() for path in posts}
-    assert [path for path, names in fields.items() if names >= set(openapi.STREAMS)] == [CHAT, COMPLETE, RESPOND]
-    assert not fields[TOKENIZE] & set(openapi.STREAMS)
-    assert [path for path, names in fields.items() if names & set(FIELDS)] == [CHAT, COMPLETE, RESPOND, TOKENIZE]
-    assert "response_format" not in fields[RESPOND]
+    assert [path for path, names in fields.items() if names >= {"stream", "stream_interval"}] == streams
+    assert [path for path, names in fields.items() if "stream_options" in names] == [CHAT, COMPLETE, RESPOND]
+    assert not (fields[TOKENIZE] | fields[COUNT]) & set(openapi.STREAMS)
+    assert [path for path, names in fields.items() if names & set(FIELDS)] == [*streams, COUNT, TOKENIZE]
+    assert not any("response_format" in fields[path] for path in (RESPOND, MESSAGE, COUNT))
     for path, ways in paths().items():
         for told in ways.values():
             may_stream = "text/event-stream" in told["responses"]["200"]["content"]
-            assert may_stream is (path in (CHAT, COMPLETE, RESPOND))
+            assert may_stream is (path in streams)
             assert ("requestBody" in told) is (path in fields)

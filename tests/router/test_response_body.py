@@ -12,7 +12,8 @@ from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import GrammarKind
 from pagewire.router.ask import Reasoning
 from pagewire.router.bodies import REFUSED_OF_RESPONSES
-from pagewire.router.openai import Call, parse, parse_response
+from pagewire.router.openai import Call, parse
+from pagewire.router.responses import body
 
 FUNCTIONS: list[Any] = [
     {"type": "function", "name": "get_weather", "description": "of today", "parameters": SCHEMA, "strict": True},
@@ -21,7 +22,7 @@ FUNCTIONS: list[Any] = [
 
 
 def parsed(given: Any, **fields: Any) -> Call:
-    return parse_response(json.dumps({"input": given, **fields}).encode(), {"request_id": "r"})
+    return body.parse(json.dumps({"input": given, **fields}).encode(), {"request_id": "r"})
 
 
 TEXTS = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]

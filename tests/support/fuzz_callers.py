@@ -33,9 +33,11 @@ from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.engine.grammars import Grammars
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import codec, openai, token_desk
+from pagewire.router.anthropic import body as anthropic
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.intake import Intake
 from pagewire.router.keys import NewKey
+from pagewire.router.responses import body as responses
 from pagewire.text.reasoning import formats as reasoning
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader
@@ -176,7 +178,7 @@ def _batch_lines() -> list[bytes]:
 
 
 async def _response(data: bytes) -> None:
-    ask = openai.parse_response(data, ORIGIN, may_name_itself=True).ask
+    ask = responses.parse(data, ORIGIN, may_name_itself=True).ask
     await _intake().accept(ask, _intake().check(ask))
 
 
@@ -190,6 +192,34 @@ RESPONSES: tuple[dict[str, Any], ...] = (
             {"type": "function_call_output", "call_id": "c1", "output": "12:00"},
         ],
         "include": ["message.output_text.logprobs"], "truncation": "auto", "metadata": {"a": "b"}, "stream": True,
+    },
+)  # fmt: skip
+
+
+async def _message(data: bytes) -> None:
+    ask = anthropic.parse(data, ORIGIN, may_name_itself=True).ask
+    await _intake().accept(ask, _intake().check(ask))
+
+
+MESSAGES: tuple[dict[str, Any], ...] = (
+    {
+        "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "You"}], "max_tokens": 3,
+        "system": "be kind", "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+    },
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "so", "signature": ""},
+                    {"type": "tool_use", "id": "c1", "name": "now", "input": {"a": 1}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "12:00"}]},
+        ],
+        "max_tokens": 3, "thinking": {"type": "enabled", "budget_tokens": 3}, "stop_sequences": ["b"], "stream": True,
+        "tool_choice": {"type": "none"}, "tools": [{"name": "now", "input_schema": {"type": "object"}}],
     },
 )  # fmt: skip
 
@@ -470,6 +500,15 @@ PARSERS = (
         seeds=lambda: _dumped(*RESPONSES),
         errors=(InvalidRequest,),
         files=("router/responses/body.py", "router/responses/input.py"),
+        mutate=as_json,
+        cost=2,
+    ),
+    Parser(
+        name="message body",
+        parse=run(_message),
+        seeds=lambda: _dumped(*MESSAGES),
+        errors=(InvalidRequest,),
+        files=("router/anthropic/body.py", "router/anthropic/input.py"),
         mutate=as_json,
         cost=2,
     ),

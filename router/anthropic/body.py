@@ -1,0 +1,132 @@
+"""A body of /v1/messages, or of its count of tokens, read as that of a chat.
+
+Pure; knows JSON values. What both name alike is passed on as it is; what is wrong with the rest is told by the name
+that the caller gave it. How a model is to think is a wish: chat templates differ in what they know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.router import guided
+from pagewire.router.anthropic.input import is_begun, messages
+from pagewire.router.bodies import Common, MessagesBody
+from pagewire.router.json_text import read_body
+from pagewire.router.openai import Call, checked, parse_as_chat, unknown_fields
+
+# What a chat calls what has another name here: fields, and places in them.
+NAMES = (
+    ("stop", "stop_sequences"),
+    ("response_format.json_schema", "output_config.format"),
+    ("response_format", "output_config.format"),
+)
+_PASSED = (*Common.model_fields, *guided.FIELDS, "chat_template_kwargs", "documents")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_THINKS = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
+
+Json = dict[str, Any]
+
+
+def parse(
+    data: bytes, origin: Mapping[str, Any], *, with_timeline: bool = False, may_name_itself: bool = False
+) -> Call:
+    """Read a body; arguments and errors are those of `openai.parse`."""
+    call = _parse(data, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
+    if call.ask.max_tokens is None:
+        raise InvalidRequest("max_tokens is missing", field="max_tokens")
+    return call
+
+
+def parse_count(data: bytes, origin: Mapping[str, Any]) -> Call:
+    """Read a body whose prompt is to be counted, which may leave `max_tokens` out; raises as `parse` does."""
+    return _parse(data, origin)
+
+
+def _parse(data: bytes, origin: Mapping[str, Any], **of_endpoint: bool) -> Call:
+    raw = read_body(data)
+    body = checked(MessagesBody, raw)
+    thinks, is_shown = _thinking(body.thinking)
+    effort, output_format = _output(body.output_config)
+    found = messages(body.system, body.messages)
+    choice, is_parallel = _choice(body.tool_choice)
+    chat = {name: raw[name] for name in _PASSED if name in raw} | {
+        "messages": found,
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "tools": _tools(body.tools),
+        "tool_choice": choice,
+        "parallel_tool_calls": is_parallel,
+        "response_format": output_format,
+        "include_reasoning": is_shown,
+        "continue_final_message": is_begun(found),
+    }
+    call = parse_as_chat(chat, origin, NAMES, **of_endpoint)
+    wished = (("enable_thinking", thinks), ("reasoning_effort", effort))
+    options = replace(call.ask.chat, wishes=tuple((name, each) for name, each in wished if each is not None))
+    ask = replace(call.ask, chat=options, fits_max_tokens=True)
+    return replace(call, asks=(ask,), unknown_fields=unknown_fields(body))
+
+
+def _thinking(thinking: Any) -> tuple[bool | None, bool]:
+    """Return whether the model is to think, None where nobody says so, and whether that is shown.
+
+    Who does not ask for blocks of thinking does not expect any.
+    """
+    if thinking is None:
+        return None, False
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if not isinstance(kind, str) or kind not in _THINKS:
+        raise InvalidRequest(f"thinking is an object whose type is one of {', '.join(_THINKS)}", field="thinking")
+    return _THINKS[kind], _THINKS[kind] and thinking.get("display") != "omitted"
+
+
+def _output(config: Any) -> tuple[str | None, Any]:
+    """Return the effort that is asked for, and what the output has to be, as a `response_format`."""
+    if config is None:
+        return None, None
+    effort = config.get("effort") if isinstance(config, dict) else config
+    told = config.get("format") if isinstance(config, dict) else config
+    if not isinstance(effort, (str, type(None))) or not isinstance(told, (dict, type(None))):
+        raise InvalidRequest("output_config has an effort, a text, and a format, an object", field="output_config")
+    if told is None:
+        return effort, None
+    if told.get("type") != "json_schema":
+        raise UnsupportedField("output_config.format.type is not 'json_schema'", field="output_config")
+    named = {name: each for name, each in told.items() if name != "type"}
+    return effort, {"type": "json_schema", "json_schema": named}
+
+
+def _tools(tools: Any) -> Any:
+    """Return tools as a chat has them."""
+    if not isinstance(tools, list):
+        return tools
+    return [_tool(f"tools.{place}", tool) for place, tool in enumerate(tools)]
+
+
+def _tool(where: str, tool: Any) -> Json:
+    kind = tool.get("type", "custom") if isinstance(tool, dict) else None
+    if kind not in ("custom", None) or not isinstance(tool, dict):
+        raise UnsupportedField(f"{where}: tools of type {str(kind)[:50]!r} are not supported", field="tools")
+    if not isinstance(tool.get("input_schema"), dict):
+        raise InvalidRequest(f"{where}.input_schema is a JSON schema, an object", field="tools")
+    passed = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", "function": {**passed, "parameters": tool["input_schema"]}}
+
+
+def _choice(choice: Any) -> tuple[Any, bool | None]:
+    """Return a `tool_choice` as a chat has it, and whether there may be several calls."""
+    if choice is None:
+        return None, None
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    is_lone = choice.get("disable_parallel_tool_use") if isinstance(choice, dict) else None
+    if not isinstance(is_lone, (bool, type(None))):
+        raise InvalidRequest("tool_choice.disable_parallel_tool_use is true or false", field="tool_choice")
+    is_parallel = None if is_lone is None else not is_lone
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}, is_parallel
+    if not isinstance(kind, str) or kind not in _CHOICES:
+        raise InvalidRequest("tool_choice is an object whose type is auto, any, tool or none", field="tool_choice")
+    return _CHOICES[kind], is_parallel
