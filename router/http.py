@@ -27,7 +27,7 @@ from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answer_stream import AnswerStream
 from pagewire.router.answers import Answer, model_body, models_body
-from pagewire.router.anthropic import body as anthropic
+from pagewire.router.anthropic import call as anthropic
 from pagewire.router.anthropic.answer import MessageAnswer, MessageStream
 from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
@@ -39,7 +39,7 @@ from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import POD_ROLES, Models
 from pagewire.router.openai import Call, parse
 from pagewire.router.refusals import Refused
-from pagewire.router.responses import body as responses
+from pagewire.router.responses import call as responses
 from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
 from pagewire.router.several import together
 from pagewire.router.streaming import EventStream, Form, Outgoing, unless_gone, whole

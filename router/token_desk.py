@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest
-from pagewire.router.anthropic.body import parse_count
+from pagewire.router.anthropic.call import parse_count
 from pagewire.router.intake import Intake
 from pagewire.router.models import Models
 from pagewire.router.openai import Call, parse_detokenize, parse_tokenize

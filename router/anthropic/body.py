@@ -1,4 +1,4 @@
-"""A body of /v1/messages, or of its count of tokens, read as that of a chat.
+"""A body of /v1/messages, or of its count of tokens, as that of a chat.
 
 Pure; knows JSON values. What both name alike is passed on as it is; what is wrong with the rest is told by the name
 that the caller gave it. How a model is to think is a wish: chat templates differ in what they know of it.
@@ -7,15 +7,12 @@ that the caller gave it. How a model is to think is a wish: chat templates diffe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.router import guided
 from pagewire.router.anthropic.input import is_begun, messages
 from pagewire.router.bodies import Common, MessagesBody
-from pagewire.router.json_text import read_body
-from pagewire.router.openai import Call, checked, parse_as_chat, unknown_fields
 
 # What a chat calls what has another name here: fields, and places in them.
 NAMES = (
@@ -30,73 +27,52 @@ _THINKS = {"enabled": True, "adaptive": True, "between_tools": True, "disabled":
 Json = dict[str, Any]
 
 
-def parse(
-    data: bytes, origin: Mapping[str, Any], *, with_timeline: bool = False, may_name_itself: bool = False
-) -> Call:
-    """Read a body; arguments and errors are those of `openai.parse`."""
-    call = _parse(data, origin, with_timeline=with_timeline, may_name_itself=may_name_itself)
-    if call.ask.max_tokens is None:
-        raise InvalidRequest("max_tokens is missing", field="max_tokens")
-    return call
-
-
-def parse_count(data: bytes, origin: Mapping[str, Any]) -> Call:
-    """Read a body whose prompt is to be counted, which may leave `max_tokens` out; raises as `parse` does."""
-    return _parse(data, origin)
-
-
-def _parse(data: bytes, origin: Mapping[str, Any], **of_endpoint: bool) -> Call:
-    raw = read_body(data)
-    body = checked(MessagesBody, raw)
-    thinks, is_shown = _thinking(body.thinking)
-    effort, output_format = _output(body.output_config)
+def as_chat(body: MessagesBody, raw: Mapping[str, Any]) -> Json:
+    """Return the members of the chat that a message is; raises InvalidRequest or UnsupportedField."""
     found = messages(body.system, body.messages)
     choice, is_parallel = _choice(body.tool_choice)
-    chat = {name: raw[name] for name in _PASSED if name in raw} | {
+    return {name: raw[name] for name in _PASSED if name in raw} | {
         "messages": found,
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences,
         "tools": _tools(body.tools),
         "tool_choice": choice,
         "parallel_tool_calls": is_parallel,
-        "response_format": output_format,
-        "include_reasoning": is_shown,
+        "response_format": _format(body.output_config),
+        "include_reasoning": _thinks(body.thinking) is True and body.thinking.get("display") != "omitted",
         "continue_final_message": is_begun(found),
     }
-    call = parse_as_chat(chat, origin, NAMES, **of_endpoint)
-    wished = (("enable_thinking", thinks), ("reasoning_effort", effort))
-    options = replace(call.ask.chat, wishes=tuple((name, each) for name, each in wished if each is not None))
-    ask = replace(call.ask, chat=options, fits_max_tokens=True)
-    return replace(call, asks=(ask,), unknown_fields=unknown_fields(body))
 
 
-def _thinking(thinking: Any) -> tuple[bool | None, bool]:
-    """Return whether the model is to think, None where nobody says so, and whether that is shown.
+def wishes(body: MessagesBody) -> Json:
+    """Return what of a body that was read as a chat is for the chat template, if that knows it."""
+    wished = {"enable_thinking": _thinks(body.thinking), "reasoning_effort": (body.output_config or {}).get("effort")}
+    return {name: each for name, each in wished.items() if each is not None}
 
-    Who does not ask for blocks of thinking does not expect any.
-    """
+
+def _thinks(thinking: Any) -> bool | None:
+    """Return whether the model is to think, None where nobody says so: who does not ask for blocks expects none."""
     if thinking is None:
-        return None, False
+        return None
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if not isinstance(kind, str) or kind not in _THINKS:
         raise InvalidRequest(f"thinking is an object whose type is one of {', '.join(_THINKS)}", field="thinking")
-    return _THINKS[kind], _THINKS[kind] and thinking.get("display") != "omitted"
+    return _THINKS[kind]
 
 
-def _output(config: Any) -> tuple[str | None, Any]:
-    """Return the effort that is asked for, and what the output has to be, as a `response_format`."""
+def _format(config: Any) -> Any:
+    """Return what the output has to be, as a `response_format`."""
     if config is None:
-        return None, None
+        return None
     effort = config.get("effort") if isinstance(config, dict) else config
     told = config.get("format") if isinstance(config, dict) else config
     if not isinstance(effort, (str, type(None))) or not isinstance(told, (dict, type(None))):
         raise InvalidRequest("output_config has an effort, a text, and a format, an object", field="output_config")
     if told is None:
-        return effort, None
+        return None
     if told.get("type") != "json_schema":
         raise UnsupportedField("output_config.format.type is not 'json_schema'", field="output_config")
-    named = {name: each for name, each in told.items() if name != "type"}
-    return effort, {"type": "json_schema", "json_schema": named}
+    return {"type": "json_schema", "json_schema": {name: each for name, each in told.items() if name != "type"}}
 
 
 def _tools(tools: Any) -> Any:

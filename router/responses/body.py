@@ -1,4 +1,4 @@
-"""A body of /v1/responses, read as that of a chat.
+"""A body of /v1/responses as that of a chat.
 
 Pure; knows JSON values. What both name alike is passed on as it is; what is wrong with the rest is told by the name
 that the caller gave it.
@@ -7,14 +7,11 @@ that the caller gave it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.router import guided
 from pagewire.router.bodies import Common, ResponsesBody
-from pagewire.router.json_text import read_body
-from pagewire.router.openai import Call, checked, parse_as_chat, unknown_fields
 from pagewire.router.responses.input import messages
 
 LOGPROBS = "message.output_text.logprobs"
@@ -41,19 +38,8 @@ _PASSED = (
 Json = dict[str, Any]
 
 
-def parse(
-    data: bytes, origin: Mapping[str, Any], *, with_timeline: bool = False, may_name_itself: bool = False
-) -> Call:
-    """Read a body; arguments and errors are those of `openai.parse`."""
-    raw = read_body(data)
-    body = checked(ResponsesBody, raw)
-    chat = _as_chat(body, raw)
-    call = parse_as_chat(chat, origin, NAMES, with_timeline=with_timeline, may_name_itself=may_name_itself)
-    return replace(call, echoed=_echoed(body), unknown_fields=unknown_fields(body))
-
-
-def _as_chat(body: ResponsesBody, raw: Mapping[str, Any]) -> Json:
-    """Return the members of the chat that a response is."""
+def as_chat(body: ResponsesBody, raw: Mapping[str, Any]) -> Json:
+    """Return the members of the chat that a response is; raises InvalidRequest or UnsupportedField."""
     chat: Json = {name: raw[name] for name in _PASSED if name in raw}
     wants_logprobs = body.top_logprobs is not None or LOGPROBS in _include(body.include)
     return chat | {
@@ -69,7 +55,7 @@ def _as_chat(body: ResponsesBody, raw: Mapping[str, Any]) -> Json:
     }
 
 
-def _echoed(body: ResponsesBody) -> Json:
+def echoed(body: ResponsesBody) -> Json:
     """Return what a response repeats of what was asked for."""
     return {
         "instructions": body.instructions,

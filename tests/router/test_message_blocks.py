@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.core.errors import EngineFailed
 from pagewire.core.sampling import FinishReason
-from pagewire.router.anthropic import body
+from pagewire.router.anthropic import call
 from pagewire.router.anthropic.answer import MessageAnswer, MessageStream
 from pagewire.router.anthropic.blocks import ContentBlocks
 from pagewire.router.events import Begun, Chunk, Ending, Finished, Usage
@@ -138,7 +138,7 @@ def test_no_cut_changes_a_block(pieces: list[dict[str, Any]], thought: str, size
 
 def answer(**fields: Any) -> MessageAnswer:
     told = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, **fields}
-    return MessageAnswer(call=body.parse(json.dumps(told).encode(), {"request_id": "r1"}), model="m", created=1)
+    return MessageAnswer(call=call.parse(json.dumps(told).encode(), {"request_id": "r1"}), model="m", created=1)
 
 
 def finished(usage: Usage = USAGE, **ending: Any) -> Finished:

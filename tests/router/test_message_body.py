@@ -10,7 +10,7 @@ from tool_texts import SCHEMA
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.core.sampling import GrammarKind
-from pagewire.router.anthropic import body
+from pagewire.router.anthropic import call
 from pagewire.router.ask import Reasoning
 from pagewire.router.bodies import REFUSED_OF_MESSAGES
 from pagewire.router.openai import Call
@@ -31,7 +31,7 @@ def text(said: str) -> dict[str, Any]:
 
 def parsed(*messages: Any, **fields: Any) -> Call:
     told = {"messages": list(messages or [USER]), "max_tokens": 5, **fields}
-    return body.parse(json.dumps(told).encode(), {"request_id": "r"})
+    return call.parse(json.dumps(told).encode(), {"request_id": "r"})
 
 
 def refused(*messages: Any, **fields: Any) -> InvalidRequest:
@@ -174,9 +174,9 @@ def test_effort_is_a_wish_and_a_format_a_grammar() -> None:
 
 def test_a_count_needs_no_length() -> None:
     told = json.dumps({"messages": [USER]}).encode()
-    assert body.parse_count(told, {"request_id": "r"}).ask.max_tokens is None
+    assert call.parse_count(told, {"request_id": "r"}).ask.max_tokens is None
     with pytest.raises(InvalidRequest, match="max_tokens is missing"):
-        body.parse(told, {"request_id": "r"})
+        call.parse(told, {"request_id": "r"})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pagewire.core.sampling import GrammarKind
 from pagewire.router.ask import Reasoning
 from pagewire.router.bodies import REFUSED_OF_RESPONSES
 from pagewire.router.openai import Call, parse
-from pagewire.router.responses import body
+from pagewire.router.responses import call
 
 FUNCTIONS: list[Any] = [
     {"type": "function", "name": "get_weather", "description": "of today", "parameters": SCHEMA, "strict": True},
@@ -22,7 +22,7 @@ FUNCTIONS: list[Any] = [
 
 
 def parsed(given: Any, **fields: Any) -> Call:
-    return body.parse(json.dumps({"input": given, **fields}).encode(), {"request_id": "r"})
+    return call.parse(json.dumps({"input": given, **fields}).encode(), {"request_id": "r"})
 
 
 TEXTS = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]

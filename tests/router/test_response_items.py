@@ -18,8 +18,8 @@ from pagewire.core.errors import EngineFailed
 from pagewire.core.sampling import FinishReason
 from pagewire.router.delivery import joined
 from pagewire.router.events import Begun, Chunk, Ending, Finished, ScoredToken, Usage
-from pagewire.router.responses import body
 from pagewire.router.responses.answer import ResponseAnswer, ResponseStream
+from pagewire.router.responses.call import parse
 from pagewire.router.responses.items import OutputItems
 from pagewire.text.tools.reader import CallPart
 
@@ -174,8 +174,8 @@ def without_logprobs(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def answer() -> ResponseAnswer:
-    call = body.parse(json.dumps({"input": "a", "metadata": {"a": "b"}}).encode(), {"request_id": "r1"})
-    return ResponseAnswer(call=call, model="m", created=7)
+    asked = parse(json.dumps({"input": "a", "metadata": {"a": "b"}}).encode(), {"request_id": "r1"})
+    return ResponseAnswer(call=asked, model="m", created=7)
 
 
 def finished(reason: FinishReason, reasoned: int | None = None) -> Finished:

@@ -33,11 +33,11 @@ from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.engine.grammars import Grammars
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import codec, openai, token_desk
-from pagewire.router.anthropic import body as anthropic
+from pagewire.router.anthropic import call as anthropic
 from pagewire.router.authenticator import Authenticator
 from pagewire.router.intake import Intake
 from pagewire.router.keys import NewKey
-from pagewire.router.responses import body as responses
+from pagewire.router.responses import call as responses
 from pagewire.text.reasoning import formats as reasoning
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader
