@@ -21,9 +21,7 @@ class ContentBlocks:
     """Of one message."""
 
     def __init__(self) -> None:
-        self.blocks: list[Json] = []
-        self._is_open = False  # the last of them
-        self._arguments = ""  # of the last one, where it is a call
+        self.blocks: list[Json] = []  # the last of them is open
 
     def take(self, chunk: Chunk) -> list[Json]:
         """Take new output, and return the events that tell of it."""
@@ -46,17 +44,16 @@ class ContentBlocks:
 
     def _begin(self, block: Json) -> list[Json]:
         """Begin a block, unless one of its kind is open; each call is one of its own."""
-        if self._is_open and block["type"] == self.blocks[-1]["type"] != TOOL_USE:
+        if self.blocks and block["type"] == self.blocks[-1]["type"] != TOOL_USE:
             return []
         told = self._close()
         self.blocks.append(block)
-        self._is_open = True
+        self._arguments = ""  # where it is a call
         return [*told, self._event("content_block_start", content_block=dict(block))]
 
     def _close(self) -> list[Json]:
-        if not self._is_open:
+        if not self.blocks:
             return []
-        self._is_open = False
         if self.blocks[-1]["type"] == TOOL_USE:
             self.blocks[-1]["input"] = _object(self._arguments)
         return [self._event("content_block_stop")]
@@ -69,7 +66,6 @@ class ContentBlocks:
         told: list[Json] = []
         if part.name:
             told += self._begin({"type": TOOL_USE, "id": part.id, "name": part.name, "input": {}})
-            self._arguments = ""
         if part.arguments:
             self._arguments += part.arguments
             delta = {"type": "input_json_delta", "partial_json": part.arguments}

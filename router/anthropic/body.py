@@ -62,8 +62,6 @@ def _thinks(thinking: Any) -> bool | None:
 
 def _format(config: Any) -> Any:
     """Return what the output has to be, as a `response_format`."""
-    if config is None:
-        return None
     effort = config.get("effort") if isinstance(config, dict) else config
     told = config.get("format") if isinstance(config, dict) else config
     if not isinstance(effort, (str, type(None))) or not isinstance(told, (dict, type(None))):

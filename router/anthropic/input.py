@@ -87,7 +87,7 @@ def _call(where: str, block: Json) -> Json:
     given = block.get("input")
     if not isinstance(given, dict):
         raise InvalidRequest(f"{where}.input is an object", field=FIELD)
-    function = {"name": _word(where, block, "name"), "arguments": json.dumps(given, ensure_ascii=False)}
+    function = {"name": _word(where, block, "name"), "arguments": json.dumps(given)}
     return {"id": _word(where, block, "id"), "type": "function", "function": function}
 
 

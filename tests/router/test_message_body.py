@@ -188,6 +188,8 @@ def test_a_count_needs_no_length() -> None:
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages", "messages.0"),
         ({"messages": [{"role": "user"}]}, "messages", "messages.0.content"),
         ({"messages": [{"role": "user", "content": [1]}]}, "messages", "messages.0.content.0"),
+        ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "messages", "an object with a type"),
+        ({"messages": [{"role": "user", "content": [{"type": 5}]}]}, "messages", "an object with a type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages", "messages.0.content.0.text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages", "'image'"),
         ({"messages": [{"role": "user", "content": [USED]}]}, "messages", "'tool_use'"),
