@@ -91,21 +91,36 @@ class Workers:
 
     async def _keep(self, child: Child, flags: list[str]) -> None:
         """Replace a worker whenever it ends, until cancelled."""
-        delay_s = RESTART_MIN_S
         while True:
             code = await child.exited()
             say(f"{child.name} ended with exit code {code}; another one takes its place")
-            self._children.remove(child)
-            self._up.discard(child)
+            self._forget(child)
+            child = await self._replacement(flags)
+
+    async def _replacement(self, flags: list[str]) -> Child:
+        """Start another worker, and again until one is ready."""
+        delay_s = RESTART_MIN_S
+        while True:
             await asyncio.sleep(delay_s)
-            child = await self._start(flags)
+            delay_s = min(delay_s * 2, RESTART_MAX_S)
+            try:
+                child = await self._start(flags)
+            except OSError as error:  # no process, no memory, no descriptor for it: there may be some later
+                say(f"{flags[-1]} cannot be started: {error}")
+                continue
             try:
                 await self._ready(child)
-                delay_s = RESTART_MIN_S
             except Unavailable as error:
                 say(error.message)
                 child.kill()
-                delay_s = min(delay_s * 2, RESTART_MAX_S)
+                await child.exited()
+                self._forget(child)
+            else:
+                return child
+
+    def _forget(self, child: Child) -> None:
+        self._children.remove(child)
+        self._up.discard(child)
 
     async def _stop(self) -> None:
         async with asyncio.TaskGroup() as stops:

@@ -59,9 +59,9 @@ class RemotePrefill:
         return self._taking.runs
 
     @property
-    def causes(self) -> list[str]:
-        """Why pods could not be asked for the prompt, or lost it, in their order."""
-        return self._taking.causes
+    def losses(self) -> list[tuple[str, str]]:
+        """Which pods could not be asked for the prompt, or lost it, each with why, in their order."""
+        return self._taking.losses
 
     @property
     def is_finished(self) -> bool:

@@ -87,7 +87,7 @@ class Request:
             self._has_stepped = True
             self._watch.stamp(Phase.FIRST_STEP, self._around.clock.now())
             # What waited for other pods first does not say how long it takes here.
-            if self._remote.first_token is None and not self._remote.runs and not self._remote.causes:
+            if self._remote.first_token is None and not self._remote.runs and not self._remote.losses:
                 self._learn(self._around.costs.here, self._prediction.local_s)
         return self._streams.hear(record)
 
@@ -233,7 +233,7 @@ class Request:
             calibration.observe(predicted_s, self._around.clock.now() - self._chosen_s)
 
     def _on_first_token(self, message: FirstToken) -> None:
-        if not self._remote.causes:
+        if not self._remote.losses:
             self._learn(self._around.costs.there, self._prediction.remote_s)
         self.link.say(Tokens(records=tuple(record for record in message.records if self._streams.hear(record))))
 

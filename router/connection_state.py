@@ -1,4 +1,5 @@
-"""What the kernel knows of a connection: what its other end has yet to take and has taken, and when it last sent.
+"""What the kernel knows of a connection: what its other end has yet to take and has taken, when it last sent, and
+whether it is still there.
 
 By Linux's names; elsewhere nothing is known, and nothing seems to wait. `TCP_USER_TIMEOUT` does
 not do: to Linux a window too small for the next segment is a closed one, so that it gives up whoever reads slowly with
@@ -20,6 +21,8 @@ _BYTES_ACKED_AT = 120
 _MS_SINCE_RECEIVED = struct.Struct("=I")  # `tcpi_last_data_recv`
 _MS_SINCE_RECEIVED_AT = 52
 _COUNT = struct.Struct("=i")
+_STATE = struct.Struct("=B")  # `tcpi_state`
+_OVER = (7, 8)  # TCP_CLOSE, TCP_CLOSE_WAIT
 
 
 def num_waiting(transport: asyncio.Transport) -> int:
@@ -41,6 +44,11 @@ def num_taken(transport: asyncio.Transport) -> int:
 def since_received_s(transport: asyncio.Transport) -> float:
     """Return for how many seconds the last of what the other end sent has been here, to the millisecond."""
     return _told(transport, _MS_SINCE_RECEIVED, _MS_SINCE_RECEIVED_AT) / 1e3
+
+
+def is_over(transport: asyncio.Transport) -> bool:
+    """Return whether the other end has closed the connection, which nobody hears of who does not read."""
+    return _told(transport, _STATE, 0) in _OVER
 
 
 def _told(transport: asyncio.Transport, what: struct.Struct, at: int) -> int:

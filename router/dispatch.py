@@ -233,8 +233,8 @@ class Dispatcher:
 
     async def _run(self, life: Life, tenant: Tenant, short_way: ShortWay | None) -> AsyncGenerator[Event, None]:
         num_prompt, counts = life.num_prompt, life.model.counts
-        counts.enter(life)
         self._admission.charge(num_prompt, self._clock.now(), tenant)
+        counts.enter(life)
         try:
             while life.running:
                 life.begin_try(self._clock.now())

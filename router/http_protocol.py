@@ -4,19 +4,21 @@ Knows bytes and time, no route. Without this a caller that trickles a head or a 
 head that never ends takes all memory, and who reads nothing keeps its answer here. Invariants: from a connection's
 start, or a request's first byte, to the request's last byte it takes no longer than `upload_s`, or the connection ends,
 with 408 where nothing was answered yet; time in which we do not read does not count. While bytes wait to be taken, some
-are within `stall_s` and a quarter, or the connection ends; who takes them slowly goes on.
+are within `stall_s` and a quarter, or the connection ends; who takes them slowly goes on. A connection that ends is
+heard of by all requests on it, also by one behind which others wait to be answered: then within a quarter of `stall_s`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import weakref
 from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from pagewire.router.connection_state import num_taken, num_waiting, since_received_s
+from pagewire.router.connection_state import is_over, num_taken, num_waiting, since_received_s
 from pagewire.router.http_exchange import MAX_DISCARDED_BYTES
 
 MAX_HEAD_BYTES = 64 << 10
@@ -27,6 +29,8 @@ OUTLET = "pagewire.outlet"  # in a scope: the `Outlet` of its answer
 
 FAREWELL_S = 0.5  # for the other end to take leave of TLS, as one that is idle does not
 
+# A server may pass over a wish for another protocol; the parser would leave the body unread for that protocol.
+_UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _TOO_LARGE = {True: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, False: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 
 
@@ -67,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._took_s = 0.0  # when something was last taken, or nothing waited
         self._waited = False  # something did, at the last look
         self._farewell: asyncio.TimerHandle | None = None
+        self._unanswered: list[RequestResponseCycle] = []
 
     @classmethod
     def bounded(cls, upload_s: float, stall_s: float) -> type[BoundedProtocol]:
@@ -87,15 +92,25 @@ class BoundedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        for cycle in self._unanswered:  # uvicorn tells the last one alone
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Take in what came, unless there has been too much of it."""
         self._num_bytes += len(data)
+        if self._is_head and _UPGRADE.search(data):
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"\r\nx-upgrade", head) + end + rest
         super().data_received(data)
         if self._num_bytes > (MAX_HEAD_BYTES if self._is_head else MAX_MESSAGE_BYTES):
             self._end(_TOO_LARGE[self._is_head])
         elif self._is_head and self._patience is None and self._num_bytes:
             self._wait()  # empty lines, say, which are no request's beginning and end the wait for the next one
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # The header's name lay in two reads, and its body is unread: that would be taken for another request.
+        self._end(HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
         """Close the connection, once what is answered is out."""
@@ -119,6 +134,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_head = False
         super().on_headers_complete()
         cast(dict[str, Any], self.scope)[OUTLET] = Outlet(self.cycle)
+        self._unanswered = [each for each in self._unanswered if not each.response_complete]
+        self._unanswered.append(self.cycle)
 
     def on_message_complete(self) -> None:
         """The request is here, and has been for as long as our loop had others to look after."""
@@ -126,6 +143,10 @@ class BoundedProtocol(HttpToolsProtocol):
         cast(dict[str, Any], self.scope)[HERE_FOR] = since_received_s(self.transport)
         self._is_head, self._num_bytes = True, 0
         super().on_message_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():  # it was answered before it was here
+            self._unset_keepalive_if_required()
+            idle_s, close = self.timeout_keep_alive, self.timeout_keep_alive_handler
+            self.timeout_keep_alive_task = self.loop.call_later(idle_s, close)
 
     def _wait(self) -> None:
         self._patience = self.loop.call_later(self.upload_s, self._impatient)
@@ -151,7 +172,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if taken > self._taken or not (waits and self._waited):
             self._taken, self._took_s = taken, now_s
         self._waited = waits
-        if now_s - self._took_s >= self.stall_s:
+        is_unheard = self.flow.read_paused and is_over(self.transport)
+        if is_unheard or now_s - self._took_s >= self.stall_s:
             self.transport.abort()
         else:
             self._look_later()

@@ -50,9 +50,10 @@ class Trial:
         self._decode = Result(True, (rest_s or 0.0) / max(1, longest - 1))
         report = life.ended.report if life.ended is not None else None
         if report is not None and self._placed.prefill is not None:
-            if report.causes:
+            pod_id = self._placed.prefill.pod_id
+            if pod_id in report.lost_by:
                 self._prefill = Result(False)
-            elif report.prefill_pod == self._placed.prefill.pod_id:
+            elif report.prefill_pod == pod_id:
                 self._prefill = Result(True)
 
     def end(self) -> None:

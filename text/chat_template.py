@@ -77,9 +77,11 @@ class ChatTemplate:
         options = {name: wishes[name] for name in wishes.keys() & self.options} | dict(options)
         plain = [_plain_message(message) for message in messages]
         if continue_final_message:
-            for name in ("content", *_REASONING_FIELDS) if plain else ():
-                if plain[-1].get(name):
-                    plain[-1][name] += _END_TAG
+            last = plain[-1] if plain else {}
+            # Reasoning goes on where nothing is said behind it, by each of its names.
+            for name in ("content",) if last.get("content") else _REASONING_FIELDS:
+                if last.get(name):
+                    last[name] += _END_TAG
         try:
             with self._budget.spend(MAX_SECONDS):
                 text = bounded(

@@ -67,7 +67,7 @@ class Taking:
     ) -> None:
         self.runs: list[Delivery] = []  # those that reached a pod, the last one last
         self.fetches: list[Delivery] = []
-        self.causes: list[str] = []  # why pods could not be asked for runs, or lost them, in their order
+        self.losses: list[tuple[str, str]] = []  # pods that could not be asked for runs, or lost them, each with why
         self._taker = taker
         self._request_id = request_id
         self._deadline_s = deadline_s
@@ -163,7 +163,7 @@ class Taking:
             )
             self._taker.peers.unreached[error.cause] += 1
             if kind is self.runs:
-                self.causes.append(error.cause)
+                self.losses.append((pod_id, error.cause))
             return None
         kind.append(delivery)
         peer.add(delivery)
@@ -174,7 +174,7 @@ class Taking:
             delivery.peer_lost()
         await asyncio.shield(delivery.handed_over)
         if delivery.cause and kind is self.runs:
-            self.causes.append(delivery.cause)
+            self.losses.append((pod_id, delivery.cause))
         if delivery.outcome in (Outcome.LOST, Outcome.REFUSED):
             log.warning(
                 "%s: %s by %s: %s",

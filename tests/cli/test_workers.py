@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
+import sys
+from typing import Any
 
 import pytest
+from pods import until
 
+from pagewire.cli import workers as workers_file
+from pagewire.cli.child import Child
 from pagewire.cli.workers import Workers
 from pagewire.core.errors import Unavailable
 from pagewire.router.config import RouterConfig
 from pagewire.router.http_server import listen
 
 DIES = ("/bin/false",)  # in place of each worker
+STAYS = (
+    sys.executable, "-c",
+    'import signal, time; signal.signal(signal.SIGHUP, signal.SIG_IGN); print(\'{"http": "a", "grpc": "b", "own": "c"}\', flush=True); time.sleep(600)',
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("setting", ["port", "grpc_port"])
@@ -34,3 +46,32 @@ def test_who_shares_no_port_gets_none_that_is_shared() -> None:
             listen("127.0.0.1", port)
         with listen("127.0.0.1", port, shares=True) as ours:
             assert isinstance(ours, socket.socket)
+
+
+async def test_a_worker_that_cannot_be_started_now_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(workers_file, "RESTART_MAX_S", 0.2)
+    config = RouterConfig(model=("m",), cluster_secret="s", workers=2, port=0, grpc_port=0, drain_s=0.0)
+    ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    workers = Workers(config, (), STAYS)
+    running = asyncio.create_task(workers.run(ready.set_result))
+    first, second = (each["pid"] for each in (await ready)["workers"])
+    start = Child.start
+    wrong = [BlockingIOError(11, "Resource temporarily unavailable"), OSError(12, "Cannot allocate memory")]
+
+    async def once_more(*args: Any, **kwargs: Any) -> Child:
+        if wrong:
+            raise wrong.pop(0)
+        return await start(*args, **kwargs)
+
+    monkeypatch.setattr(Child, "start", once_more)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: {child.pid for child in workers._up} not in ({second}, {first, second}))
+    assert len(workers._up) == len(workers._children) == 2
+    assert wrong == []
+    workers._stopping.set()
+    await running
+    said = capfd.readouterr().err
+    assert "Resource temporarily unavailable" in said
+    assert "Cannot allocate memory" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ class Connection:
         self._due: list[tuple[float, Callable[[], None]]] = []
         protocol: Any = object.__new__(BoundedProtocol.bounded(STALL_S, STALL_S))
         protocol.loop = protocol.transport = self
+        protocol.flow = SimpleNamespace(read_paused=False)
         protocol._taken, protocol._took_s, protocol._waited = 0, 0.0, False
         protocol._look_later()
 

@@ -35,6 +35,7 @@ from pagewire.router.config import SloGateMode
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event
 from pagewire.router.keys import KEY_BYTES, NewKey
+from pagewire.router.request_counts import RequestCounts, Tokens
 from pagewire.router.slo_gate import SloJudge
 from pagewire.router.tenants import Tenant
 from pagewire.router.turns import Turn, Turns
@@ -266,6 +267,15 @@ async def test_a_prefill_pod_whose_shipments_are_lost_is_kept_out(start: StartRo
         assert {each.pod_id for each in decode.submits[-1].candidates} == kept
 
 
+async def test_a_prefill_pod_is_not_kept_out_for_what_another_lost(start: StartRouter) -> None:
+    decode = FakePod("d0", role=Role.DECODE)
+    decode.causes, decode.lost_by = ("prefill_lost",), "p1"  # the first candidate refused, as one does that is busy
+    async with start(decode, FakePod("p0", role=Role.PREFILL), breaker_failures=2) as router:
+        for _ in range(6):
+            assert (await ask(router)).status_code == 200
+        assert (await router.http.get("/health")).json()["ejected"] == {}
+
+
 def as_tenant(monkeypatch: pytest.MonkeyPatch, tenant: Tenant) -> None:
     """Have all requests come from one tenant."""
     answer = Dispatcher.answer
@@ -278,11 +288,15 @@ def as_tenant(monkeypatch: pytest.MonkeyPatch, tenant: Tenant) -> None:
 
 async def test_a_tenant_pays_for_prompts_and_answers(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
     as_tenant(monkeypatch, Tenant(name="t", tokens_per_s=0.1, burst_tokens=100))
+    entered: list[Tokens] = []
+    monkeypatch.setattr(RequestCounts, "enter", lambda _counts, request: entered.append(request))
+    monkeypatch.setattr(RequestCounts, "leave", lambda _counts, request: entered.remove(request))
     async with start(FakePod("d0")) as router:
         assert (await ask(router)).status_code == 200  # 48 of 100
         assert (await ask(router)).status_code == 200  # 96
         assert 180 <= refused(await ask(router)) <= 280  # 32 are needed, some 4 are there
         assert await router.metric("pagewire_router_refusals_total") == 1
+        assert entered == []  # nobody counts as running who was refused
 
 
 async def test_a_prompt_that_never_ran_is_not_paid_for(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,30 @@ async def test_the_real_model_tokenizes_as_in_transformers(smollm2: Path) -> Non
     ours.close()
 
 
+THINKS = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content.strip() }}
+</think>
+
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}"""
+
+
+@pytest.mark.parametrize("content", ["It is", "It is "])
+@pytest.mark.parametrize("reasoning", [{}, {"reasoning_content": "so"}])
+def test_a_message_that_goes_on_ends_where_it_does_in_transformers(
+    tmp_path: Path, content: str, reasoning: dict[str, str]
+) -> None:
+    folder = byte_tokenizer.save(tmp_path, chat_template=THINKS)
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content, **reasoning}]
+    ours = Tokenizer(folder).render_chat(chat, add_generation_prompt=False, continue_final_message=True)
+    theirs = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        chat, tokenize=False, continue_final_message=True
+    )
+    assert ours == theirs
+    assert ours.endswith(content)
+
+
 def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
     folder = byte_tokenizer.save(tmp_path)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")

@@ -1,0 +1,129 @@
+"""Connections of all kinds to the HTTP server, on real sockets: each ends, and each request hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pods import until
+from starlette.requests import Request
+
+from pagewire.core.errors import Cancelled
+from pagewire.router.http_server import HttpServer, listen
+from pagewire.router.streaming import unless_gone
+
+HEAD = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n"
+
+
+class Server:
+    """An application that answers at once on `/early`, for ever later on `/slow`, and else with the body."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bytes]] = []
+        self.running = 0
+        self.port = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b"" if scope["path"] == "/early" else await Request(scope, receive).body()
+        self.seen.append((scope["path"], body))
+        if scope["path"] == "/slow":
+            self.running += 1
+            with contextlib.suppress(Cancelled):
+                async with unless_gone(receive):
+                    await asyncio.sleep(600)
+            self.running -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+
+@contextlib.asynccontextmanager
+async def served(**bounds: float) -> AsyncIterator[Server]:
+    app, listener = Server(), listen("127.0.0.1", 0)
+    server = HttpServer(app, None, **bounds)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    app.port = listener.getsockname()[1]
+    try:
+        yield app
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+
+
+@pytest.mark.parametrize("num_ahead", [0, 1, 2])
+@pytest.mark.parametrize("is_abrupt", [False, True])
+async def test_who_goes_away_cancels_what_runs_however_much_it_asked_ahead(num_ahead: int, is_abrupt: bool) -> None:
+    async with served(upload_s=2.0, stall_s=1.0) as app:
+        _, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(HEAD % (b"/slow", 2, b"") + b"{}")
+        await until(lambda: app.running == 1)
+        writer.write((HEAD % (b"/slow", 2, b"") + b"{}") * num_ahead)
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        if is_abrupt:
+            writer.transport.abort()
+        else:
+            writer.close()
+        await until(lambda: app.running == 0)
+        assert len(app.seen) == 1  # nobody is there to be answered
+
+
+@pytest.mark.parametrize("path", [b"/", b"/early"])
+async def test_an_idle_connection_ends_though_it_was_answered_early(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    async with served(upload_s=60.0, stall_s=60.0) as app:
+        begun_s = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(HEAD % (path, 4, b""))
+        await asyncio.sleep(0.1)
+        writer.write(b"abcd")
+        async with asyncio.timeout(30):
+            answer = await reader.read()  # up to its end
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - begun_s > 1  # it was kept for a while
+        writer.close()
+
+
+UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+INNER = b"GET /inner HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("headers", [UPGRADE, UPGRADE.title(), UPGRADE.replace(b"upgrade:", b"upgrade \t:")])
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_wish_for_another_protocol_is_passed_over(headers: bytes, apart: bool) -> None:
+    async with served() as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(HEAD % (b"/a", len(INNER), headers))
+        if apart:
+            await asyncio.sleep(0.1)
+        writer.write(INNER + HEAD % (b"/b", 1, b"connection: close\r\n") + b"b")
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        if b" \t:" in headers:  # such a name is none
+            assert app.seen == []
+            assert answer.startswith(b"HTTP/1.1 400")
+        else:
+            assert app.seen == [("/a", INNER), ("/b", b"b")]
+            assert INNER in answer
+        writer.close()
+
+
+async def test_no_body_is_another_request_wherever_a_head_is_cut() -> None:
+    head = HEAD % (b"/a", len(INNER), UPGRADE)
+    async with served() as app:
+        for cut in range(1, len(head)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+            writer.write(head[:cut])
+            await asyncio.sleep(0.002)
+            writer.write(head[cut:] + INNER + HEAD % (b"/b", 1, b"connection: close\r\n") + b"b")
+            async with asyncio.timeout(20):
+                answer = await reader.read()
+            is_whole = answer.startswith(b"HTTP/1.1 200")
+            assert is_whole or answer.startswith(b"HTTP/1.1 400"), cut
+            assert [path for path, _ in app.seen] == (["/a", "/b"] if is_whole else ["/a"] * len(app.seen)), cut
+            app.seen.clear()
+            writer.close()
