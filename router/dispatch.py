@@ -127,7 +127,16 @@ class Dispatcher:
 
     def refused_unread(self, error: Refused, operation: str, seconds: float) -> None:
         """Count a request that was refused after `seconds`, before anybody knew which model it is for."""
-        self._observers.refused_unread(error, self._models.sole, operation, seconds)
+        self._observers.refused(error, self._models.sole, operation, seconds)
+
+    def refused_unasked(
+        self, error: PagewireError, model: ServedModel | None = None, operation: str = "", since_s: float = 0.0
+    ) -> None:
+        """Count a request that was read and is not to be asked to `answer`, here `since_s`; `model` where it is known.
+
+        `answer` counts what it is asked itself.
+        """
+        self._observers.refused(error, model, operation, self._clock.now() - since_s)
 
     async def wait_idle(self) -> None:
         """Return once no request runs."""
@@ -312,6 +321,7 @@ class Dispatcher:
         inbox = Inbox(
             positions={each.index: len(each.output) for each in life.running},
             limit=life.request.sampling.max_tokens,
+            clock=self._clock,
             has_logprobs=life.request.sampling.logprobs is not None,
             num_scores=life.num_scores,
             is_search=life.request.sampling.use_beam_search,
@@ -336,7 +346,7 @@ class Dispatcher:
                     _end_handovers(life)
                     if short_way is not None:
                         inbox.shorten(short_way.take)
-                chunks = life.digest(arrived, self._clock.now())
+                chunks = life.digest(arrived)
                 for chunk in chunks:
                     if chunk.ending is not None and chunk.ending.stop_text is not None:
                         placed.decode.stop(attempt_id, chunk.index)  # pods see no text

@@ -35,8 +35,9 @@ from pagewire.router.events import Event, Sink
 from pagewire.router.guard import caller
 from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_request_id
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
+from pagewire.router.intake import Intake
 from pagewire.router.metrics import RouterMetrics
-from pagewire.router.models import POD_ROLES, Models
+from pagewire.router.models import POD_ROLES, Models, ServedModel
 from pagewire.router.openai import Call, parse
 from pagewire.router.refusals import Refused
 from pagewire.router.responses import call as responses
@@ -238,7 +239,9 @@ class FrontDoor:
             await self._refuse_unread(error, request, request_id, endpoint)(scope, receive, send)
             return
         except Exception as error:
-            await self._refuse(_named(error, request_id), request_id)(scope, receive, send)
+            told = _named(error, request_id)
+            self._dispatcher.refused_unasked(told)
+            await refusal(told, request_id)(scope, receive, send)
             return
         try:
             async with unless_gone(receive):
@@ -256,13 +259,18 @@ class FrontDoor:
             return await self._answer(request, data, request_id, turn, endpoint)
 
     async def _answer(self, request: Request, data: bytes, request_id: str, turn: Turn, endpoint: Endpoint) -> ASGIApp:
+        model: ServedModel | None = None
         try:
             call = self._call(request, data, request_id, endpoint)
             request_id = call.ask.request_id
             await self._dispatcher.settled(call.ask.model, turn)
-            served = self._models.of(call.ask.model).intake.limits()
+            model = self._models.of(call.ask.model)
+            served = model.intake.limits()
+            self._check_several(call, model.intake)
         except Exception as error:  # the caller is answered, whatever it was
-            return self._refuse(_named(error, request_id), request_id)
+            told = _named(error, request_id)
+            self._dispatcher.refused_unasked(told, model, endpoint.operation, turn.asked_s)
+            return refusal(told, request_id)
         answer = endpoint.answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
         try:
             if call.is_streaming:
@@ -279,23 +287,22 @@ class FrontDoor:
         self._dispatcher.refused_unread(error, endpoint.operation, request.scope.get(HERE_FOR, 0.0))
         return refusal(error, request_id)
 
-    def _refuse(self, error: PagewireError, request_id: str) -> Response:
-        """Count and refuse what the dispatcher has not seen."""
-        self._metrics.failed(error)
-        return refusal(error, request_id)
-
     def _events(self, call: Call, turn: Turn, sink: Sink | None = None) -> AsyncGenerator[Event, None]:
         if len(call.asks) == 1:
             return self._dispatcher.answer(call.ask, turn, sink)
         turn.over()  # each of them has its own
+        return together([self._dispatcher.answer(ask) for ask in call.asks], call.ask.n or 1)
+
+    def _check_several(self, call: Call, intake: Intake) -> None:
+        """Refuse what is wrong with one of several prompts before any of them runs."""
+        if len(call.asks) == 1:
+            return
         most = self._dispatcher.most_at_once(call.ask.tenant)
         if len(call.asks) > most:  # coming back later would not help
             text = f"prompt holds {len(call.asks)} prompts, and {most} requests may run at once"
             raise InvalidRequest(text, field="prompt")
-        intake = self._models.of(call.ask.model).intake
-        for ask in call.asks:  # before any of them runs
+        for ask in call.asks:
             intake.check(ask)
-        return together([self._dispatcher.answer(ask) for ask in call.asks], call.ask.n or 1)
 
     def _call(self, request: Request, data: bytes, request_id: str, endpoint: Endpoint) -> Call:
         with_timeline = request.headers.get(TIMELINE_HEADER, "") in ("1", "true")

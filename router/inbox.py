@@ -1,4 +1,4 @@
-"""What came from a pod for one attempt of one request, until its consumer takes it.
+"""What came from a pod for one attempt of one request, and when, until its consumer takes it.
 
 Knows positions, nothing of text or pods. Its memory is bounded by the tokens that the request may produce: a pod that
 sends more is refused. Invariants: of each sequence, what is taken is gapless from its first position on, without
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pagewire.core.clock import Clock
 from pagewire.core.errors import EngineFailed, PagewireError
 from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
@@ -35,9 +36,14 @@ class News:
 
 @dataclass(slots=True, kw_only=True)
 class Arrived:
-    """Everything new: of sequences by their index, of the prompt, and the pod's last frame."""
+    """Everything new: of sequences by their index, of the prompt, and the pod's last frame.
+
+    The first of the frames that brought it came at `first_s`, the last one at `last_s`: whoever takes may be late.
+    """
 
     news: tuple[News, ...]
+    first_s: float
+    last_s: float
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     ended: Ended | None = None
 
@@ -91,12 +97,16 @@ class Inbox:
         *,
         positions: Mapping[int, int],
         limit: int,
+        clock: Clock,
         has_logprobs: bool = False,
         num_scores: int = 0,
         is_search: bool = False,
     ) -> None:
         self._streams = {index: _Stream(position) for index, position in positions.items()}
         self._limit = limit
+        self._clock = clock
+        self._first_s: float | None = None  # of the frames that are not taken yet
+        self._last_s = 0.0
         self._has_logprobs = has_logprobs
         self._num_scores = num_scores
         self._is_search = is_search
@@ -125,6 +135,9 @@ class Inbox:
         elif reason := self._breach(records):
             self._fail(EngineFailed(reason))
             return
+        self._last_s = self._clock.now()
+        if self._first_s is None:
+            self._first_s = self._last_s
         for record in records:
             self._streams[record.index].put(record)
             self._prompt_logprobs.extend(record.prompt_logprobs)
@@ -157,7 +170,14 @@ class Inbox:
             news = tuple([stream.take(index) for index, stream in self._streams.items() if stream.has_news])
             if news or self._prompt_logprobs or self._ended is not None:
                 scores, self._prompt_logprobs = tuple(self._prompt_logprobs), []
-                return Arrived(news=news, prompt_logprobs=scores, ended=self._ended)
+                first_s, self._first_s = self._first_s, None
+                return Arrived(
+                    news=news,
+                    first_s=self._last_s if first_s is None else first_s,
+                    last_s=self._last_s,
+                    prompt_logprobs=scores,
+                    ended=self._ended,
+                )
             if self._error is not None:
                 raise self._error
             # A future of its own: an event's, which others could wait for too, costs a token twice as much.

@@ -191,10 +191,11 @@ class Life:
             traceparent=self.trace.below(self.tries[-1].span_id).header if self.trace is not None else "",
         )
 
-    def digest(self, arrived: Arrived, now_s: float) -> list[Chunk]:
+    def digest(self, arrived: Arrived) -> list[Chunk]:
         """Turn news into the next chunks, and note the endings that have come; raises the error that the pod named.
 
-        Tokens that came with an error are chunks first: the error is raised when nothing else is left.
+        What is measured is when tokens came, whenever their caller takes them: a slow one is no slow pod. Tokens that
+        came with an error are chunks first: the error is raised when nothing else is left.
         """
         self.prompt_logprobs.extend(arrived.prompt_logprobs)
         chunks = [chunk for news in arrived.news if (chunk := self.sequences[news.index].digest(news)) is not None]
@@ -202,12 +203,12 @@ class Life:
             # All that was found comes at once: there may be fewer answers than were asked for.
             self.sequences = tuple(each for each in self.sequences if each.ending is not None)
         if chunks:
-            self.watch.stamp(Phase.FIRST_TOKEN, now_s)
-            self._tokens_came(max(len(chunk.token_ids) for chunk in chunks), now_s)
+            self.watch.stamp(Phase.FIRST_TOKEN, arrived.first_s)
+            self._tokens_came(max(len(chunk.token_ids) for chunk in chunks), arrived.first_s, arrived.last_s)
             if not self.running:
-                self.watch.stamp(Phase.LAST_TOKEN, now_s)
+                self.watch.stamp(Phase.LAST_TOKEN, arrived.last_s)
                 if self.forecast is not None:
-                    self.forecast.finished(max(len(each.output) for each in self.sequences), now_s)
+                    self.forecast.finished(max(len(each.output) for each in self.sequences), arrived.last_s)
         elif arrived.ended is not None:
             if arrived.ended.error is not None:
                 raise arrived.ended.error.error()
@@ -221,20 +222,20 @@ class Life:
         """
         chunk = self.sequences[0].digest(news)
         if chunk is not None:
-            self._tokens_came(len(chunk.token_ids), now_s)
+            self._tokens_came(len(chunk.token_ids), now_s, now_s)
         return chunk
 
-    def _tokens_came(self, most: int, now_s: float) -> None:
+    def _tokens_came(self, most: int, first_s: float, last_s: float) -> None:
         # Of tokens that came together, each has its share of the time since those before; before the first is none.
         if self.arrived_s and most:
-            self.model.counts.gap_s.observe((now_s - self.arrived_s) / most, most)
+            self.model.counts.gap_s.observe((last_s - self.arrived_s) / most, most)
         elif most > 1:
-            self.model.counts.gap_s.observe(0.0, most - 1)
-        self.arrived_s = now_s
+            self.model.counts.gap_s.observe((last_s - first_s) / (most - 1), most - 1)
+        self.arrived_s = last_s
         if not self.place.is_served:
-            self.model.entrance.gate.places.serve(self.place, now_s)
+            self.model.entrance.gate.places.serve(self.place, first_s)
         if self.forecast is not None:
-            self.forecast.tokens_came(now_s)
+            self.forecast.tokens_came(first_s)
 
     def _scored_prompt(self) -> tuple[ScoredToken, ...]:
         if self.request.sampling.prompt_logprobs is None:

@@ -14,7 +14,6 @@ from pagewire.router.life import Life
 from pagewire.router.live.board import Board, Entry
 from pagewire.router.metrics import RouterMetrics
 from pagewire.router.models import ServedModel
-from pagewire.router.refusals import Refused
 from pagewire.router.request_trace import RequestTrace
 from pagewire.serving.tracing import Tracing
 
@@ -38,8 +37,8 @@ class Observers:
         trace = RequestTrace.begin(self._tracing, ask) if self._tracing is not None else None
         return Observed(self, ask, watch, trace, now_s)
 
-    def refused_unread(self, error: Refused, model: ServedModel | None, operation: str, seconds: float) -> None:
-        """A request was refused of which nothing was read, and so nothing can be traced; `model` is the only one."""
+    def refused(self, error: PagewireError, model: ServedModel | None, operation: str, seconds: float) -> None:
+        """A request was refused before it began, and is not traced; `model` is the one that it must be for, if any."""
         self.metrics.failed(error)
         if model is not None:
             model.counts.failed(error, operation, seconds)

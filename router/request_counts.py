@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pagewire.core.distribution import Distribution
 from pagewire.core.errors import Cancelled, Overloaded, PagewireError, status_of
-from pagewire.core.sampling import FinishReason, SamplingParams
+from pagewire.core.sampling import SamplingParams
 from pagewire.router.events import Finished
 from pagewire.router.prediction import Targets
 from pagewire.router.refusals import Reason, Refused
@@ -112,8 +112,7 @@ class RequestCounts:
     def finished(self, event: Finished, sampling: SamplingParams, operation: str) -> None:
         """Count a request that came to its end; `operation` is chat or text_completion."""
         for ending in event.endings:
-            is_aborted = ending.finish_reason is FinishReason.CANCELLED
-            self.endings["abort" if is_aborted else ending.finish_reason.value] += 1
+            self.endings[ending.finish_reason.value] += 1
         self._meets("availability", True)
         self._count_sizes(event, sampling, operation)
         self._time(event, operation)

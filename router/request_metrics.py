@@ -20,7 +20,7 @@ PROVIDER = "pagewire"
 
 _VLLM = {
     "time_to_first_token_seconds": ("ttft_s", "Arrival to first token"),
-    "inter_token_latency_seconds": ("gap_s", "Between two tokens that a caller sees one after the other"),
+    "inter_token_latency_seconds": ("gap_s", "Between two tokens that come one after the other"),
     "time_per_output_token_seconds": ("gap_s", "The same, as it was named before"),
     "request_time_per_output_token_seconds": ("tpot_s", "Mean seconds per token after the first"),
     "e2e_request_latency_seconds": ("e2e_s", "Arrival to last token"),

@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from pagewire.core.errors import DeadlineExceeded
+from pagewire.core.errors import DeadlineExceeded, PagewireError
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router.cache_watch import CacheWatch
 from pagewire.router.codec import (
@@ -71,9 +71,13 @@ class Inference:
         parents = [value for key, value in metadata if key == TRACE_KEY and isinstance(value, str)]
         traceparent = parents[0] if len(parents) == 1 else ""
         left_s = context.time_remaining()
-        if left_s is not None and left_s <= 0:
-            raise DeadlineExceeded("the call's deadline had passed when it was read")
-        ask = ask_from_wire(request, request_id, left_s)
+        try:
+            if left_s is not None and left_s <= 0:
+                raise DeadlineExceeded("the call's deadline had passed when it was read")
+            ask = ask_from_wire(request, request_id, left_s)
+        except PagewireError as error:
+            self._dispatcher.refused_unasked(error)
+            raise
         ask = dataclasses.replace(ask, tenant=caller(), explain=explain, traceparent=traceparent)
         async with aclosing(self._dispatcher.answer(ask)) as events:
             async for event in events:
@@ -98,7 +102,8 @@ class Inference:
         ask = tokenize_from_wire(request, uuid.uuid4().hex)
         intake = self._models.of(request.model).intake
         limits = intake.check(ask)
-        return pb.TokenizeResponse(token_ids=await intake.tokenize(ask, limits), max_model_len=limits.max_model_len)
+        tokens = await intake.tokenize(intake.tools.prepared(ask), limits)
+        return pb.TokenizeResponse(token_ids=tokens, max_model_len=limits.max_model_len)
 
     async def GetLoads(self, _request: pb.GetLoadsRequest, _context: Context) -> pb.GetLoadsResponse:
         """Say what each known pod holds and has to do; operators alone may know, where there are keys."""

@@ -25,11 +25,14 @@ async def together(streams: Sequence[AsyncGenerator[Event, None]], n: int) -> As
             if isinstance(event, Exception):
                 raise event
             left -= isinstance(event, Finished)
+            if not left:  # its caller is free to go once it has the last event: nothing is left to wait for then
+                await asyncio.gather(*tasks)
             yield event
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if running := [task for task in tasks if not task.done()]:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _tell(stream: AsyncGenerator[Event, None], told: asyncio.Queue[Event | Exception], first: int) -> None:

@@ -22,7 +22,8 @@ from pagewire.router.http_server import listen
 DIES = ("/bin/false",)  # in place of each worker
 STAYS = (
     sys.executable, "-c",
-    'import signal, time; signal.signal(signal.SIGHUP, signal.SIG_IGN); print(\'{"http": "a", "grpc": "b", "own": "c"}\', flush=True); time.sleep(600)',
+    "import signal, time; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
+    'print(\'{"http": "a", "grpc": "b", "own": "c"}\', flush=True); time.sleep(600)',
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagewire.core.clock import ManualClock
 from pagewire.core.errors import EngineFailed, PodLost
 from pagewire.core.messages import Ended
 from pagewire.core.sampling import FinishReason
@@ -18,6 +19,7 @@ from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.text_stream import TextStream
 
 TOKENIZER = byte_tokenizer.build()
+CLOCK = ManualClock()
 SCORE = TokenLogprobs(token=1, logprob=-1.0, rank=2)
 
 
@@ -26,7 +28,7 @@ def record(position: int, *tokens: int, reason: FinishReason | None = None, inde
 
 
 async def test_what_came_is_taken_at_once_and_in_order() -> None:
-    inbox = Inbox(positions={0: 3}, limit=10)
+    inbox = Inbox(positions={0: 3}, limit=10, clock=CLOCK)
     inbox.put([record(3, 7)])
     inbox.put([record(4, 8, 9, reason=FinishReason.STOP)])
     arrived = await inbox.take()
@@ -51,7 +53,7 @@ async def test_what_came_is_taken_at_once_and_in_order() -> None:
     ],
 )
 async def test_a_breach_fails_the_attempt_after_what_came_before(bad: TokenRecord) -> None:
-    inbox = Inbox(positions={0: 0}, limit=4)
+    inbox = Inbox(positions={0: 0}, limit=4, clock=CLOCK)
     inbox.put([record(0, 1, 2)])
     if bad.finish_reason is not None:
         inbox.put([bad])
@@ -65,7 +67,7 @@ async def test_a_breach_fails_the_attempt_after_what_came_before(bad: TokenRecor
 
 
 async def test_a_lost_pod_is_raised_after_its_last_tokens() -> None:
-    inbox = Inbox(positions={0: 0}, limit=4)
+    inbox = Inbox(positions={0: 0}, limit=4, clock=CLOCK)
     inbox.put([record(0, 1)])
     inbox.lose(PodLost("gone"))
     assert (await inbox.take()).news[0].tokens == (1,)
@@ -75,7 +77,7 @@ async def test_a_lost_pod_is_raised_after_its_last_tokens() -> None:
 
 
 async def test_an_end_without_tokens_is_news() -> None:
-    inbox = Inbox(positions={0: 4}, limit=4)
+    inbox = Inbox(positions={0: 4}, limit=4, clock=CLOCK)
     inbox.put([record(4, reason=FinishReason.LENGTH)])
     assert (await inbox.take()).news[0].finish_reason is FinishReason.LENGTH
 
@@ -124,14 +126,14 @@ def test_records_of_any_size_give_the_same_text_and_tokens(
     ids=["a token without", "more of the prompt's", "a token before all of the prompt's", "more than tokens"],
 )
 async def test_log_probabilities_that_do_not_fit_fail_the_attempt(bad: TokenRecord) -> None:
-    inbox = Inbox(positions={0: 0}, limit=5, has_logprobs=True, num_scores=2)
+    inbox = Inbox(positions={0: 0}, limit=5, clock=CLOCK, has_logprobs=True, num_scores=2)
     inbox.put([bad])
     with pytest.raises(EngineFailed):
         await inbox.take()
 
 
 async def test_sequences_are_told_apart_and_taken_together() -> None:
-    inbox = Inbox(positions={0: 2, 3: 5}, limit=10)
+    inbox = Inbox(positions={0: 2, 3: 5}, limit=10, clock=CLOCK)
     inbox.put([record(2, 7), record(5, 8, index=3)])
     inbox.put([record(6, 9, reason=FinishReason.LENGTH, index=3)])
     arrived = await inbox.take()
@@ -156,7 +158,23 @@ async def test_sequences_are_told_apart_and_taken_together() -> None:
 )
 async def test_of_a_frame_that_breaks_the_contract_nothing_is_taken(frame: list[TokenRecord]) -> None:
     """So that a request always goes on from where all of its sequences are, or begins anew."""
-    inbox = Inbox(positions={0: 0, 1: 0}, limit=4)
+    inbox = Inbox(positions={0: 0, 1: 0}, limit=4, clock=CLOCK)
     inbox.put(frame)
     with pytest.raises(EngineFailed):
         await inbox.take()
+
+
+async def test_it_is_known_when_what_is_taken_came() -> None:
+    clock = ManualClock(1.0)
+    inbox = Inbox(positions={0: 0}, limit=9, clock=clock)
+    for seconds, tokens in ((2.0, (1,)), (3.0, (2, 3)), (4.0, (4,))):
+        clock.advance(seconds)
+        inbox.put([record(tokens[0] - 1, *tokens)])
+    clock.advance(50.0)
+    late = await inbox.take()
+    assert (late.first_s, late.last_s) == (3.0, 10.0)
+    inbox.put([record(4, 5)])
+    assert ((soon := await inbox.take()).first_s, soon.last_s) == (60.0, 60.0)
+    clock.advance(1.0)
+    inbox.end(Ended(request_id="r"))
+    assert ((last := await inbox.take()).first_s, last.last_s) == (60.0, 60.0)

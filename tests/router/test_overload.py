@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import socket
 import time
@@ -33,7 +34,7 @@ from pagewire.router.ask import Ask
 from pagewire.router.concurrency_limit import ConcurrencyLimit
 from pagewire.router.config import SloGateMode
 from pagewire.router.dispatch import Dispatcher
-from pagewire.router.events import Event
+from pagewire.router.events import Chunk, Event
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.router.request_counts import RequestCounts, Tokens
 from pagewire.router.slo_gate import SloJudge
@@ -311,6 +312,28 @@ async def test_a_prompt_that_never_ran_is_not_paid_for(start: StartRouter, monke
         await router.has_heard()
         assert (await ask(router)).status_code == 200
         assert 'reason="queue_wait"} 3.0' in (await router.http.get("/metrics")).text
+
+
+async def test_who_takes_slowly_makes_no_pod_slow(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, answer = FakePod("d0"), Dispatcher.answer
+
+    async def taken_late(dispatcher: Dispatcher, ask: Ask, *_others: Any) -> AsyncGenerator[Event, None]:
+        num_chunks = 0
+        async for event in answer(dispatcher, ask):
+            yield event
+            num_chunks += isinstance(event, Chunk)
+            if num_chunks == 1 and isinstance(event, Chunk):
+                await pod.until(lambda: pod.running == 0)
+                await asyncio.sleep(0.2)  # all of it lies in the router
+                leap(monkeypatch, 600.0)
+
+    monkeypatch.setattr(Dispatcher, "answer", taken_late)
+    async with start(pod, slo_tpot_s=1.0, slo_gate="shadow") as router:
+        assert (await router.complete("hello", max_tokens=40, stream=True)).status_code == 200
+        told = (await router.http.get("/metrics")).text
+        assert re.search(r'^pagewire_router_slo_requests_total{.*result="met",slo="tpot"} 1.0$', told, re.MULTILINE)
+        gaps = re.findall(r"^vllm:inter_token_latency_seconds_(sum|count){.*} (.+)$", told, re.MULTILINE)
+        assert float(dict(gaps)["sum"]) < 60
 
 
 async def test_a_tenant_has_so_many_requests_at_once(start: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:

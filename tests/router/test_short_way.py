@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from router_rig import StartRouter, events
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from pagewire.core.clock import ManualClock
 from pagewire.core.errors import EngineFailed, PodLost
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenRecord
@@ -23,6 +24,7 @@ from pagewire.router.http_protocol import Outlet
 from pagewire.router.inbox import Inbox, News
 
 MAX_TOKENS = 40
+CLOCK = ManualClock()
 
 
 def record(position: int, *tokens: int, **fields: Any) -> TokenRecord:
@@ -50,7 +52,7 @@ async def waiting(inbox: Inbox) -> asyncio.Task[Any]:
 
 
 async def test_only_plain_tokens_go_and_only_while_somebody_waits() -> None:
-    way, inbox = Way(), Inbox(positions={0: 0}, limit=9)
+    way, inbox = Way(), Inbox(positions={0: 0}, limit=9, clock=CLOCK)
     inbox.shorten(way.take)
     inbox.put([record(0, 1)])  # nobody waits
     assert (await inbox.take()).news == (News(index=0, tokens=(1,)),)
@@ -71,7 +73,7 @@ async def test_only_plain_tokens_go_and_only_while_somebody_waits() -> None:
 
 @pytest.mark.parametrize("bad", [record(0, 5), record(2, 5), record(1, 5, 6, 7)])
 async def test_a_breach_goes_nowhere(bad: TokenRecord) -> None:
-    way, inbox = Way(), Inbox(positions={0: 0}, limit=3)
+    way, inbox = Way(), Inbox(positions={0: 0}, limit=3, clock=CLOCK)
     inbox.shorten(way.take)
     task = await waiting(inbox)
     inbox.put([record(0, 4)])
@@ -85,7 +87,7 @@ async def test_what_fails_on_the_way_fails_the_attempt_and_nothing_else() -> Non
     def fail(_news: News) -> bool:
         raise PodLost("not the pod that had it")
 
-    inbox = Inbox(positions={0: 0}, limit=3)
+    inbox = Inbox(positions={0: 0}, limit=3, clock=CLOCK)
     inbox.shorten(fail)
     task = await waiting(inbox)
     inbox.put([record(0, 4)])
@@ -98,7 +100,7 @@ async def test_what_fails_on_the_way_fails_the_attempt_and_nothing_else() -> Non
 
 @given(steps=st.lists(st.sampled_from(("put", "take", "open", "close")), max_size=60))
 async def test_what_goes_either_way_is_what_came_in_order(steps: list[str]) -> None:
-    way, inbox, came = Way(), Inbox(positions={0: 0}, limit=99), 0
+    way, inbox, came = Way(), Inbox(positions={0: 0}, limit=99, clock=CLOCK), 0
     inbox.shorten(way.take)
     task: asyncio.Task[Any] | None = None
     for step in [*steps, "put", "take"]:

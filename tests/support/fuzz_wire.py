@@ -20,6 +20,7 @@ from fuzz_mutators import as_json, behind_length, fields, first_of, messages, te
 from fuzz_parser import Parser
 
 from pagewire.core.cache_events import CacheEvents
+from pagewire.core.clock import ManualClock
 from pagewire.core.engine_messages import EngineMessage
 from pagewire.core.errors import PeerMismatch, TransferFailed, Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
@@ -169,7 +170,7 @@ CACHE_EVENTS = (
 
 def _streamed(data: bytes) -> None:
     """Take a pod's tokens as a router does that waits for those of two sequences."""
-    inbox = Inbox(positions={0: 0, 1: 0}, limit=64, has_logprobs=False)
+    inbox = Inbox(positions={0: 0, 1: 0}, limit=64, clock=ManualClock(), has_logprobs=False)
     for message in LINK_CODEC.decode(data):
         if isinstance(message, Tokens):
             inbox.put([record for record in message.records if record.request_id == "r"])
