@@ -171,7 +171,8 @@ class Request:
         self._hit_blocks = reserved.hit_blocks
         self._watch.stamp(Phase.RESERVED, self._around.clock.now())
         if reserved.in_parts:
-            if self._submit.prefill == "remote" and self._submit.candidates:
+            # What is behind the prompt has been said already: nobody is refused the rest of an answer.
+            if self._submit.prefill == "remote" and self._submit.candidates and not self._spec.output:
                 num_tokens = len(self._spec.tokens) + len(self._spec.output)
                 raise InvalidRequest(
                     f"the prompt has {num_tokens} tokens, which do not fit the KV pool together; such a prompt is "

@@ -21,18 +21,19 @@ RETRY_AFTER_S = 1.0  # a guess: a running sequence ends, or a cached block falls
 def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_s: float = 0.0) -> int:
     """Pin what the cache holds of the prompt and promise the rest; return the cached blocks.
 
-    Each sequence of a request that will decode here is promised its own unfilled block and one block more; one that
-    hands off reports from `first_block` on.
+    Each sequence of a request that will decode here is promised its own unfilled block and one block more, as far as
+    the pool can ever have as many: those that outgrow it together take turns once they run. One that hands off reports
+    from `first_block` on.
 
     Raises InvalidRequest when it can never fit, Overloaded when it cannot now. Until it asks again, is added or
     aborted, it counts among those that lack blocks.
     """
     pool, limits = scheduler.pool, scheduler.limits
-    total = _num_blocks(scheduler, spec)
-    in_parts = total > pool.num_blocks and not spec.branches and bool(limits.window or limits.spills)
-    if total > pool.num_blocks and not in_parts:
-        field = "n" if spec.branches else "prompt"
-        raise InvalidRequest(f"the request needs {total} blocks; the KV pool has {pool.num_blocks}", field=field)
+    most = pool.num_blocks - pool.num_pinned
+    total = _num_blocks(scheduler, spec, most)
+    in_parts = total > most and not spec.branches and bool(limits.window or limits.spills)
+    if total > most and not in_parts:
+        raise InvalidRequest(f"the request needs {total} blocks; the KV pool has {most}", field="prompt")
     sequence = scheduler.admit_spec(spec, now_s)
     if in_parts:
         sequence.state = State.RESERVED
@@ -121,15 +122,14 @@ def _refuse(scheduler: Scheduler, sequence: Sequence) -> None:
     scheduler.refused.add(sequence.request_id)
 
 
-def _num_blocks(scheduler: Scheduler, spec: SequenceSpec) -> int:
+def _num_blocks(scheduler: Scheduler, spec: SequenceSpec, most: int) -> int:
     limits, length = scheduler.limits, len(spec.tokens) + len(spec.output)
     total = limits.num_blocks(length)
     if scheduler.policy.hands_off:
         return total
     shared = len(spec.tokens) // limits.block_size
-    return (
-        total + 1 + sum(limits.num_blocks(len(spec.tokens) + len(each.output)) + 1 - shared for each in spec.branches)
-    )
+    own = sum(limits.num_blocks(len(spec.tokens) + len(each.output)) + 1 - shared for each in spec.branches)
+    return max(total + 1, min(total + 1 + own, most))
 
 
 def _land(sequence: Sequence, num_computed: int) -> None:

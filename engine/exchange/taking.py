@@ -85,7 +85,7 @@ class Taking:
         self, pod_id: str, address: str, *, first_block: int, max_blocks: int, question: Question
     ) -> Delivery | None:
         """Have a prompt built by one pod, and see its shipment to the end; None when the pod cannot be reached."""
-        return await self._take(pod_id, address, first_block, max_blocks, question, self.runs)
+        return await self._take(pod_id, address, first_block, max_blocks, question, self.runs, self._deadline_s)
 
     async def fetch_prefix(self, spec: SequenceSpec, num_blocks: int, sources: Sequence[Source], plan: Plan) -> int:
         """Have other pods ship what they hold of a prompt behind its first `num_blocks`, as far as the plan says.
@@ -97,14 +97,14 @@ class Taking:
         tokens, block_size = spec.tokens + spec.output, self._taker.engine.ready.layout.block_size
         while not self._is_settled and (best := plan(num_blocks, sources)).source is not None:
             hashes = chain(spec.root, tokens, block_size)[num_blocks : best.num_blocks]
-            num_blocks += await self._fetch(best.source, num_blocks, hashes)
+            num_blocks += await self._fetch(best.source, num_blocks, hashes, ends_s)
             sources = [each for each in sources if each.pod_id != best.source.pod_id]
             if self._taker.clock.now() >= ends_s:
                 break
         return num_blocks
 
-    async def _fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash]) -> int:
-        """Have cached blocks shipped by one pod, from `first_block` of the chain on; return how many came."""
+    async def _fetch(self, source: Source, first_block: int, hashes: Sequence[BlockHash], ends_s: float) -> int:
+        """Have cached blocks shipped by one pod, from `first_block` of the chain on; return how many came by then."""
 
         def question(shipment: IncomingShipment, ticket: bytes, traceparent: str) -> Fetch:
             return Fetch(
@@ -119,7 +119,9 @@ class Taking:
                 traceparent=traceparent,
             )
 
-        delivery = await self._take(source.pod_id, source.address, first_block, len(hashes), question, self.fetches)
+        delivery = await self._take(
+            source.pod_id, source.address, first_block, len(hashes), question, self.fetches, ends_s
+        )
         self._watch.stamp(Phase.PREFIX_FETCHED, self._taker.clock.now())
         return delivery.kept_blocks if delivery is not None else 0
 
@@ -139,13 +141,14 @@ class Taking:
         max_blocks: int,
         question: Question,
         kind: list[Delivery],
+        ends_s: float,
     ) -> Delivery | None:
         peer = self._taker.peers.at(pod_id, address)
         try:
             link = await peer.link()
             if self._is_settled:
                 return None  # it took a while, and nobody wants it any more: there are no blocks to write into
-            shipment = self._shipment(first_block, max_blocks, peer.receiver.num_groups)
+            shipment = self._shipment(first_block, max_blocks, peer.receiver.num_groups, ends_s)
             trace = self._trace.below(new_span_id()) if self._trace is not None else None
             delivery = Delivery(
                 shipment,
@@ -186,14 +189,14 @@ class Taking:
             )
         return delivery
 
-    def _shipment(self, first_block: int, max_blocks: int, num_groups: int) -> IncomingShipment:
+    def _shipment(self, first_block: int, max_blocks: int, num_groups: int, ends_s: float) -> IncomingShipment:
         return IncomingShipment(
             request_id=self._request_id,
             generation=len(self.runs) + len(self.fetches) + 1,
             shipment_id=secrets.randbits(63),
             first_block=first_block,
             max_blocks=max_blocks,
-            deadline_s=self._deadline_s,
+            deadline_s=min(self._deadline_s, ends_s),
             landing_s=self._taker.transfer_timeout_s,
             num_groups=num_groups,
         )

@@ -337,6 +337,33 @@ async def test_a_draining_decode_pod_hands_them_over(model: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- bounds
 
 
+async def test_answers_that_outgrow_a_pool_together_are_handed_over_all_the_same(model: Path) -> None:
+    """They take turns in the pool that they leave, and so they do in the one that they come to."""
+    most, sampling = 120, dict[str, Any](n=3, seed=3, temperature=1.0)
+    small: dict[str, Any] = {"kv_memory_bytes": 24 * 12288}  # 24 blocks
+    async with pods(model, 0, 3, d=small) as cluster:
+        whole, old, new = cluster.decode
+        wanted = await cluster.ask("a", LONG, most, on=whole, **sampling)
+        assert {len(said) for said in wanted.streams.values()} == {most}
+        old.engine.allow(220)
+        begun = await cluster.submit("a", LONG, most, on=old, **sampling)
+        await until(lambda: sum(map(len, begun.streams.values())) > 300)
+        old.front.lifecycle.drain("SIGTERM")
+        old.service.hand_over()
+        async with going_slowly(old):
+            await cluster.end(begun)
+        assert begun.cause == "handed_over"
+        left = [index for index in begun.streams if index not in begun.reasons]
+        first, *others = (Branch(index=index, output=tuple(begun.streams[index])) for index in left)
+        rest = await cluster.ask(
+            "b", LONG, most, on=new, output=first.output, index=first.index, others=tuple(others),
+            sources=[old.source(len(LONG) + len(first.output))], **sampling,
+        )  # fmt: skip
+        assert rest.cause == ""
+        for index in left:
+            assert begun.streams[index] + rest.streams[index] == wanted.streams[index]
+
+
 async def test_more_than_run_at_once_are_refused_by_name(model: Path) -> None:
     async with pods(model) as cluster:
         most = cluster.d.engine.engine.scheduler.limits.max_num_seqs

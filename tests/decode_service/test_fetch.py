@@ -143,6 +143,28 @@ async def test_a_source_that_is_not_there_costs_nothing_but_time(model: Path, co
         assert (asked.tokens, asked.report.decode_computed_tokens) == (colocated.answer(LONG), 100)
 
 
+async def test_a_source_whose_engine_stands_still_is_not_waited_for_longer_than_a_transfer_may_take(
+    model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pods(model, 0, 2) as cluster:
+        holder, asker = cluster.decode
+        await cluster.ask("a", LONG, on=holder)
+        hold, goes_on = holder.engine.hold, asyncio.Event()
+
+        async def late(command: Hold) -> Held:
+            held = await hold(command)
+            await goes_on.wait()
+            return held
+
+        monkeypatch.setattr(holder.engine, "hold", late)
+        asked = await cluster.submit("b", LONG, on=asker, sources=[holder.source(100)], deadline_s=600.0)
+        await until(lambda: bool(asker.open_shipments))
+        asker.advance(asker.service._exchange._taker.transfer_timeout_s + 1)
+        await cluster.end(asked)
+        assert (asked.tokens, asked.report.decode_computed_tokens) == (colocated.answer(LONG), 100)
+        goes_on.set()
+
+
 async def test_a_source_that_goes_before_its_stream_is_up_is_not_waited_for(
     model: Path, colocated: Colocated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

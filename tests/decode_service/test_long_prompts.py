@@ -36,6 +36,18 @@ async def test_it_is_refused_where_prefill_is_remote(model: Path) -> None:
         assert "220 tokens, which do not fit the KV pool" in asked.ended.error.message
 
 
+async def test_an_answer_that_outgrew_the_pool_goes_on_on_another_pod_though_prefill_is_remote(
+    model: Path, colocated: Colocated
+) -> None:
+    small: dict[str, Any] = {"kv_memory_bytes": 12 * BLOCK_BYTES, "host_kv_memory_bytes": 16 * BLOCK_BYTES}
+    async with pods(model, 1, 2, d=small) as cluster:
+        old, new = cluster.decode
+        whole = await cluster.ask("whole", prompt(1, 100), 150, on=old)
+        assert (whole.cause, whole.tokens) == ("", colocated.answer(prompt(1, 100), 150))
+        rest = await cluster.ask("rest", prompt(1, 100), 150, on=new, output=tuple(whole.tokens[:110]))
+        assert (rest.cause, rest.tokens) == ("", whole.tokens[110:])
+
+
 async def test_cancelled_in_the_middle_it_leaves_nothing(model: Path, colocated: Colocated) -> None:
     async with pods(model, d=dict(SMALL)) as cluster:
         asked = await cluster.submit("long", prompt(40, 220), 30, prefill="local")

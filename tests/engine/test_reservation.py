@@ -66,6 +66,31 @@ def test_what_can_never_fit_is_refused(length: int, changes: dict[str, Any], nee
     assert not scheduler.sequences
 
 
+def pinned(scheduler: Scheduler, num_blocks: int) -> None:
+    warm(scheduler, range(100, 100 + 4 * num_blocks))
+    held = hold.pin(scheduler, tuple(chain(ROOT, range(100, 100 + 4 * num_blocks), 4)))
+    assert len(held) == num_blocks == scheduler.pool.num_pinned
+
+
+@pytest.mark.parametrize("num_pinned", [0, 3])
+def test_sequences_that_outgrow_the_pool_together_are_promised_what_it_can_ever_have(num_pinned: int) -> None:
+    scheduler = small_scheduler(9 + num_pinned)
+    if num_pinned:
+        pinned(scheduler, num_pinned)
+    # of 4 blocks each, with 3 in common: 4 + 1, and 3 times 3 + 1 behind them
+    sequence = reserved(scheduler, 14, output=(1,), branches=begun(9, 9, 9))
+    assert (sequence.promised, scheduler.pool.num_available) == (9, 0)
+
+
+def test_what_is_pinned_is_waited_for_by_nobody() -> None:
+    scheduler = small_scheduler(8)
+    pinned(scheduler, 4)
+    with pytest.raises(InvalidRequest, match="needs 5 blocks; the KV pool has 4") as caught:
+        reservation.reserve(scheduler, request(14))
+    assert caught.value.field == "prompt"
+    assert reserved(scheduler, 12).promised == 4
+
+
 def test_what_is_cached_is_pinned_and_the_rest_promised() -> None:
     scheduler = small_scheduler(5)
     blocks = warm(scheduler, range(8))
