@@ -43,6 +43,18 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+Bounds = Mapping[str, tuple[str, Callable[[float], bool]]]
+"""By names of numeric settings, with spaces between them: what each of them must be, in words and as a test."""
+
+
+def check_bounds(config: object, bounds: Bounds) -> None:
+    """Raise ValueError for the first setting that is not what it must be."""
+    for names, (bound, holds) in bounds.items():
+        for name in names.split():
+            if not holds(getattr(config, name)):
+                raise ValueError(f"{name} must be {bound}, is {getattr(config, name)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One field as its users see it. `kind` is its type without None; `choices` is empty where any value may stand."""

@@ -33,8 +33,8 @@ class Handovers:
         self._last_hashes: dict[str, frozenset[BlockHash]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self.num_held = 0  # handed over since the start
-        self.num_taken = 0  # of these, fetched by their next pod
+        self.num_given_up = 0  # requests that another pod is to go on with, since the start
+        self.num_taken = 0  # of these, those whose blocks were fetched by their next pod
 
     def __len__(self) -> int:
         return len(self._ends_s)
@@ -45,6 +45,7 @@ class Handovers:
 
     async def hold(self, spec: SequenceSpec, output: tuple[int, ...]) -> None:
         """Pin the full blocks of a sequence whose output so far is `output`, before it is aborted."""
+        self.num_given_up += 1
         tokens = spec.tokens + output
         hashes = tuple(chain(spec.root, tokens, self._engine.ready.layout.block_size))
         if not hashes:
@@ -60,7 +61,6 @@ class Handovers:
             is_forgotten = hold_id not in self._pinning
             self._pinning.discard(hold_id)
         if held.block_ids:
-            self.num_held += 1
             self._ends_s[hold_id] = self._clock.now() + FETCH_WITHIN_S
             # The very last block is not fetched when no token follows it: that token has to be computed.
             self._last_hashes[hold_id] = frozenset(hashes[-2:])

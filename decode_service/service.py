@@ -101,7 +101,7 @@ class DecodeService:
             "requests_refused": float(self._counters["refused"]),
             "requests_shortened": float(self._counters["shortened"]),
             "requests_ended": float(self._counters["ended"]),
-            "requests_handed_over": float(self._handovers.num_held),
+            "requests_handed_over": float(self._handovers.num_given_up),
             "handovers_fetched": float(self._handovers.num_taken),
             **self._exchange.counters(),
         }

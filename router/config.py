@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pagewire.core.config import setting
+from pagewire.core.config import Bounds, check_bounds, setting
 from pagewire.core.units import parse_bytes
 from pagewire.router.rebalance import Rules
 from pagewire.serving.tls import Tls, Wire, check_redis
@@ -31,7 +30,7 @@ class SloGateMode(StrEnum):
 
 
 # Of numbers, those that a setting may be; no bound takes "not a number", and seconds that are waited have an end.
-_BOUNDS: dict[str, tuple[str, Callable[[float], bool]]] = {
+_BOUNDS: Bounds = {
     "port grpc_port worker_port": ("between 0 and 65535", lambda number: 0 <= number <= 65535),
     "workers max_concurrent max_attempts max_body_bytes open_answer_tokens breaker_failures balance_ratio": (
         "at least 1", lambda number: number >= 1,
@@ -196,10 +195,7 @@ class RouterConfig:
             check_redis(self.redis_url)
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
-        for names, (bound, holds) in _BOUNDS.items():
-            for name in names.split():
-                if not holds(getattr(self, name)):
-                    raise ValueError(f"{name} must be {bound}, is {getattr(self, name)}")
+        check_bounds(self, _BOUNDS)
         self.rebalance_rules()  # refuses what cannot be
 
     def wire(self) -> Wire:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pagewire.core.config import setting
+from pagewire.core.config import Bounds, check_bounds, setting
 from pagewire.core.kv_layout import BLOCK_SIZES
 from pagewire.core.messages import Role
 from pagewire.core.units import parse_bytes
 from pagewire.serving.tls import Tls, Wire, check_redis
 
+_BOUNDS: Bounds = {
+    "port socket_port metrics_port": ("between 0 and 65535", lambda number: 0 <= number <= 65535),
+    "kv_memory max_num_seqs max_num_waiting tensor_parallel brownout_max_tokens": (
+        "at least 1", lambda number: number >= 1,
+    ),
+    "chunk_size max_num_batched_tokens max_model_len host_kv_memory layer_groups speculative_tokens threads "
+    "step_target_ms drain_s handover_s": ("0 or more", lambda number: number >= 0),
+    "engine_stall_s lease_s transfer_timeout_s": ("more than 0", lambda number: number > 0),
+    "step_target_ms engine_stall_s lease_s transfer_timeout_s drain_s handover_s": ("finite", math.isfinite),
+    "pin_share": ("above 0 and at most 1", lambda number: 0 < number <= 1),
+}  # fmt: skip
 _UNENCRYPTED = frozenset(("tcp", "collective", "nixl"))  # transports that leave the host and know no TLS
 
 
@@ -145,27 +157,13 @@ class PodConfig:
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ValueError(f"block_size must be one of {BLOCK_SIZES}, is {self.block_size}")
-        for name in ("kv_memory", "max_num_seqs", "max_num_waiting", "tensor_parallel"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
-        for name in ("chunk_size", "max_num_batched_tokens"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        if not 0 < self.pin_share <= 1:
-            raise ValueError(f"pin_share must be above 0 and at most 1, is {self.pin_share}")
-        if not 0 <= self.step_target_ms < float("inf"):
-            raise ValueError(f"step_target_ms must not be negative, is {self.step_target_ms}")
-        if self.brownout_max_tokens < 1:
-            raise ValueError(f"brownout_max_tokens must be positive, is {self.brownout_max_tokens}")
+        check_bounds(self, _BOUNDS)
         if self.preemption == "swap" and not self.host_kv_memory:
             raise ValueError("preemption swap needs host memory to swap to: set host_kv_memory")
         if not self.prefix_caching and (self.pin_prefix or self.preemption == "swap"):
             raise ValueError("pin_prefix and preemption swap use the prefix cache: they need prefix_caching")
         if not self.cluster_secret:
             raise ValueError("cluster_secret is empty: links would be open to anybody")
-        for name in ("port", "socket_port", "metrics_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ValueError(f"{name} must be between 0 and 65535, is {getattr(self, name)}")
         host, _, dialled = self.advertise.rpartition(":")
         if self.advertise and not (host and dialled.isascii() and dialled.isdigit() and 0 < int(dialled) <= 65535):
             raise ValueError(f"advertise must be HOST:PORT, is {self.advertise!r}")

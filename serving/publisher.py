@@ -26,6 +26,7 @@ from pagewire.serving.registry import REGISTRATION_TTL_S, Registry
 log = logging.getLogger(__name__)
 
 BATCH = 256  # entries written at once: half a millisecond of this process
+WITHDRAW_S = 2.0  # a drain waits for it: entries that stay are looked at by nobody once their pod is not registered
 
 
 def draw_index_id() -> int:
@@ -74,10 +75,11 @@ class Publisher:
         """Take the pod out of discovery and its entries out of the index, as far as Redis answers."""
         held = self._ledger.all_held()
         try:
-            await self._registry.unregister(self._registration)
-            for start in range(0, len(held), BATCH):
-                gone = dict.fromkeys(held[start : start + BATCH])
-                await self._index.write(self._ledger.index_id, gone, used=self._ledger.used)
+            async with asyncio.timeout(WITHDRAW_S):
+                await self._registry.unregister(self._registration)
+                for start in range(0, len(held), BATCH):
+                    gone = dict.fromkeys(held[start : start + BATCH])
+                    await self._index.write(self._ledger.index_id, gone, used=self._ledger.used)
         except (OSError, TimeoutError) as error:
             log.info("not withdrawn from Redis: %s", error)
 

@@ -157,7 +157,10 @@ class RedisPipe:
             if address.path:
                 _, wire = await loop.create_unix_connection(_Wire, address.path)
             else:
-                _, wire = await loop.create_connection(_Wire, self._host, self._port, ssl=address.tls())
+                try:
+                    _, wire = await loop.create_connection(_Wire, self._host, self._port, ssl=address.tls())
+                except (ValueError, OverflowError) as error:  # a cluster says itself where its servers are
+                    raise OSError(f"{self.where} is no address: {error}") from error
             try:
                 await self._greet(wire)
             except BaseException:

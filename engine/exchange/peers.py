@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -76,6 +77,7 @@ class Peers:
         self.refused = Counter(dict.fromkeys(REFUSED, 0))  # shipments to us that their source did not begin, likewise
         self.unreached = Counter(dict.fromkeys(UNREACHED, 0))  # pods that were to ship and could not be asked, likewise
         self._forgotten = TransferCounters()
+        self._counting = threading.Lock()  # metrics are asked for in a thread of their own
         self._closing: set[asyncio.Task[None]] = set()
 
     def at(self, pod_id: str, address: str) -> Peer:
@@ -146,15 +148,17 @@ class Peers:
             peer.tick(now_s)
             if peer.is_gone(now_s):
                 log.info("%s at %s is forgotten", *key)
-                del self._peers[key]
-                self._forgotten = _sum(self._forgotten, peer.receiver.counters)
+                with self._counting:
+                    del self._peers[key]
+                    self._forgotten = _sum(self._forgotten, peer.receiver.counters)
                 task = asyncio.create_task(peer.aclose())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
     def counters(self) -> TransferCounters:
         """Return what came in since the start."""
-        return _sum(self._forgotten, *(peer.receiver.counters for peer in list(self._peers.values())))
+        with self._counting:
+            return _sum(self._forgotten, *(peer.receiver.counters for peer in self._peers.values()))
 
     async def aclose(self) -> None:
         """Hang up on all."""

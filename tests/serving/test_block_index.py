@@ -71,6 +71,28 @@ async def test_the_publisher_keeps_the_index_true(ways: tuple[Registry, BlockInd
         assert await ways[0].pods() == []
 
 
+async def test_who_goes_away_waits_for_a_slow_redis_no_longer_than_a_moment(
+    ways: tuple[Registry, BlockIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "WITHDRAW_S", 0.3)
+    async with publishing(*ways) as pub:
+        pub.publish(stored=[block(n) for n in range(2000)], evicted=[])
+
+        async def published() -> bool:
+            return await answers(ways[1], names(1999)) == held(pub, 0)
+
+        await eventually(published)
+        never = asyncio.Event()
+
+        async def write(*_: object, **__: object) -> None:
+            await never.wait()
+
+        monkeypatch.setattr(ways[1], "write", write)
+        async with asyncio.timeout(10):
+            await pub.withdraw()
+        assert await ways[0].pods() == []  # that comes first
+
+
 async def test_a_block_is_in_the_tier_where_it_was_seen_last(ways: tuple[Registry, BlockIndex]) -> None:
     async with publishing(*ways) as pub:
         pub.publish(stored=[block(1), block(2), block(3)], evicted=[])

@@ -12,6 +12,7 @@ import redis_rig
 from index_rig import pod
 
 from pagewire.serving.redis_address import RedisAddress
+from pagewire.serving.redis_pipe import RedisPipe, encoded
 from pagewire.serving.registration import Registration
 from pagewire.serving.registry import Registry
 
@@ -119,6 +120,14 @@ async def test_an_outage_is_an_os_error_that_names_the_server(tmp_path: Path) ->
             with pytest.raises(OSError, match=f"Redis at 127.0.0.1:{server.port}: "):
                 await call
         await registry.aclose()
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 6379), ("a" * 64, 6379), ("127.0.0.1", 70000)])
+async def test_a_server_that_a_cluster_says_is_nowhere_is_an_outage(host: str, port: int) -> None:
+    pipe = RedisPipe(RedisAddress.parse("redis://127.0.0.1"), host, port)
+    with pytest.raises(OSError, match="is no address"):
+        await pipe.ask(encoded(b"PING"), 1, 5.0)
+    pipe.close()
 
 
 @pytest.mark.parametrize(
