@@ -274,9 +274,11 @@ class EngineLoop:
             self._news.prefill_budget = most = self._most_prefill()
             if self._brownout is not None:  # not where a step is begun ahead: copies wait for the one that computes
                 self._brownout.relieve(self._scheduler.pool)
+            num_preempted = self._scheduler.num_preemptions
             step = self._scheduler.schedule(most)
             self._move()
             if step is None:
+                self._work = self._scheduler.num_preemptions > num_preempted  # who gave way left room for who waits
                 return None
             self._in_step = self._requests_of(step)
             self._news.begins(step)

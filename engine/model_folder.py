@@ -1,7 +1,8 @@
 """A Hugging Face model folder: its config, where generation ends, and the digests that name it to other processes;
 beside it the adapters that go with it.
 
-Invariant: equal digests mean equal config and equal weight bytes, wherever the folder lies and whatever it is called.
+Invariant: equal digests mean equal config, equal ends and equal weight bytes, wherever the folder lies and whatever it
+is called.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class ModelFolder:
         return weights.weight_files(self.path)
 
     def model_digest(self) -> str:
-        """Return a digest over the config and the content of all weight files."""
+        """Return a digest over the config, the tokens that end answers, and the content of all weight files."""
         config = {key: value for key, value in self.hf_config.items() if key not in _INCIDENTAL}
+        config["eos_token_id"] = sorted(self.eos_token_ids)  # where another file has the say
         state = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=_DIGEST_BYTES)
         for path in self.weight_files():
             with path.open("rb") as file:
@@ -73,7 +75,7 @@ class ModelFolder:
 
 
 def _eos_token_ids(path: Path, hf_config: HFConfig) -> tuple[int, ...]:
-    # generation_config.json overrides, as it does in transformers.
+    # generation_config.json overrides, as it does in transformers; where it names none, transformers knows no end.
     generation_path = path / "generation_config.json"
     found = None
     if generation_path.is_file():

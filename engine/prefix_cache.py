@@ -32,7 +32,7 @@ class PrefixCache:
         self, blocks: Sequence[Block], num_host_slots: int, moves: Moves, news_stride: int, *, is_on: bool
     ) -> None:
         self.host = HostTier(num_host_slots, moves)
-        self._is_on = is_on
+        self.is_on = is_on
         self.num_evicted = 0  # blocks that left the pool to make room, and of those what was over its owner's quota
         self.num_evicted_over = 0
         self._blocks = blocks
@@ -65,7 +65,7 @@ class PrefixCache:
         self, block_ids: Sequence[int], hashes: Sequence[BlockHash], first: int, quota: CacheQuota | None
     ) -> int:
         """Let held blocks stand for the pieces of a chain from `first` on, as `BlockPool.register` says."""
-        if not self._is_on:
+        if not self.is_on:
             return len(hashes)
         by_hash, host, note, owner = self._by_hash, self.host, self._news.note, self._owners.of(quota)
         parent = by_hash.get(hashes[first - 1]) if first else None

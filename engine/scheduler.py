@@ -109,7 +109,10 @@ class Scheduler:
     def check(self, spec: SequenceSpec) -> None:
         """Raise InvalidRequest where a request could not run to its end here, whatever else runs."""
         num_blocks, num_slots = self.pool.num_blocks - self.pool.num_pinned, self.pool.host.num_slots
-        spec_check.check(spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off)
+        spec_check.check(
+            spec, self.limits, num_blocks, num_slots, begins_only=self.policy.hands_off,
+            finds_equals=self.pool.cache.is_on,
+        )  # fmt: skip
 
     def _search(self, spec: SequenceSpec) -> BeamSearch | None:
         if not spec.sampling.use_beam_search:

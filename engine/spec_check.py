@@ -13,12 +13,15 @@ from pagewire.engine.limits import Limits
 _BEAMS = "use_beam_search"
 
 
-def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *, begins_only: bool) -> None:
+def check(
+    spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *, begins_only: bool, finds_equals: bool
+) -> None:
     """Raise InvalidRequest naming what is wrong with a request, for an engine with `num_blocks` to give.
 
     Those are the pool's without the pinned ones. Host memory has `num_slots` more, where sequences spill.
 
-    `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once.
+    `begins_only`: it is one that computes prompts alone, and holds a prompt's blocks once. `finds_equals`: sequences of
+    a request that compute their prompt anew hold its blocks together again.
     """
     spec.sampling.validate(limits.vocab_size)
     if spec.adapter and spec.adapter not in limits.adapters:
@@ -32,7 +35,7 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *
             field="prompt",
         )
     if spec.sampling.use_beam_search:
-        _check_beams(spec, limits, num_blocks, begins_only=begins_only)
+        _check_beams(spec, limits, num_blocks, begins_only=begins_only, finds_equals=finds_equals)
     if spec.num_sequences > 1:
         _check_branches(spec, limits, num_blocks, begins_only=begins_only)
     if limits.most_held(length + 1) > num_blocks and not limits.spills:
@@ -61,7 +64,7 @@ def check(spec: SequenceSpec, limits: Limits, num_blocks: int, num_slots: int, *
         )
 
 
-def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool) -> None:
+def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_only: bool, finds_equals: bool) -> None:
     if begins_only:
         raise InvalidRequest("beams run where their prompt is computed, and nothing decodes here", field=_BEAMS)
     if spec.output:
@@ -69,11 +72,19 @@ def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_
     width = spec.sampling.num_beams
     if [spec.index, *(each.index for each in spec.branches)] != list(range(width)):
         raise InvalidRequest(f"{width} beams have the indices 0 .. {width - 1}, in this order", field=_BEAMS)
-    # A beam that waits for others keeps its blocks, so all must fit at their longest, with one block each to spare.
-    longest = limits.most_output(len(spec.tokens), spec.sampling.max_tokens)
-    needed = limits.num_forked_blocks(len(spec.tokens), width, longest) + width
+    # A beam that waits for others keeps its blocks, so all must fit at their longest, with one block each to spare;
+    # also once all were preempted, from where they have their prompt in common only if its blocks are found.
+    num_prompt = len(spec.tokens)
+
+    def blocks(num_own: int) -> int:
+        if finds_equals:
+            return limits.num_forked_blocks(num_prompt, width, num_own) + width
+        return width * (limits.most_held(num_prompt + num_own) + 1)
+
+    longest = limits.most_output(num_prompt, spec.sampling.max_tokens)
+    needed = blocks(longest)
     if needed > num_blocks:
-        is_prompt = limits.num_forked_blocks(len(spec.tokens), width) + width > num_blocks
+        is_prompt = blocks(1) > num_blocks
         raise InvalidRequest(
             f"{width} beams of up to {longest} tokens may need {needed} blocks; the KV pool has {num_blocks}",
             field="prompt" if is_prompt else "max_tokens",

@@ -6,12 +6,14 @@ tensor is an error that names it, never a warning.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from pagewire.core.document_files import read_object
@@ -66,19 +68,44 @@ def load(
     filled: set[str] = set()
     surplus: list[str] = []
     for path in files:
-        try:
-            with safe_open(path, framework="pt") as stored:
-                for name in stored.keys():  # noqa: SIM118 - not a mapping
-                    if name in places and name not in filled:
-                        _fill(name, places[name], stored, (parts or {}).get(name))
-                        filled.add(name)
-                    elif name in filled or not ignored.fullmatch(name):
-                        surplus.append(name)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is no safetensors file: {error}") from error
+        with _opened(path) as stored:
+            for name in stored.keys():  # noqa: SIM118 - not a mapping
+                if name in places and name not in filled:
+                    _fill(name, places[name], stored, (parts or {}).get(name))
+                    filled.add(name)
+                elif name in filled or not ignored.fullmatch(name):
+                    surplus.append(name)
     missing = sorted(set(places) - filled)
     if missing or surplus:
         raise ValueError(f"the weights do not fit the model: missing {few(missing)}; surplus {few(sorted(surplus))}")
+
+
+def names(files: Iterable[Path]) -> set[str]:
+    """Return what tensors are stored; raises ValueError for a file that is none."""
+    found: set[str] = set()
+    for path in files:
+        with _opened(path) as stored:
+            found.update(stored.keys())
+    return found
+
+
+def read(files: Iterable[Path], name: str) -> torch.Tensor:
+    """Return a stored tensor; raises KeyError where it is not there, ValueError for a file that is none."""
+    for path in files:
+        with _opened(path) as stored:
+            if name in stored.keys():  # noqa: SIM118 - not a mapping
+                found: torch.Tensor = stored.get_tensor(name)
+                return found
+    raise KeyError(name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as stored:
+            yield stored
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file: {error}") from error
 
 
 def _fill(name: str, place: Stored, stored: Any, part: Part | None) -> None:

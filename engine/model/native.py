@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine import weights
 from pagewire.engine.model import checkpoint, lora, wide_heads
-from pagewire.engine.model.decoder import Decoder
+from pagewire.engine.model.decoder import Decoder, DecoderWeights
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
@@ -20,11 +21,12 @@ from pagewire.kernels.coded_weight import GROUP, CodedWeight
 from pagewire.kernels.decoder_stack import LayerWeights, Reduce
 from pagewire.kernels.scaled_weight import plain
 
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # What the first rank alone has: biases of the products that are summed, and the head.
 _FIRST_RANKS = (
     r"model\.layers\.\d+\.self_attn\.o_proj\.bias",
     r"model\.layers\.\d+\.mlp\.down_proj\.bias",
-    r"lm_head\.weight",
+    re.escape(_HEAD),
 )
 
 
@@ -96,8 +98,17 @@ class NativeArchitecture:
         """
         config, is_coded = self.part(weight_dtype, shard), weight_dtype == "int8"
         loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
-        ignored = (*self.derived, r"lm_head\.weight") if config.tied_embeddings else self.derived
-        weights.load(folder.weight_files(), places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
+        files, ignored, has_own_head = folder.weight_files(), self.derived, False
+        if config.tied_embeddings:
+            stored = weights.names(files)
+            has_own_head = {_HEAD, _EMBEDDING} <= stored
+            if _EMBEDDING not in stored and _HEAD in stored:
+                places[_HEAD] = places.pop(_EMBEDDING)
+            else:
+                ignored = (*ignored, re.escape(_HEAD))
+        weights.load(files, places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
+        if has_own_head and shard.is_first:
+            loaded = _untied(loaded, weights.read(files, _HEAD))
         layers, head = loaded.layers, loaded.head
         if folder.adapters:
             adapters = zip(
@@ -119,6 +130,12 @@ class NativeArchitecture:
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
         return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)
+
+
+def _untied(loaded: DecoderWeights, stored: torch.Tensor) -> DecoderWeights:
+    """Return weights with the head that was stored beside a tied embedding, where it is another: as transformers 5."""
+    head = stored.to(loaded.embedding.device, loaded.embedding.dtype)
+    return loaded if torch.equal(head, loaded.embedding) else dataclasses.replace(loaded, head=head)
 
 
 def _in_codes(layer: LayerWeights) -> LayerWeights:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pretended_memory import B, Memory
 
 from pagewire.core.engine_messages import Join
-from pagewire.core.errors import Overloaded
+from pagewire.core.errors import InvalidRequest, Overloaded
 from pagewire.core.messages import Role
 from pagewire.core.sampling import EarlyStopping, SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec, branches
@@ -281,6 +281,34 @@ def test_any_load_of_beams_has_the_answers_of_each_alone(
     run(requests, policy, mode, num_blocks, num_slots, squeezes)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    requests=REQUESTS,
+    policy=st.sampled_from(PolicyName),
+    num_blocks=st.integers(8, 24),
+    squeezes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(5, 40)), max_size=6),
+)
+def test_without_a_cache_what_is_let_in_has_its_answers_too(
+    requests: list[Coming], policy: PolicyName, num_blocks: int, squeezes: list[Squeeze]
+) -> None:
+    requests = [replace(each, joins_after=None) for each in requests]
+    run(requests, policy, PreemptionMode.RECOMPUTE, num_blocks, 0, squeezes, caches=False)
+
+
+def test_beams_that_fit_together_alone_are_refused_where_nothing_is_found_again() -> None:
+    """Preempted, each would compute the prompt into blocks of its own, and wait for the others with them for good."""
+    beams = Coming(
+        steps=0, length=80, width=4, max_tokens=30, penalty=2.5, stopping=EarlyStopping.NEVER, priority=0,
+        is_aborted=False,
+    )  # fmt: skip
+    requests = [replace(beams, length=70, width=0), beams]
+    for num_blocks, caches, num_preempted in ((17, True, 1), (32, False, 0)):
+        scheduler = run(requests, PolicyName.FCFS, PreemptionMode.RECOMPUTE, num_blocks, 0, [(9, 9, 30)], caches=caches)
+        assert scheduler.num_preemptions >= num_preempted
+    with pytest.raises(InvalidRequest, match="4 beams of up to 30 tokens may need 32 blocks; the KV pool has 31"):
+        Scheduler(BlockPool(31, caches=False), LIMITS, policy_of(Role.COLOCATED)).add(beams.spec(1))
+
+
 def run(
     requests: list[Coming],
     policy: PolicyName,
@@ -288,14 +316,20 @@ def run(
     num_blocks: int,
     num_slots: int,
     squeezes: Sequence[Squeeze] = (),
+    *,
+    caches: bool = True,
 ) -> Scheduler:
-    pool = BlockPool(num_blocks, num_slots)
+    pool = BlockPool(num_blocks, num_slots, caches=caches)
     scheduler = Scheduler(pool, LIMITS, policy_of(Role.COLOCATED), policy_named(policy), Preemption(mode))
     load = Run(scheduler, Memory(num_blocks, num_slots), squeezes)
     for number, request in enumerate(requests):
         for _ in range(request.steps):
             load.step()
-        load.add(request.spec(number), request.joins_after)
+        try:
+            load.add(request.spec(number), request.joins_after)
+        except InvalidRequest:
+            assert not caches, "these pools have room for any of them"
+            load.abort(str(number))
         if request.is_aborted and number:
             load.abort(str(number - 1))
     for _ in range(3000):

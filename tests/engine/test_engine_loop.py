@@ -6,6 +6,7 @@ Shows who is answered when and that nothing leaks. What tokens mean is for the t
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from engine_runs import ROOT, Heard, assert_at_rest, greedy, run_all, run_until_idle, spec
@@ -287,3 +288,38 @@ def test_commands_are_answered_while_a_step_runs_and_wake_the_loop(rig: Rig) -> 
     assert heard.tokens == {"a": [1] * 3, "b": [1] * 3}
     assert heard.ends["b"].computed_tokens == 1
     assert_at_rest(rig.loop)
+
+
+def test_who_gave_way_and_left_nobody_running_lets_who_waits_go_on_at_once() -> None:
+    """A step that preempts the only one that could advance computes nothing, and there is work all the same."""
+    rig = Rig(num_blocks=15)
+    rig.scheduler.limits = replace(rig.scheduler.limits, max_num_batched_tokens=512, chunk_size=512, max_model_len=190)
+
+    def come(name: str, num_tokens: int, max_tokens: int, token: int) -> Join:
+        asked = spec(name, [token] * num_tokens, greedy(max_tokens))
+        assert rig.loop.reserve(Reserve(spec=asked)).error is None
+        return Join(request_id=name, num_computed=0, output=())
+
+    rig.loop.join(come("old", 81, 1, 4))
+    run_until_idle(rig.loop)
+    held = rig.loop.hold(Hold(request_id="h", hashes=tuple(chain(ROOT, [4] * 80, 16))))
+    assert len(held.block_ids) == 5
+    for asked in (("a", 10, 10, 1), ("c", 94, 20, 3)):
+        rig.loop.join(come(*asked))
+    last = come("b", 30, 150, 2)
+    heard, num_empty = Heard(), 0
+    while not rig.scheduler.waiting:
+        if (done := rig.loop.step()) is not None:
+            heard.hear(done)
+    rig.loop.join(last)
+    while rig.loop._work:  # as `wait_for_work` looks at it
+        num_steps = len(rig.model.steps)
+        if (done := rig.loop.step()) is not None:
+            heard.hear(done)
+        num_empty += len(rig.model.steps) == num_steps
+    assert heard.ends.keys() == {"a", "c"}, "c had room once b gave way"
+    assert num_empty > 1, "the last one found nothing to do, and one before it preempted alone"
+    rig.loop.release("h")
+    while (done := rig.loop.step()) is not None:
+        heard.hear(done)
+    assert len(heard.tokens["b"]) == 150

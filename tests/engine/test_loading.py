@@ -12,6 +12,7 @@ import pytest
 import torch
 from engine_runs import engine, greedy, run_all, spec
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.kv_layout import KVLayout
@@ -71,6 +72,28 @@ def test_derived_buffers_and_a_tied_head_are_passed_over(copy: Path) -> None:
 
     rewrite_weights(copy, add)
     engine(copy)
+
+
+@pytest.mark.parametrize("stored", ["another head", "the head alone"])
+def test_a_tied_head_is_what_it_is_in_transformers(copy: Path, stored: str) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        embedding = tensors["model.embed_tokens.weight"]
+        if stored == "another head":
+            tensors["lm_head.weight"] = 0.2 * torch.randn(embedding.shape, generator=torch.Generator().manual_seed(3))
+        else:
+            tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+
+    prompt = list(b"the cat sat on the mat")
+    before = run_all(engine(copy).loop, [spec("a", prompt, greedy(12))]).tokens["a"]
+    rewrite_weights(copy, change)
+    model = AutoModelForCausalLM.from_pretrained(copy, dtype=torch.float32).eval()
+    ids = torch.tensor([prompt])
+    wanted = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, pad_token_id=0
+    )
+    found = run_all(engine(copy).loop, [spec("a", prompt, greedy(12))]).tokens["a"]
+    assert found == wanted[0, len(prompt) :].tolist()
+    assert (found == before) is (stored == "the head alone")
 
 
 def test_shards_equal_one_file(tiny: TinyModel, copy: Path) -> None:
@@ -200,6 +223,16 @@ def test_digests_follow_content_not_place(tiny: TinyModel, copy: Path) -> None:
     rewrite_weights(copy, lambda tensors: tensors["model.norm.weight"].add_(1.0))
     assert ModelFolder.open(copy).model_digest() != original.model_digest()
     assert ModelFolder.open(tiny("qwen3")).model_digest() != original.model_digest()
+
+
+def test_pods_whose_answers_end_otherwise_do_not_pair(copy: Path) -> None:
+    original = ModelFolder.open(copy)
+    path = copy / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": [256, 258], "temperature": 0.5}))
+    assert ModelFolder.open(copy).model_digest() == original.model_digest()
+    path.write_text(json.dumps({"eos_token_id": 5}))
+    assert ModelFolder.open(copy).eos_token_ids == (5,)
+    assert ModelFolder.open(copy).model_digest() != original.model_digest()
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:

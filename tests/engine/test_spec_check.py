@@ -18,13 +18,16 @@ Case = dict[str, Any]
 
 def refused(
     length: int = 6, max_tokens: int = 20, *, tokens: Any = None, sampling: Case | None = None,
-    bounds: Case | None = None, num_blocks: int = 100, num_slots: int = 0, begins_only: bool = False, **changes: Any,
+    bounds: Case | None = None, num_blocks: int = 100, num_slots: int = 0, begins_only: bool = False,
+    finds_equals: bool = True, **changes: Any,
 ) -> str | None:  # fmt: skip
     """Return the field that a request is refused for, None where it may run."""
     asked = greedy(max_tokens, **(sampling or {}))
     request = spec("r", [1] * length if tokens is None else tokens, asked, **changes)
     try:
-        check(request, limits(**(bounds or {})), num_blocks, num_slots, begins_only=begins_only)
+        check(
+            request, limits(**(bounds or {})), num_blocks, num_slots, begins_only=begins_only, finds_equals=finds_equals
+        )
     except InvalidRequest as error:
         return error.field
     return None
@@ -145,6 +148,15 @@ def beams(width: int = 2, **changes: Any) -> Case:
         pytest.param(beams(4), beams(5), "beam_width", id="a place each"),
         # 6 + 5 tokens: a full block for both, two more each, and one each to spare
         pytest.param(beams(num_blocks=7), beams(num_blocks=6), "max_tokens", id="blocks to the end"),
+        # 6 + 5 tokens: three each, and one each to spare
+        pytest.param(
+            beams(num_blocks=8, finds_equals=False), beams(num_blocks=7, finds_equals=False), "max_tokens",
+            id="blocks of their own to the end",
+        ),
+        pytest.param(
+            beams(num_blocks=8, finds_equals=False), beams(num_blocks=5, finds_equals=False), "prompt",
+            id="blocks of their own for the prompt",
+        ),
         # 6 + 1 tokens: a full block for both, one more each, and one each to spare
         pytest.param(beams(num_blocks=7), beams(num_blocks=4), "prompt", id="blocks for the prompt"),
         pytest.param(beams(num_blocks=7), beams(num_blocks=5), "max_tokens", id="blocks for the prompt alone"),
@@ -155,7 +167,7 @@ def beams(width: int = 2, **changes: Any) -> Case:
             id="blocks to the end of the model",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_beams_may_be(kept: Case, broken: Case, field: str) -> None:
     assert (refused(**kept), refused(**broken)) == (None, field)
 
