@@ -31,7 +31,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test sanitize-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -101,6 +101,13 @@ transfer-test: setup  ## shipments, layouts, and every transport between two pro
 
 attack-test: setup  ## hostile callers and peers at every door, what old and new peers say to one another, the mutation tool
 	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ATTACK_TESTS)
+
+# Each test with tiles takes minutes this way: they are emulated by signals.
+SANITIZERS = $(shell for each in asan ubsan stdc++; do gcc -print-file-name=lib$$each.so; done)
+sanitize-test: setup  ## tests of kernels with native code that watches its bounds and what C++ leaves undefined (not in CI)
+	LD_PRELOAD="$(SANITIZERS)" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
+	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 PYTHONPATH=tests/support \
+	  $(BIN)/pytest -p sanitized -k "not tiled" tests/kernels --ignore tests/kernels/interpreted $(addprefix --ignore ,$(SM90_TESTS))
 
 triton-test: setup  ## the GPU's kernels without a GPU: interpreted, and compiled for sm_90
 	TRITON_INTERPRET=1 $(SIDE_BY_SIDE) worksteal tests/kernels/interpreted

@@ -1,8 +1,8 @@
 """A C or C++ source of ours as a library: built once, by this machine's compiler for its processor, kept, loaded.
 
-Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariant:
+Knows no source. Nobody needs a compiler: without one `load` says so once, and the caller has another way. Invariants:
 what is kept under a name was loaded once, and belongs to exactly this source and the headers beside it, these flags
-and this processor.
+and this processor; what is loaded is whole, because one that is cut short ends the process that loads it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 # Vectors wider than the processor has cross no border of the library: how calls would pass them is nobody's affair.
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-psabi")
+FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-Wno-psabi")
 # OpenMP's library is the one that the process has already, where it has one of that name: torch's.
 LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
 BUILD_S = 300.0  # some seconds on an idle machine
+SEAL_BYTES = 16  # behind a library, which no loader looks at: a digest of it
 
 
 @functools.cache
@@ -72,10 +73,13 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _kept(library: Path) -> ctypes.CDLL | None:
-    """Return what was built before; a file under that name is whole."""
+    """Return what was built before, None where there is nothing of use."""
     if not library.exists():
         return None
     try:
+        found = library.read_bytes()
+        if found[-SEAL_BYTES:] != _seal(found[:-SEAL_BYTES]):
+            raise OSError("the file is not whole")
         return ctypes.CDLL(str(library))
     except OSError as error:
         log.warning("%s is built anew: %s", library.stem, error)
@@ -92,8 +96,16 @@ def _built(source: Path, library: Path, compiler: str, flags: tuple[str, ...]) -
             [program, *flags, "-o", str(fresh), str(source)], check=True, capture_output=True, timeout=BUILD_S
         )
         ctypes.CDLL(str(fresh))  # nobody else shall find what does not load
+        with fresh.open("r+b") as file:
+            file.write(_seal(file.read()))
+            file.flush()
+            os.fsync(file.fileno())  # a machine that goes down shall not leave the name without the bytes
         fresh.replace(library)
     return ctypes.CDLL(str(library))  # by the name that it keeps
+
+
+def _seal(built: bytes) -> bytes:
+    return hashlib.blake2b(built, digest_size=SEAL_BYTES).digest()
 
 
 def _processor() -> str:

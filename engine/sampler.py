@@ -22,6 +22,7 @@ from pagewire.engine.step import Computed, Draw
 from pagewire.kernels.backend import Backend
 from pagewire.kernels.logprobs import likeliest, log_softmax, logprobs
 
+NO_DISTRIBUTION = "a row of logits has no distribution"
 NO_TOKEN = "what is allowed and what is banned leave no token to choose"
 
 
@@ -76,7 +77,7 @@ class Sampler:
         if (edits := self._edits.build(beams, logits.shape[1])) is not None:
             every = self._backend.edit_logits(every, edits)
         if bool(every.isnan().any()):
-            raise ValueError("a row of logits has no distribution")
+            raise ValueError(NO_DISTRIBUTION)
         ids, values = likeliest(every, max(draw.num_candidates for draw in beams.values()))  # [n, K]
         counts = torch.isfinite(values).sum(dim=-1).tolist()  # what is banned comes last
         return {
@@ -114,7 +115,12 @@ def _scores(logits: torch.Tensor, batch: Batch) -> dict[str, tuple[TokenLogprobs
 
 
 def _report(logits: torch.Tensor, tokens: list[int], num_top: list[int]) -> list[TokenLogprobs]:
-    """Return how likely each row's token is, and its `num_top` likeliest."""
+    """Return how likely each row's token is, and its `num_top` likeliest.
+
+    Raises ValueError for a row without a distribution.
+    """
+    if not bool(logits.amax(dim=-1).isfinite().all()):
+        raise ValueError(NO_DISTRIBUTION)
     found = logprobs(logits, torch.tensor(tokens, device=logits.device), max(num_top))
     columns = (found.logprob.tolist(), found.rank.tolist(), found.top_ids.tolist(), found.top_logprobs.tolist())
     return [

@@ -10,13 +10,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from pagewire.core import native_library
 from pagewire.core.heap import keep_heap
-from pagewire.kernels import kv_elements, logit_edits, sampling
+from pagewire.kernels import kv_elements, logit_edits, native_ops, sampling
 from pagewire.kernels.arena import Arena, buffer
 from pagewire.kernels.backend import Linear
 from pagewire.kernels.coded_weight import CodedWeight
@@ -98,7 +96,7 @@ class CpuBackend(TorchBackend):
     @classmethod
     def load(cls) -> CpuBackend | None:
         """Build and load the native ops; None where that is not possible here."""
-        library = native_library.load(Path(__file__).parent / "native" / "cpu_ops.cpp")
+        library = native_ops.load()
         if library is None:
             return None
         keep_heap()  # a step asks for what the last one gave back

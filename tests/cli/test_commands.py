@@ -233,6 +233,19 @@ def test_doctor_examines_this_machine() -> None:
     assert found["Valkey"] is Verdict.OK
 
 
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [("cc", ["two passes"]), ("c++", ["plain torch"]), ("both", ["plain torch", "two passes"]), ("", [])],
+)
+def test_doctor_names_what_is_not_built(monkeypatch: pytest.MonkeyPatch, lacks: str, said: list[str]) -> None:
+    monkeypatch.setattr("pagewire.kvtransfer.summed_copy.prepare", lambda: lacks not in ("cc", "both"))
+    monkeypatch.setattr("pagewire.kernels.native_ops.load", lambda: None if lacks in ("c++", "both") else object())
+    (found,) = (finding for finding in doctor.examine() if finding.check == "native code")
+    assert found.verdict is (Verdict.WARN if lacks else Verdict.OK)
+    assert all(each in found.detail for each in said)
+    assert ("not built" in found.detail) is bool(lacks)
+
+
 def test_up_passes_on_every_setting_that_it_leaves_to_the_services() -> None:
     left = {each.name for each in settings(ClusterConfig) if each.is_optional or each.is_list}
     assert left == {*POD_SETTINGS, *ROUTER_SETTINGS}

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pagewire.core import native_library
+from pagewire.kernels import native_ops
+from pagewire.kvtransfer import summed_copy
 
 SOURCE = "int answer(void) { return 42; }\n"
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
@@ -102,6 +104,31 @@ def test_a_damaged_one_is_built_anew(source: Path, tmp_path: Path) -> None:
     library.write_bytes(b"not a library")
     assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
     assert library.stat().st_size > len(b"not a library")
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_one_that_is_cut_short_is_built_anew(source: Path, tmp_path: Path, share: float) -> None:
+    """The loader would map what is not there, and the process would end."""
+    ask(source, XDG_CACHE_HOME=str(tmp_path))
+    (library,) = kept(tmp_path)
+    size = library.stat().st_size
+    os.truncate(library, int(share * size))
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
+    assert library.stat().st_size == size
+    with library.open("r+b") as file:
+        file.seek(int(share * size))
+        file.write(bytes([file.read(1)[0] ^ 1]))
+    assert ask(source, XDG_CACHE_HOME=str(tmp_path)) == "42"
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("ours", [native_ops.SOURCE, Path(summed_copy.__file__).with_suffix(".c")])
+def test_no_compiler_finds_fault_with_ours(ours: Path, tmp_path: Path) -> None:
+    """Who builds it has a compiler of its own, and does without its warnings."""
+    compiler, *dialect = native_library.LANGUAGES[ours.suffix]
+    flags = [*native_library.FLAGS, "-O1", "-Wall", "-Wextra", "-Werror", *dialect]
+    subprocess.run([compiler, *flags, "-c", "-o", str(tmp_path / "ours.o"), str(ours)], check=True)
 
 
 @NEEDS_COMPILER

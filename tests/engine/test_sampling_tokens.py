@@ -21,6 +21,7 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams, TokenBias, TokenSequence
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.core.token_record import TokenLogprobs
+from pagewire.engine import sampler
 from pagewire.engine.engine_loop import EngineLoop
 
 TinyModel = Callable[[str], Path]
@@ -282,3 +283,13 @@ def test_a_token_outside_the_vocabulary_is_refused_before_anything_is_computed(t
         assert error is not None
         assert (error.cause, error.field) == ("invalid_request", field)
     assert run_until_idle(built.loop).steps == 0
+
+
+@pytest.mark.parametrize("fill", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("num_top", [0, 3])
+def test_a_row_without_a_distribution_has_no_log_probabilities(fill: float, num_top: int) -> None:
+    logits = torch.randn(2, 10)
+    assert len(sampler._report(logits, [1, 2], [num_top, num_top])) == 2
+    logits[1] = fill
+    with pytest.raises(ValueError, match="no distribution"):
+        sampler._report(logits, [1, 2], [num_top, num_top])

@@ -10,10 +10,9 @@ import platform
 from pathlib import Path
 
 from pagewire.core import native_library
-from pagewire.kernels import cpu_backend
+from pagewire.kernels import native_ops
 from pagewire.kernels.cpu_backend import CpuBackend
 
-SOURCE = Path(cpu_backend.__file__).parent / "native" / "cpu_ops.cpp"
 IS_X86 = platform.machine() == "x86_64"
 BUILDS = ("own", "tiled") if IS_X86 else ("own",)
 FEWER = {"avx2": "haswell", "portable": "x86-64"}  # builds for processors that have less than this one
@@ -34,7 +33,7 @@ def native_backend(build: str) -> CpuBackend:
 @functools.cache
 def _for_fewer(processor: str) -> CpuBackend:
     # Of two flags the last one counts. What -O3 adds is half a minute of compiling, and no other code of ours.
-    library = native_library.load(SOURCE, f"-march={processor}", "-O1")
+    library = native_ops.load(f"-march={processor}", "-O1")
     assert library is not None
     library.use_tiles()
     return CpuBackend(library)
@@ -42,7 +41,7 @@ def _for_fewer(processor: str) -> CpuBackend:
 
 @functools.cache
 def _tiled() -> CpuBackend:
-    library = native_library.load(SOURCE, "-mamx-tile", "-mamx-bf16")
+    library = native_ops.load("-mamx-tile", "-mamx-bf16")
     assert library is not None
     is_on = ctypes.c_bool.in_dll(library, "tiles_are_on")
     library.use_tiles()

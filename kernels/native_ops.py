@@ -1,0 +1,15 @@
+"""The native ops of a CPU as a library, apart from what calls them: to build it takes no torch."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from pagewire.core import native_library
+
+SOURCE = Path(__file__).parent / "native" / "cpu_ops.cpp"
+
+
+def load(*more_flags: str) -> ctypes.CDLL | None:
+    """Build and load it; None where that is not possible here."""
+    return native_library.load(SOURCE, *more_flags)
