@@ -24,7 +24,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 # Vectors wider than the processor has cross no border of the library: how calls would pass them is nobody's affair.
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-Wno-psabi")
+FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-shared", "-fPIC", "-Wno-psabi")
 # OpenMP's library is the one that the process has already, where it has one of that name: torch's.
 LANGUAGES = {".c": ("cc", "-std=gnu11"), ".cpp": ("c++", "-std=gnu++17", "-fopenmp")}
 BUILD_S = 300.0  # some seconds on an idle machine
