@@ -20,4 +20,4 @@ native_library.FLAGS = (
     *native_library.FLAGS, "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-omit-frame-pointer",
     "-g1", "-O1",
 )  # fmt: skip
-Arena.empty = _alone  # type: ignore[method-assign]
+Arena.empty = _alone  # type: ignore[method-assign, assignment]
