@@ -12,7 +12,7 @@ class Report:
     placement: str  # "remote", "local", or "resumed" when a local completion followed a lost shipment
     transport: str = ""  # what carried the last shipment
     causes: tuple[str, ...] = ()  # why prefill pods could not be asked, or lost the prompt, in their order
-    lost_by: tuple[str, ...] = ()  # which pods these were, in the same order
+    lost_on: tuple[str, ...] = ()  # which pods these were, in the same order
     prefill_pod: str = ""
     decode_pod: str = ""
     prompt_tokens: int = 0

@@ -47,7 +47,7 @@ def report_of(
         exposed_s=max((shipment.exposed_s for shipment in shipments), default=0.0),
         transport=tried[-1].transport if tried else "",
         causes=tuple(cause for _, cause in remote.losses),
-        lost_by=tuple(pod_id for pod_id, _ in remote.losses),
+        lost_on=tuple(pod_id for pod_id, _ in remote.losses),
         predicted_local_s=prediction.local_s,
         predicted_remote_s=prediction.remote_s,
         notes=notes,

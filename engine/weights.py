@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from pagewire.core.document_files import read_object
@@ -87,16 +86,6 @@ def names(files: Iterable[Path]) -> set[str]:
         with _opened(path) as stored:
             found.update(stored.keys())
     return found
-
-
-def read(files: Iterable[Path], name: str) -> torch.Tensor:
-    """Return a stored tensor; raises KeyError where it is not there, ValueError for a file that is none."""
-    for path in files:
-        with _opened(path) as stored:
-            if name in stored.keys():  # noqa: SIM118 - not a mapping
-                found: torch.Tensor = stored.get_tensor(name)
-                return found
-    raise KeyError(name)
 
 
 @contextlib.contextmanager

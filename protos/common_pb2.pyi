@@ -283,7 +283,7 @@ class Load(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_reserved: _Optional[int] = ..., blocks_orphaned: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prefill_s_per_token: _Optional[float] = ..., step_s: _Optional[float] = ..., draining: _Optional[bool] = ..., blocks_host: _Optional[int] = ..., blocks_pinned: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., prompt_tokens_pinned: _Optional[int] = ..., preemptions_swapped: _Optional[int] = ..., copy_out_s_per_block: _Optional[float] = ..., copy_in_s_per_block: _Optional[float] = ..., prefill_budget: _Optional[int] = ..., brownout: _Optional[str] = ..., blocks_shared: _Optional[int] = ..., block_steps: _Optional[int] = ..., block_steps_shared: _Optional[int] = ..., step_sequences: _Optional[float] = ..., step_s_per_sequence: _Optional[float] = ..., link_rtt_s: _Optional[float] = ..., link_s_per_token: _Optional[float] = ..., blocks_evicted: _Optional[int] = ..., blocks_evicted_over_quota: _Optional[int] = ..., tenants_over_quota: _Optional[int] = ..., blocks_allocated: _Optional[int] = ..., blocks_freed: _Optional[int] = ..., graph_recaptures: _Optional[int] = ..., blocks_arriving: _Optional[int] = ..., inflows: _Optional[_Iterable[_Union[Inflow, _Mapping]]] = ..., at_s: _Optional[float] = ..., token_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., draft_tokens_accepted: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes", "lost_by")
+    __slots__ = ("placement", "prefill_pod", "decode_pod", "prompt_tokens", "prefill_cached_tokens", "prefill_computed_tokens", "decode_cached_tokens", "decode_computed_tokens", "chunks", "manifest_blocks", "blocks_shipped", "bytes_shipped", "transfer_s", "exposed_s", "transport", "causes", "prefill_fetched_tokens", "decode_fetched_tokens", "predicted_local_s", "predicted_remote_s", "notes", "lost_on")
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_POD_FIELD_NUMBER: _ClassVar[int]
     DECODE_POD_FIELD_NUMBER: _ClassVar[int]
@@ -305,7 +305,7 @@ class Report(_message.Message):
     PREDICTED_LOCAL_S_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_REMOTE_S_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
-    LOST_BY_FIELD_NUMBER: _ClassVar[int]
+    LOST_ON_FIELD_NUMBER: _ClassVar[int]
     placement: str
     prefill_pod: str
     decode_pod: str
@@ -327,8 +327,8 @@ class Report(_message.Message):
     predicted_local_s: float
     predicted_remote_s: float
     notes: _containers.RepeatedScalarFieldContainer[str]
-    lost_by: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ...) -> None: ...
+    lost_on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, placement: _Optional[str] = ..., prefill_pod: _Optional[str] = ..., decode_pod: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ..., prefill_computed_tokens: _Optional[int] = ..., decode_cached_tokens: _Optional[int] = ..., decode_computed_tokens: _Optional[int] = ..., chunks: _Optional[int] = ..., manifest_blocks: _Optional[int] = ..., blocks_shipped: _Optional[int] = ..., bytes_shipped: _Optional[int] = ..., transfer_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., transport: _Optional[str] = ..., causes: _Optional[_Iterable[str]] = ..., prefill_fetched_tokens: _Optional[int] = ..., decode_fetched_tokens: _Optional[int] = ..., predicted_local_s: _Optional[float] = ..., predicted_remote_s: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ..., lost_on: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Stamp(_message.Message):
     __slots__ = ("phase", "at_s")

@@ -109,6 +109,7 @@ REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = {
     "truncation_side": ("left",),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
+    "service_tier": ("auto", "standard_only"),
     "mcp_servers": ([],),
     "container": (),
     "fallbacks": ([],),

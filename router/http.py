@@ -26,14 +26,14 @@ from pagewire.core.load import BrownoutLevel
 from pagewire.core.own_version import own_version
 from pagewire.router import openapi
 from pagewire.router.answer_stream import AnswerStream
-from pagewire.router.answers import Answer, model_body, models_body
+from pagewire.router.answers import Answer, error_body, model_body, models_body
 from pagewire.router.anthropic import call as anthropic
-from pagewire.router.anthropic.answer import MessageAnswer, MessageStream
+from pagewire.router.anthropic.answer import MessageAnswer, MessageStream, message_error
 from pagewire.router.ask import CHAT, COMPLETION
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.events import Event, Sink
 from pagewire.router.guard import caller
-from pagewire.router.http_exchange import body_of, refusal, request_id_of, with_request_id
+from pagewire.router.http_exchange import ErrorBody, body_of, id_headers, refusal, request_id_of, with_request_id
 from pagewire.router.http_protocol import HERE_FOR, OUTLET
 from pagewire.router.intake import Intake
 from pagewire.router.metrics import RouterMetrics
@@ -59,14 +59,15 @@ VERSION = own_version()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One that generates: how its bodies are read, how they are answered, whole and while the answer grows, and what it
-    is in OpenTelemetry's words.
+    """One that generates: how its bodies are read, how they are answered, whole, while the answer grows and with an
+    error, and what it is in OpenTelemetry's words.
     """
 
     parse: Callable[..., Call]
     answer: Callable[..., Form]
     stream: Callable[[Any], Outgoing]
     operation: str
+    error: ErrorBody = error_body
 
 
 ENDPOINTS = {
@@ -77,7 +78,9 @@ ENDPOINTS = {
         parse=partial(parse, is_chat=False), answer=Answer, stream=AnswerStream, operation=COMPLETION
     ),
     "/v1/responses": Endpoint(parse=responses.parse, answer=ResponseAnswer, stream=ResponseStream, operation=CHAT),
-    "/v1/messages": Endpoint(parse=anthropic.parse, answer=MessageAnswer, stream=MessageStream, operation=CHAT),
+    "/v1/messages": Endpoint(
+        parse=anthropic.parse, answer=MessageAnswer, stream=MessageStream, operation=CHAT, error=message_error
+    ),
 }
 
 
@@ -162,7 +165,7 @@ class FrontDoor:
 
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens: how many tokens the prompt of a message has."""
-        return await self._told(request, self._token_desk.count)
+        return await self._told(request, self._token_desk.count, message_error)
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: the tokens of a text or a chat."""
@@ -221,12 +224,18 @@ class FrontDoor:
                 self._metrics.pods.labels(model.title, role.value).set(count)
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4")
 
-    async def _told(self, request: Request, tell: Callable[[bytes], Awaitable[dict[str, Any]]]) -> Response:
+    async def _told(
+        self,
+        request: Request,
+        tell: Callable[[bytes], Awaitable[dict[str, Any]]],
+        body_of_error: ErrorBody = error_body,
+    ) -> Response:
         request_id = request_id_of(request.headers)
         try:
-            return JSONResponse(await tell(await body_of(request, self._max_body_bytes)))
+            told = await tell(await body_of(request, self._max_body_bytes))
+            return JSONResponse(told, headers=id_headers(request_id))
         except PagewireError as error:
-            return refusal(error, request_id)
+            return refusal(error, request_id, body_of_error)
 
     async def generate(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:
         """POST to one of the endpoints that generate."""
@@ -241,7 +250,7 @@ class FrontDoor:
         except Exception as error:
             told = _named(error, request_id)
             self._dispatcher.refused_unasked(told)
-            await refusal(told, request_id)(scope, receive, send)
+            await refusal(told, request_id, endpoint.error)(scope, receive, send)
             return
         try:
             async with unless_gone(receive):
@@ -270,7 +279,7 @@ class FrontDoor:
         except Exception as error:  # the caller is answered, whatever it was
             told = _named(error, request_id)
             self._dispatcher.refused_unasked(told, model, endpoint.operation, turn.asked_s)
-            return refusal(told, request_id)
+            return refusal(told, request_id, endpoint.error)
         answer = endpoint.answer(call=call, model=call.ask.model or served.model, created=int(time.time()))
         try:
             if call.is_streaming:
@@ -279,13 +288,13 @@ class FrontDoor:
                 await stream.begin(self._events(call, turn, stream))
                 return stream
             events = self._events(call, turn)
-            return JSONResponse(await whole(answer, events), headers={"x-request-id": request_id})
+            return JSONResponse(await whole(answer, events), headers=id_headers(request_id))
         except Exception as error:
-            return refusal(_named(error, request_id), request_id)  # the dispatcher has counted it
+            return refusal(_named(error, request_id), request_id, endpoint.error)  # the dispatcher has counted it
 
     def _refuse_unread(self, error: Refused, request: Request, request_id: str, endpoint: Endpoint) -> Response:
         self._dispatcher.refused_unread(error, endpoint.operation, request.scope.get(HERE_FOR, 0.0))
-        return refusal(error, request_id)
+        return refusal(error, request_id, endpoint.error)
 
     def _events(self, call: Call, turn: Turn, sink: Sink | None = None) -> AsyncGenerator[Event, None]:
         if len(call.asks) == 1:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -18,6 +20,7 @@ from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, statu
 from pagewire.router.answers import error_body
 from pagewire.router.validation import is_request_id
 
+ErrorBody = Callable[[PagewireError], dict[str, Any]]
 # A body beyond its bound is read and dropped up to here, so that its sender gets to read the refusal.
 MAX_DISCARDED_BYTES = 64 << 20
 
@@ -45,17 +48,22 @@ def with_request_id(app: ASGIApp) -> ASGIApp:
     return named
 
 
-def refusal(error: PagewireError, request_id: str) -> JSONResponse:
+def id_headers(request_id: str) -> dict[str, str]:
+    """Return what names a request to callers: as OpenAI's clients look for it, and as Anthropic's do."""
+    return {"x-request-id": request_id, "request-id": request_id}
+
+
+def refusal(error: PagewireError, request_id: str, body_of_error: ErrorBody = error_body) -> JSONResponse:
     """Return the answer that `error` is."""
     status = status_of(error)
-    headers = {"x-request-id": request_id}
+    headers = id_headers(request_id)
     if status.http == 401:
         headers["www-authenticate"] = 'Bearer realm="pagewire"'
     elif status.http in (429, 503):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     elif status.http >= 500:
         headers["x-should-retry"] = "false"  # clients of the OpenAI API try any 5xx again unless told
-    return JSONResponse(error_body(error), status_code=status.http, headers=headers)
+    return JSONResponse(body_of_error(error), status_code=status.http, headers=headers)
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:

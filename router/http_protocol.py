@@ -109,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()  # empty lines, say, which are no request's beginning and end the wait for the next one
 
     def _unsupported_upgrade_warning(self) -> None:
-        # The header's name lay in two reads, and its body is unread: that would be taken for another request.
+        # It lay in two reads, or behind another request, and its body is unread: that would be taken for a request.
         self._end(HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
@@ -125,6 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request."""
         super().on_message_begin()
+        self._unset_keepalive_if_required()  # it may come in one read with the end of the one before
         self._is_head, self._num_bytes = True, 0
         self._wait_no_more()
         self._wait()
@@ -182,7 +183,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_no_more()
         if self.transport.is_closing():
             return
-        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+        is_its_turn = all(each.response_complete for each in self._unanswered[:-1])
+        if is_its_turn and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
             line = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(line.encode())
         self.transport.close()

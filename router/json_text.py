@@ -7,6 +7,7 @@ which neither a tokenizer nor a message to a pod could take.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -16,14 +17,21 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _NoNumber(Exception):
-    """What JSON has no word for: NaN or an infinity."""
+    """What JSON has no word for, NaN or an infinity, or a number that is too large to be another."""
 
 
 def _no_number(name: str) -> NoReturn:
     raise _NoNumber(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _NoNumber(f"{text[:20]}")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 
 
 def read_body(data: bytes | bytearray) -> dict[str, Any]:

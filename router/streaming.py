@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from pagewire.core.errors import Cancelled, EngineFailed, PagewireError, named
 from pagewire.router.events import Chunk, Event, Finished
+from pagewire.router.http_exchange import id_headers
 from pagewire.router.http_protocol import Outlet
 from pagewire.router.openai import Call
 
@@ -80,8 +81,8 @@ class EventStream:
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the response; the events are closed with it."""
         async with aclosing(self._events):
-            request_id = (b"x-request-id", self._request_id.encode())
-            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, request_id]})
+            names = [(name.encode(), each.encode()) for name, each in id_headers(self._request_id).items()]
+            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *names]})
             await self._send(send)
 
     async def _send(self, send: Send) -> None:

@@ -17,7 +17,8 @@ from pagewire.text.tools.grammar import ANY_OBJECT
 from pagewire.text.tools.readings import Schema
 
 MAX_TOOLS = 128
-_NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,64}")
+NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")  # OpenAI takes 64, Anthropic as many
+NAMES = "a name of 1 to 128 letters, digits and any of _ . -"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,8 @@ def _of_tool(where: str, tool: object) -> object:
 
 def _function(field: str, where: str, function: object) -> Mapping[str, Any]:
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(f"{where} has a name of 1 to 64 letters, digits and any of _ . -", field=field)
+    if not isinstance(function, dict) or not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidRequest(f"{where} has {NAMES}", field=field)
     if not isinstance(function.get("description", ""), (str, type(None))):
         raise InvalidRequest(f"{where}.description is a text", field=field)
     schema = function.get("parameters")

@@ -51,7 +51,7 @@ class Trial:
         report = life.ended.report if life.ended is not None else None
         if report is not None and self._placed.prefill is not None:
             pod_id = self._placed.prefill.pod_id
-            if pod_id in report.lost_by:
+            if pod_id in report.lost_on:
                 self._prefill = Result(False)
             elif report.prefill_pod == pod_id:
                 self._prefill = Result(True)

@@ -158,7 +158,7 @@ class Peers:
     def counters(self) -> TransferCounters:
         """Return what came in since the start."""
         with self._counting:
-            return _sum(self._forgotten, *(peer.receiver.counters for peer in self._peers.values()))
+            return _sum(self._forgotten, *(peer.receiver.counters for peer in list(self._peers.values())))
 
     async def aclose(self) -> None:
         """Hang up on all."""

@@ -11,7 +11,7 @@ import torch
 from pagewire.core.kv_layout import BlockOrder, KVLayout
 from pagewire.engine import weights
 from pagewire.engine.model import checkpoint, lora, wide_heads
-from pagewire.engine.model.decoder import Decoder, DecoderWeights
+from pagewire.engine.model.decoder import Decoder
 from pagewire.engine.model.decoder_config import DecoderConfig
 from pagewire.engine.model.shard import Shard
 from pagewire.engine.model_folder import ModelFolder
@@ -98,17 +98,15 @@ class NativeArchitecture:
         """
         config, is_coded = self.part(weight_dtype, shard), weight_dtype == "int8"
         loaded, places, parts = checkpoint.allocate(config, dtype, device, shard, quantised=weight_dtype == "fp8")
-        files, ignored, has_own_head = folder.weight_files(), self.derived, False
-        if config.tied_embeddings:
-            stored = weights.names(files)
-            has_own_head = {_HEAD, _EMBEDDING} <= stored
-            if _EMBEDDING not in stored and _HEAD in stored:
+        files, own_head = folder.weight_files(), None
+        if config.tied_embeddings and _HEAD in (stored := weights.names(files)):
+            if _EMBEDDING not in stored:  # what is tied may be stored by either name
                 places[_HEAD] = places.pop(_EMBEDDING)
-            else:
-                ignored = (*ignored, re.escape(_HEAD))
-        weights.load(files, places, ignored if shard.is_first else (*ignored, *_FIRST_RANKS), parts)
-        if has_own_head and shard.is_first:
-            loaded = _untied(loaded, weights.read(files, _HEAD))
+            elif shard.is_first:
+                places[_HEAD] = own_head = torch.empty_like(loaded.embedding)
+        weights.load(files, places, self.derived if shard.is_first else (*self.derived, *_FIRST_RANKS), parts)
+        if own_head is not None and not torch.equal(own_head, loaded.embedding):  # as transformers, which does not tie
+            loaded = dataclasses.replace(loaded, head=own_head)
         layers, head = loaded.layers, loaded.head
         if folder.adapters:
             adapters = zip(
@@ -130,12 +128,6 @@ class NativeArchitecture:
     def rank_sum(self, shard: Shard, dtype: torch.dtype) -> RankSum:
         """Return what sums over the ranks, twice in each layer."""
         return RankSum(shard, per_pass=2 * self.config.num_layers, hidden_size=self.config.hidden_size, dtype=dtype)
-
-
-def _untied(loaded: DecoderWeights, stored: torch.Tensor) -> DecoderWeights:
-    """Return weights with the head that was stored beside a tied embedding, where it is another: as transformers 5."""
-    head = stored.to(loaded.embedding.device, loaded.embedding.dtype)
-    return loaded if torch.equal(head, loaded.embedding) else dataclasses.replace(loaded, head=head)
 
 
 def _in_codes(layer: LayerWeights) -> LayerWeights:

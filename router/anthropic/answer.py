@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.core.errors import EngineFailed, PagewireError
+from pagewire.core.errors import EngineFailed, PagewireError, status_of
 from pagewire.core.sampling import FinishReason
 from pagewire.router import sse
 from pagewire.router.answers import error_body, ours
@@ -20,6 +20,16 @@ from pagewire.router.openai import Call
 
 Json = dict[str, Any]
 _REASONS = {FinishReason.LENGTH: "max_tokens", FinishReason.TOOL_CALLS: "tool_use"}
+
+
+_KINDS = {404: "not_found_error", 500: "api_error", 503: "overloaded_error"}  # where OpenAI has other words
+
+
+def message_error(error: PagewireError) -> Json:
+    """Return the error object of `error` in Anthropic's words."""
+    body = error_body(error)
+    body["error"]["type"] = _KINDS.get(status_of(error).http, body["error"]["type"])
+    return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +66,9 @@ class MessageAnswer:
         """Return why a message ended."""
         (ending,) = finished.endings
         reason = _REASONS.get(ending.word, "end_turn" if ending.stop_text is None else "stop_sequence")
+        was_shortened = finished.report is not None and bool(finished.report.notes)  # under pressure, and it says so
         if reason == "max_tokens" and finished.usage.completion_tokens < (self.call.ask.max_tokens or 0):
-            reason = "model_context_window_exceeded"
+            reason = reason if was_shortened else "model_context_window_exceeded"
         return {"stop_reason": reason, "stop_sequence": ending.stop_text if reason == "stop_sequence" else None}
 
 
@@ -82,7 +93,7 @@ class MessageStream:
 
     def broken(self, error: PagewireError) -> bytes:
         """Return how it ends in an error."""
-        return self._opening + _written([error_body(error)])
+        return self._opening + _written([message_error(error)])
 
     def _end(self, finished: Finished) -> list[Json]:
         if not finished.endings:

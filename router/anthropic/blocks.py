@@ -2,7 +2,7 @@
 them.
 
 Pure. Invariants: a block is begun by `content_block_start` and ended by `content_block_stop`, one after the other; the
-deltas of a block, joined, are what it holds at its end.
+deltas of a block, joined, are what it holds at its end, but for a call whose arguments are no JSON: that holds none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pagewire.core.errors import InvalidRequest
 from pagewire.router.events import Chunk
+from pagewire.router.json_text import read_object
 from pagewire.text.tools.reader import CallPart
 
 Json = dict[str, Any]
@@ -78,9 +80,10 @@ class ContentBlocks:
 
 
 def _object(text: str) -> Json:
-    """Return the arguments of a call, none where it was cut off."""
+    """Return the arguments of a call, none where they are no object that could be written within an answer."""
     try:
-        read = json.loads(text)
-    except ValueError:
+        read = read_object("input", text, field="")
+        json.dumps([[[read]]])  # as deep as it will stand
+    except (InvalidRequest, RecursionError):
         return {}
-    return read if isinstance(read, dict) else {}
+    return read

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.router import guided
+from pagewire.router import guided, tool_fields
 from pagewire.router.anthropic.input import is_begun, messages
 from pagewire.router.bodies import Common, MessagesBody
 
@@ -81,9 +81,12 @@ def _tools(tools: Any) -> Any:
 
 
 def _tool(where: str, tool: Any) -> Json:
-    kind = tool.get("type", "custom") if isinstance(tool, dict) else None
-    if kind not in ("custom", None) or not isinstance(tool, dict):
-        raise UnsupportedField(f"{where}: tools of type {str(kind)[:50]!r} are not supported", field="tools")
+    if not isinstance(tool, dict):
+        raise InvalidRequest(f"{where} is not an object", field="tools")
+    if tool.get("type") not in ("custom", None):
+        raise UnsupportedField(f"{where}: tools of type {str(tool['type'])[:50]!r} are not supported", field="tools")
+    if not isinstance(tool.get("name"), str) or not tool_fields.NAME.fullmatch(tool["name"]):
+        raise InvalidRequest(f"{where} has {tool_fields.NAMES}", field="tools")
     if not isinstance(tool.get("input_schema"), dict):
         raise InvalidRequest(f"{where}.input_schema is a JSON schema, an object", field="tools")
     passed = {name: tool[name] for name in ("name", "description", "strict") if name in tool}

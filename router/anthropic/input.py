@@ -7,12 +7,14 @@ of the user's that follow one another are one. What no model here could see is r
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
 
 FIELD = "messages"
+_BILLS = re.compile(r"\Ax-anthropic-billing-header:.*\n?")
 
 Json = dict[str, Any]
 
@@ -20,19 +22,19 @@ Json = dict[str, Any]
 def messages(system: Any, given: Any) -> list[Json]:
     """Return the messages of a chat; raises InvalidRequest or UnsupportedField."""
     found: list[Json] = []
-    if system:
-        found.append({"role": "system", "content": _text("system", system, "system")})
+    if system is not None and (said := _system(system)):
+        found.append({"role": "system", "content": said})
     if not isinstance(given, list) or not given:
         raise InvalidRequest("messages is a list of messages, one at least", field=FIELD)
     for place, message in enumerate(given):
         where = f"messages.{place}"
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
-            found.append(_assistant(f"{where}.content", message.get("content")))
+            _say(found, _assistant(f"{where}.content", message.get("content")))
         elif role == "user":
             _hear(found, f"{where}.content", message.get("content"))
         elif role == "system":
-            found.append({"role": role, "content": _text(f"{where}.content", message.get("content"), FIELD)})
+            found.append({"role": role, "content": _text(f"{where}.content", message.get("content"))})
         else:
             raise InvalidRequest(f"{where} is an object whose role is user, assistant or system", field=FIELD)
     return found
@@ -42,6 +44,28 @@ def is_begun(found: Sequence[Mapping[str, Any]]) -> bool:
     """True where the last message is the beginning of the answer."""
     last = found[-1]
     return last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
+
+
+def _system(system: Any) -> str:
+    """Return a system prompt without what Claude Code tells Anthropic's bills in it: other in each request, it would
+    leave prompts no beginning in common.
+    """
+    blocks = _blocks("system", system, "system", ("text",))
+    texts = (_BILLS.sub("", _word(at, block, "text", "system")) for at, block in blocks)
+    return "\n".join(filter(None, texts))
+
+
+def _say(found: list[Json], message: Json) -> None:
+    """Add what the model said, to what it said right before where that is the last message."""
+    if not found or found[-1]["role"] != "assistant":
+        found.append(message)
+        return
+    last = found[-1]
+    for name in ("content", "reasoning_content"):
+        if said := "\n".join(filter(None, (last.get(name), message.get(name)))):
+            last[name] = said
+    if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
+        last["tool_calls"] = calls
 
 
 def _assistant(where: str, content: Any) -> Json:
@@ -68,7 +92,10 @@ def _assistant(where: str, content: Any) -> Json:
 
 def _hear(found: list[Json], where: str, content: Any) -> None:
     """Add what a user's message says, and what tools returned in it, in their order."""
-    for at, block in _blocks(where, content):
+    blocks = _blocks(where, content)
+    if not blocks:
+        raise InvalidRequest(f"{where} has one block at least", field=FIELD)
+    for at, block in blocks:
         match block["type"]:
             case "text":
                 said = _word(at, block, "text")
@@ -77,7 +104,8 @@ def _hear(found: list[Json], where: str, content: Any) -> None:
                 else:
                     found.append({"role": "user", "content": said})
             case "tool_result":
-                result = _text(f"{at}.content", block.get("content") or "", FIELD)
+                content = block.get("content")
+                result = "" if content is None else _text(f"{at}.content", content)
                 found.append({"role": "tool", "content": result, "tool_call_id": _word(at, block, "tool_use_id")})
             case _:
                 raise _unknown(at, block)
@@ -91,18 +119,15 @@ def _call(where: str, block: Json) -> Json:
     return {"id": _word(where, block, "id"), "type": "function", "function": function}
 
 
-def _text(where: str, content: Any, field: str) -> str:
+def _text(where: str, content: Any) -> str:
     """Return a content that is text alone."""
-    texts = []
-    for at, block in _blocks(where, content, field):
-        if block["type"] != "text":
-            raise _unknown(at, block, field)
-        texts.append(_word(at, block, "text", field))
-    return "\n".join(texts)
+    return "\n".join(_word(at, block, "text") for at, block in _blocks(where, content, FIELD, ("text",)))
 
 
-def _blocks(where: str, content: Any, field: str = FIELD) -> list[tuple[str, Json]]:
-    """Return the blocks of a content, and where each stands; a text is a block."""
+def _blocks(
+    where: str, content: Any, field: str = FIELD, kinds: tuple[str, ...] | None = None
+) -> list[tuple[str, Json]]:
+    """Return the blocks of a content, of `kinds` alone where these are given, and where each stands; a text is one."""
     if isinstance(content, str):
         return [(where, {"type": "text", "text": content})]
     if not isinstance(content, list):
@@ -110,6 +135,8 @@ def _blocks(where: str, content: Any, field: str = FIELD) -> list[tuple[str, Jso
     for place, block in enumerate(content):
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             raise InvalidRequest(f"{where}.{place} is a block, an object with a type", field=field)
+        if kinds is not None and block["type"] not in kinds:
+            raise _unknown(f"{where}.{place}", block, field)
     return [(f"{where}.{place}", block) for place, block in enumerate(content)]
 
 

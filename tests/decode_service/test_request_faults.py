@@ -41,7 +41,7 @@ async def test_who_is_not_there_is_passed_over(model: Path, colocated: Colocated
         assert asked.tokens == colocated.answer(LONG)
         assert (asked.report.placement, asked.report.prefill_pod) == ("remote", "p0")
         assert asked.report.causes == ("unavailable",)
-        assert asked.report.lost_by == ("p9",)
+        assert asked.report.lost_on == ("p9",)
         assert cluster.d.counter("pods_unreached_unavailable") == 1
 
 

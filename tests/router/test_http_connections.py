@@ -26,6 +26,7 @@ class Server:
         self.seen: list[tuple[str, bytes]] = []
         self.running = 0
         self.port = 0
+        self.late_s = 0.0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b"" if scope["path"] == "/early" else await Request(scope, receive).body()
@@ -37,13 +38,16 @@ class Server:
                     await asyncio.sleep(600)
             self.running -= 1
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        if scope["path"] == "/late":
+            await asyncio.sleep(self.late_s)
         await send({"type": "http.response.body", "body": body})
 
 
 @contextlib.asynccontextmanager
-async def served(**bounds: float) -> AsyncIterator[Server]:
+async def served(idle_s: int = 5, **bounds: float) -> AsyncIterator[Server]:
     app, listener = Server(), listen("127.0.0.1", 0)
     server = HttpServer(app, None, **bounds)
+    server.config.timeout_keep_alive = idle_s
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     app.port = listener.getsockname()[1]
     try:
@@ -85,6 +89,35 @@ async def test_an_idle_connection_ends_though_it_was_answered_early(
             answer = await reader.read()  # up to its end
         assert answer.startswith(b"HTTP/1.1 200")
         assert time.monotonic() - begun_s > 1  # it was kept for a while
+        writer.close()
+
+
+async def test_what_comes_with_the_end_of_a_request_that_was_answered_early_is_answered_whole() -> None:
+    async with served(idle_s=1) as app:
+        app.late_s = 2.0
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(HEAD % (b"/early", 4, b""))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"abcd" + HEAD % (b"/late", 4, b"connection: close\r\n") + b"efgh")
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        assert answer.endswith(b"efgh")
+        writer.close()
+
+
+async def test_nothing_is_written_into_an_answer_by_what_comes_behind_its_request() -> None:
+    async with served() as app:
+        app.late_s = 1.0
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(HEAD % (b"/late", 4, b"") + b"abcd")
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupg")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.write(b"rade: h2c\r\ncontent-length: 4\r\n\r\nabcd")
+        async with asyncio.timeout(20):
+            answer += await reader.read()
+        assert answer.count(b"HTTP/1.1") == 1
         writer.close()
 
 

@@ -42,3 +42,10 @@ def test_of_a_body_the_field_is_named_whose_text_is_no_unicode() -> None:
         assert refused.value.field == field
     with pytest.raises(InvalidRequest, match="not UTF-8: invalid start byte at byte 6"):
         read_body(b'{"a":"\xff"}')
+
+
+def test_a_number_that_is_too_large_is_none() -> None:
+    assert read_body(b'{"a": 1e308, "b": -1.5}') == {"a": 1e308, "b": -1.5}
+    for number in ("1e999", "-1e999", "1.0e400"):
+        with pytest.raises(InvalidRequest, match="is no number"):
+            read_body(b'{"a": [%b]}' % number.encode())

@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagewire.core.errors import EngineFailed
+from pagewire.core.errors import (
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    PagewireError,
+    Unauthenticated,
+    Unavailable,
+    UnknownModel,
+)
+from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
 from pagewire.router.anthropic import call
-from pagewire.router.anthropic.answer import MessageAnswer, MessageStream
+from pagewire.router.anthropic.answer import MessageAnswer, MessageStream, message_error
 from pagewire.router.anthropic.blocks import ContentBlocks
 from pagewire.router.events import Begun, Chunk, Ending, Finished, Usage
 from pagewire.text.tools.reader import CallPart
@@ -95,10 +104,18 @@ def test_a_call_that_was_cut_off_has_no_input() -> None:
     told = content.take(chunk(calls=(part(0, '{"a": 1', "now"),))) + content.finish()
     assert content.blocks == [use(0, "now")]
     assert [each["type"] for each in told] == ["content_block_start", "content_block_delta", "content_block_stop"]
-    listed = ContentBlocks()
-    listed.take(chunk(calls=(part(0, "[1]", "now"),)))
-    listed.finish()
-    assert listed.blocks == [use(0, "now")]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["[1]", '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": ' + "[" * 5000, "nope",
+     '{"a": ' + "[" * 990 + "]" * 990 + "}"],
+)  # fmt: skip
+def test_what_an_answer_could_not_hold_is_no_input(arguments: str) -> None:
+    content = ContentBlocks()
+    content.take(chunk(calls=(part(0, arguments, "now"),)))
+    content.finish()
+    assert content.blocks == [use(0, "now")]
 
 
 PIECES = st.lists(
@@ -165,6 +182,29 @@ def finished(usage: Usage = USAGE, **ending: Any) -> Finished:
 def test_why_it_ended(ending: dict[str, Any], max_tokens: int, reason: str, sequence: str | None) -> None:
     told = answer(max_tokens=max_tokens).whole([chunk("a")], [finished(**ending)])
     assert (told["stop_reason"], told["stop_sequence"]) == (reason, sequence)
+
+
+def test_an_answer_that_was_shortened_under_pressure_did_not_fill_the_context() -> None:
+    for notes, reason in (((), "model_context_window_exceeded"), (("shortened",), "max_tokens")):
+        report = Report(placement="local", notes=notes)
+        ended = replace(finished(finish_reason=FinishReason.LENGTH), report=report)
+        assert answer(max_tokens=5).whole([chunk("a")], [ended])["stop_reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvalidRequest("a"), "invalid_request_error"),
+        (UnknownModel("a"), "not_found_error"),
+        (Unauthenticated("a"), "authentication_error"),
+        (Overloaded("a"), "rate_limit_error"),
+        (Unavailable("a"), "overloaded_error"),
+        (EngineFailed("a"), "api_error"),
+    ],
+)
+def test_errors_have_words_that_these_clients_know(error: PagewireError, kind: str) -> None:
+    told = message_error(error)
+    assert (told["type"], told["error"]["type"], told["error"]["message"]) == ("error", kind, "a")
 
 
 def test_cached_tokens_are_counted_by_themselves() -> None:

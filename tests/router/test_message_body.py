@@ -75,6 +75,29 @@ def refused(*messages: Any, **fields: Any) -> InvalidRequest:
             ],
         ),
         (
+            [
+                {"role": "assistant", "content": [THOUGHT, text("a"), USED]},
+                {"role": "assistant", "content": [{**THOUGHT, "thinking": "and"}, text("b"), {**USED, "id": "c2"}]},
+                {"role": "assistant", "content": ""},
+            ],
+            [
+                {
+                    "role": "assistant",
+                    "content": "a\nb",
+                    "reasoning_content": "so\nand",
+                    "tool_calls": [AS_USED, {**AS_USED, "id": "c2"}],
+                }
+            ],
+        ),
+        (
+            [USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}],
+            [USER, {"role": "assistant", "content": "a\nb"}],
+        ),
+        (
+            [{"role": "system", "content": "a"}, USER, USER],
+            [{"role": "system", "content": "a"}, {**USER, "content": "hi\nhi"}],
+        ),
+        (
             [USER, {"role": "system", "content": [text("new")]}, USER],
             [USER, {"role": "system", "content": "new"}, USER],
         ),
@@ -84,11 +107,21 @@ def test_blocks_become_messages(given: list[Any], wanted: list[Any]) -> None:
     assert list(parsed(*given).ask.messages or ()) == wanted
 
 
+BILLS = "x-anthropic-billing-header: cc_version=1; cch=5f;"
+
+
+@pytest.mark.parametrize("system", [f"{BILLS}\nbe kind", [text(BILLS), text("be kind")], [text(f"{BILLS}\nbe kind")]])
+def test_what_is_other_in_each_request_of_an_agent_is_left_out(system: Any) -> None:
+    assert list(parsed(system=system).ask.messages or ()) == [{"role": "system", "content": "be kind"}, USER]
+    kept = f"a\n{BILLS}"
+    assert list(parsed(system=kept).ask.messages or ()) == [{"role": "system", "content": kept}, USER]
+
+
 def test_what_a_system_prompt_says_comes_first() -> None:
     for system in ("be kind", [text("be"), text("kind")]):
         said = "be kind" if isinstance(system, str) else "be\nkind"
         assert list(parsed(system=system).ask.messages or ()) == [{"role": "system", "content": said}, USER]
-    nothings: list[Any] = ["", [], None]
+    nothings: list[Any] = ["", [], None, BILLS, [text(BILLS)]]
     for nothing in nothings:
         assert list(parsed(system=nothing).ask.messages or ()) == [USER]
 
@@ -187,6 +220,16 @@ def test_a_count_needs_no_length() -> None:
         ({"messages": [1]}, "messages", "messages.0"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages", "messages.0"),
         ({"messages": [{"role": "user"}]}, "messages", "messages.0.content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages", "messages.0.content has one block at least"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "a"}, {"role": "user", "content": []}]},
+            "messages", "messages.2.content has one block at least",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": 0}]}]},
+            "messages", "messages.0.content.0.content is a text",
+        ),
+        ({"messages": [{"role": "system", "content": [{"type": "image"}]}]}, "messages", "'image'"),
         ({"messages": [{"role": "user", "content": [1]}]}, "messages", "messages.0.content.0"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "messages", "an object with a type"),
         ({"messages": [{"role": "user", "content": [{"type": 5}]}]}, "messages", "an object with a type"),
@@ -203,14 +246,19 @@ def test_a_count_needs_no_length() -> None:
         ({"messages": [{"role": "assistant", "content": [{**USED, "id": None}]}]}, "messages", "0.id"),
         ({"system": [{"type": "image"}]}, "system", "system.0"),
         ({"system": {"a": 1}}, "system", "system is a text"),
+        ({"system": {}}, "system", "system is a text"),
+        ({"system": 0}, "system", "system is a text"),
         ({"system": [{"type": "text"}]}, "system", "system.0.text"),
         ({"max_tokens": "5"}, "max_tokens", "max_tokens"),
         ({"stop_sequences": [1]}, "stop_sequences", "stop_sequences.0"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools", "'bash_20250124'"),
-        ({"tools": [1]}, "tools", "tools.0"),
+        ({"tools": [1]}, "tools", "tools.0 is not an object"),
+        ({"tools": [{"type": {}, "name": "a"}]}, "tools", "tools.0: tools of type"),
+        ({"tools": [{"input_schema": {}}]}, "tools", "tools.0 has a name of 1 to 128"),
+        ({"tools": [{"name": "a" * 129, "input_schema": {}}]}, "tools", "tools.0 has a name of 1 to 128"),
         ({"tools": {"a": 1}}, "tools", "tools is a list"),
         ({"tools": [{"name": "a"}]}, "tools", "tools.0.input_schema"),
-        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools", "tools.0"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools", "tools.0 has a name"),
         ({"tool_choice": "auto"}, "tool_choice", "tool_choice"),
         ({"tool_choice": {"type": "all"}}, "tool_choice", "tool_choice"),
         ({"tool_choice": {"type": []}}, "tool_choice", "tool_choice"),

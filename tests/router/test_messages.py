@@ -187,6 +187,15 @@ async def test_a_refusal_has_the_form_that_each_client_reads(valkey: ValkeyServe
                 await client.messages.create(**asked("a", **fields))
             assert isinstance(caught.value.body, dict)
             assert caught.value.body["type"] == "error"
+            assert caught.value.request_id
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await client.messages.count_tokens(model="nobody", messages=[{"role": "user", "content": "a"}])
+        assert unknown.value.type == "not_found_error"
+        named = {"x-request-id": "mine"}
+        answer = await client.messages.with_raw_response.create(**asked("a"), extra_headers=named)
+        assert answer.headers["request-id"] == answer.headers["x-request-id"] == "mine"
+        async with client.messages.stream(**asked("a"), extra_headers=named) as stream:
+            assert stream.request_id == "mine"
 
 
 async def test_a_stream_that_breaks_ends_in_an_error(valkey: ValkeyServer, tmp_path: Path) -> None:

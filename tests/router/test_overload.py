@@ -270,7 +270,7 @@ async def test_a_prefill_pod_whose_shipments_are_lost_is_kept_out(start: StartRo
 
 async def test_a_prefill_pod_is_not_kept_out_for_what_another_lost(start: StartRouter) -> None:
     decode = FakePod("d0", role=Role.DECODE)
-    decode.causes, decode.lost_by = ("prefill_lost",), "p1"  # the first candidate refused, as one does that is busy
+    decode.causes, decode.lost_on = ("prefill_lost",), "p1"  # the first candidate refused, as one does that is busy
     async with start(decode, FakePod("p0", role=Role.PREFILL), breaker_failures=2) as router:
         for _ in range(6):
             assert (await ask(router)).status_code == 200

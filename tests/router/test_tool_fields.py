@@ -89,7 +89,7 @@ def test_either_of_the_older_words_is_enough_to_tell_them() -> None:
     assert not is_of_functions({"functions": [], "tools": TOOLS, "tool_choice": "auto"})
 
 
-NOT_A_NAME = "has a name of 1 to 64 letters, digits and any of _ . -"
+NOT_A_NAME = "has a name of 1 to 128 letters, digits and any of _ . -"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ NOT_A_NAME = "has a name of 1 to 64 letters, digits and any of _ . -"
         ({}, NOT_A_NAME),
         ({"name": 5}, NOT_A_NAME),
         ({"name": ""}, NOT_A_NAME),
-        ({"name": "f" * 65}, NOT_A_NAME),
+        ({"name": "f" * 129}, NOT_A_NAME),
         ({"name": "f g"}, NOT_A_NAME),
         ({"name": "f", "description": 5}, ".description is a text"),
         ({"name": "f", "parameters": []}, ".parameters is a JSON schema, an object"),

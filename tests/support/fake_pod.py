@@ -99,7 +99,7 @@ class FakePod:
         self.heartbeats_asking: list[bool] = []
         self.notes: tuple[str, ...] = ()  # of every report
         self.causes: tuple[str, ...] = ()  # of the shipments that every report says were lost
-        self.lost_by = ""  # the pod that lost them, where it was not the first candidate
+        self.lost_on = ""  # the pod that lost them, where it was not the first candidate
         self.timelines: tuple[Timeline, ...] | None = None  # instead of one that is made up
         self.refusal: PagewireError | None = None  # what every Submit is answered with
         self.role_refusal: PagewireError | None = None  # what every ChangeRole is answered with
@@ -324,7 +324,7 @@ class FakePod:
             decode_cached_tokens=0 if submit.candidates else self.cached_tokens,
             notes=self.notes,
             causes=self.causes,
-            lost_by=tuple(self.lost_by or submit.candidates[0].pod_id for _ in self.causes),
+            lost_on=tuple(self.lost_on or submit.candidates[0].pod_id for _ in self.causes),
         )
         info = ErrorInfo.of(error) if error is not None else None
         timeline = Timeline(process=self.pod_id, stamps=(Stamp(Phase.ACCEPTED, 1.0), Stamp(Phase.FINISHED, 2.0)))
