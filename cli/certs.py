@@ -7,6 +7,7 @@ nothing that is there already is written over.
 from __future__ import annotations
 
 import datetime
+import errno
 import ipaddress
 import os
 from collections.abc import Sequence
@@ -36,12 +37,22 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         self._certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
 
+    @property
+    def pem(self) -> bytes:
+        """The certificate that others believe in."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
     def write(self, path: Path) -> Path:
         """Write the certificate that others believe in."""
-        return _write(path, self._certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        return _write(path, self.pem, 0o644)
 
     def issue(self, folder: Path, name: str, *, days: float, hosts: Sequence[str] = HOSTS) -> list[Path]:
         """Write NAME.pem and NAME.key, of whoever is to be met at `hosts`."""
+        certificate, key = self.signed(name, days=days, hosts=hosts)
+        return [_write(folder / f"{name}.pem", certificate, 0o644), _write(folder / f"{name}.key", key, 0o600)]
+
+    def signed(self, name: str, *, days: float, hosts: Sequence[str]) -> tuple[bytes, bytes]:
+        """Return a certificate and its key; raises ValueError on a host that a certificate cannot name."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
@@ -51,10 +62,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        return [
-            _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644),
-            _write(folder / f"{name}.key", _pem(key), 0o600),
-        ]
+        return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: float) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
@@ -74,16 +82,19 @@ class Authority:
 
 
 def make(folder: Path, *, days: float = 30.0, hosts: Sequence[str] = HOSTS) -> list[Path]:
-    """Write ca.pem, and NAME.pem with NAME.key for a router, the pods and a client.
+    """Write ca.pem, and NAME.pem with NAME.key for a router, the pods and a client: all of them or none.
 
-    Raises FileExistsError where one is there already.
+    Raises FileExistsError where one is there already, ValueError on a host that a certificate cannot name.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    authority = Authority(days=days)
-    written = [authority.write(folder / "ca.pem")]
+    authority, files = Authority(days=days), dict[Path, tuple[bytes, int]]()
     for name in NAMES:
-        written += authority.issue(folder, name, days=days, hosts=hosts)
-    return written
+        certificate, key = authority.signed(name, days=days, hosts=hosts)
+        files |= {folder / f"{name}.pem": (certificate, 0o644), folder / f"{name}.key": (key, 0o600)}
+    files = {folder / "ca.pem": (authority.pem, 0o644), **files}
+    if there := [path for path in files if path.exists()]:  # parts of two sets would not fit one another
+        raise FileExistsError(errno.EEXIST, "it is there already", str(there[0]))
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write(path, data, mode) for path, (data, mode) in files.items()]
 
 
 def _name(text: str) -> x509.Name:

@@ -78,7 +78,8 @@ class Cluster:
         """Start everything, print the JSON line, stay until interrupted. Raises Unavailable where something fails."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                loop.add_signal_handler(number, self._interrupt)
         with tempfile.TemporaryDirectory(prefix="pagewire-") as scratch, _logs(self._config.log_dir) as logs:
             try:
                 started = await self._until_stopping(self._start(Path(scratch), logs))

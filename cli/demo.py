@@ -166,8 +166,9 @@ async def _cluster(model: str) -> AsyncIterator[dict[str, Any]]:
     tether = ("-m", "pagewire.cli.tether", str(os.getpid()), sys.executable)
     command = ("-m", "pagewire.cli.main", "up", "--model", model, "--port", "0", "--grpc-port", "0")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *tether, *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONSAFEPATH": "1"}
-    )
+        sys.executable, *tether, *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONSAFEPATH": "1"},
+        start_new_session=True,  # an interrupt at the terminal reaches this process, which stops it, once
+    )  # fmt: skip
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_TIMEOUT_S):

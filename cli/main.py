@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 
 from pagewire.cli.progress import say
@@ -19,6 +20,8 @@ def main() -> None:
         sys.exit(2)
     from pagewire.cli.commands import build
 
+    if sys.stdin is None:  # it was closed: as good as at its end
+        sys.stdin = io.StringIO()
     try:
         build()()
     except ConfigError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ TITLE_WIDTH, BAR_WIDTH = 40, 20
 
 
 def say(text: str) -> None:
-    """Print one line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print one line to stderr, if it is still there: a terminal that was closed keeps nobody from stopping."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

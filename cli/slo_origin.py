@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pagewire.slo.machine import machine, versions
 from pagewire.slo.workload_config import WorkloadConfig
 
 KEY_FLAG = "--api-key"
+_USER = re.compile(r"(://)[^/?#\s]*@")
 
 
 def asked(config: WorkloadConfig) -> dict[str, Any]:
@@ -25,11 +27,16 @@ def origin(config: WorkloadConfig) -> dict[str, Any]:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Return a command as it could be typed again, without its key."""
+    """Return a command as it could be typed again, without its key and what URLs say of users."""
     told = ["pagewire"]
     for before, argument in pairwise(arguments):
         if before == KEY_FLAG:
             told.append("...")
         else:
-            told.append(f"{KEY_FLAG}=..." if argument.startswith(f"{KEY_FLAG}=") else argument)
+            told.append(f"{KEY_FLAG}=..." if argument.startswith(f"{KEY_FLAG}=") else bare(argument))
     return shlex.join(told)
+
+
+def bare(text: str) -> str:
+    """Return a text without the names and passwords that URLs in it hold."""
+    return _USER.sub(r"\1...@", text)

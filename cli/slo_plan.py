@@ -60,6 +60,8 @@ def plan(
     from pagewire.slo.summary import Window
     from pagewire.slo.workload_source import workload_of
 
+    if config.concurrency:
+        raise ConfigError("a plan is for a rate of requests: a closed loop (--concurrency) has none")
     if not (config.trace or config.requests or config.duration_s):
         config = dataclasses.replace(config, requests=REQUESTS)
     workload = workload_of(config)

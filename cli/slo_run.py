@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from pagewire.cli.progress import Report, bar, say
-from pagewire.cli.slo_origin import asked
+from pagewire.cli.slo_origin import asked, bare
 from pagewire.slo.player import Played
 from pagewire.slo.record import Record
 from pagewire.slo.record_files import record_file
@@ -37,12 +37,12 @@ def execute(
         record_file(records) if records is not None else nullcontext(_forget) as on_record,
     ):
         done = asyncio.run(_watched(workload, server, plan, on_record, report, total))
+    if summary is not None:  # first: what was measured is not lost with a terminal
+        told = done.as_json(**asked(config), url=bare(server.url))
+        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print("\n".join(table(done.summary)))
     for warning in done.warnings():
         say(f"pagewire: {warning}")
-    if summary is not None:
-        told = done.as_json(**asked(config), url=server.url)
-        summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 def _forget(record: Record) -> None:

@@ -83,10 +83,12 @@ def simulate(
             admission=admission,
         )
         objectives, model = parse_objectives(slo), read_costs(costs)
-        simulator = Simulator(composition, model, workload_of(config), config.seed, is_detailed=detailed)
+        duration_s = config.duration_s or math.inf
+        workload = workload_of(config)
+        simulator = Simulator(composition, model, workload, config.seed, is_detailed=detailed, duration_s=duration_s)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    tally = Tally(config.warmup_s, config.duration_s or math.inf, objectives)
+    tally = Tally(config.warmup_s, duration_s, objectives, is_closed=bool(config.concurrency))
     with ExitStack() as files:
         takers: list[Callable[[Record], None]] = [tally.add]
         if records is not None:

@@ -11,7 +11,7 @@ after the first is paid from the budget that all calls of a client share.
 
 from __future__ import annotations
 
-from pagewire.client.retry import RetryBudget, RetryPolicy
+from pagewire.client.retry import LONGEST_S, RetryBudget, RetryPolicy
 from pagewire.client.routers import Routers
 from pagewire.core.errors import DeadlineExceeded, Draining, PagewireError, RouterLost
 
@@ -23,6 +23,7 @@ class Attempts:
         self, *, timeout_s: float | None, policy: RetryPolicy, budget: RetryBudget, routers: Routers, now_s: float
     ) -> None:
         self.count = 0
+        timeout_s = None if timeout_s is None else min(timeout_s, LONGEST_S)  # an infinite one lasts as long
         self._total_s = timeout_s
         self._deadline_s = None if timeout_s is None else now_s + timeout_s
         self._policy = policy

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pagewire.core.errors import PagewireError, status_of
 
+LONGEST_S = 366 * 86_400.0  # some time beyond gRPC's deadlines overflow
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
@@ -20,8 +22,8 @@ class Timeout:
     silence_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.connect_s <= 0 or self.total_s <= 0 or self.silence_s <= 0:
-            raise ValueError(f"timeouts must be positive, are {self}")
+        if not (0 < self.connect_s <= LONGEST_S and self.total_s > 0 and 0 < self.silence_s <= LONGEST_S):
+            raise ValueError(f"timeouts must be positive, and but for total_s at most {LONGEST_S:.0f} s, are {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

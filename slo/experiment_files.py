@@ -24,6 +24,7 @@ from pagewire.slo.workload_config import WorkloadConfig
 
 MANIFEST = "experiment.json"
 RECORDS = (".jsonl", ".parquet")
+WHOM = ("url", "model")
 HOW_MUCH = ("rate", "concurrency", "requests", "duration_s", "warmup_s", "seed")  # more of a workload is no other one
 
 
@@ -36,7 +37,7 @@ def read_experiment(sources: Sequence[Path], *, title: str = "", objectives: Obj
     about: dict[str, Any] = {}
     for source in sources:
         if source.is_dir():
-            told = _object(source / MANIFEST)
+            told = read_object(source / MANIFEST)
             runs = told.pop("runs", None)
             if not isinstance(runs, list):
                 raise ValueError(f'{source / MANIFEST}: "runs" is no list')
@@ -75,7 +76,7 @@ def _label(value: Any) -> Label:
 def _read(
     summary: Path, records: Path | None, labels: Mapping[str, Label] | None, name: str, objectives: Objectives | None
 ) -> Trial:
-    told = _object(summary)
+    told = read_object(summary)
     found = records or next((path for end in RECORDS if (path := summary.with_suffix(end)).is_file()), None)
     if found is None:
         raise ValueError(f"{summary}: no records beside it ({summary.stem}.jsonl or .parquet): run with --records")
@@ -94,8 +95,9 @@ def _read(
         rows = read_records(found)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{found} has no records of a run: {error}") from error
-    if labels is None:
-        labels = {**own_labels, RATE: rate} if rate else own_labels
+    if labels is None:  # nobody says what tells it from others: then it is of whom it was asked
+        whom = {each: str(told[each]) for each in WHOM if told.get(each)}
+        labels = {**whom, **own_labels, RATE: rate} if rate else {**whom, **own_labels}
     return trial(rows, window, objectives or own, labels=labels, about=told, name=name, workload=kind_of(workload))
 
 
@@ -109,7 +111,3 @@ def kind_of(workload: Mapping[str, Any]) -> dict[str, str]:
     known = {name: value for name, value in WorkloadConfig().as_json().items() if name not in HOW_MUCH}
     told = {name: str(workload.get(name, value)) for name, value in known.items()}
     return {**told, "loop": "closed" if workload.get("concurrency") else "open"}
-
-
-def _object(path: Path) -> dict[str, Any]:
-    return read_object(path)

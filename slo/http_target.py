@@ -5,8 +5,10 @@ Invariant: bytes are stamped before they are read, and events that came together
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +21,7 @@ from pagewire.slo.ask import Ask, AskFailed, Chat, Part, Usage
 
 DONE = b"[DONE]"
 CONNECT_S = 10.0
+REST_S = 1.0  # for a body to end behind its last event
 DETAIL_CHARS = 300
 REASONING = ("reasoning", "reasoning_content")  # as servers call it
 TIMELINE = {"x-pagewire-timeline": "1"}  # which others do not read
@@ -40,8 +43,12 @@ class HttpTarget:
         self._now = now
         self._extends = extends
         base = url.rstrip("/").removesuffix("/v1") + "/v1"
+        try:
+            base_url = httpx.URL(base)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{url!r} is no URL: {error}") from error
         self._client = httpx.AsyncClient(
-            base_url=base,
+            base_url=base_url,
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
@@ -114,8 +121,8 @@ class HttpTarget:
             raise AskFailed("connection", str(error) or type(error).__name__) from error
 
     async def _events(self, response: httpx.Response) -> AsyncGenerator[tuple[float, dict[str, Any]], None]:
-        rest = b""
-        async for data in response.aiter_bytes():
+        rest, parts = b"", response.aiter_bytes()
+        async for data in parts:
             at_s = self._now()
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
@@ -123,6 +130,7 @@ class HttpTarget:
                     continue
                 event = line[5:].strip()
                 if event == DONE:
+                    await _read_out(parts)
                     return
                 yield at_s, _object(event)
         raise AskFailed("stream", "it ended without [DONE]")
@@ -146,6 +154,14 @@ class HttpTarget:
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError) as error:
             raise AskFailed("stream", f"no part of an answer: {event!r:.{DETAIL_CHARS}}") from error
+
+
+async def _read_out(parts: AsyncIterator[bytes]) -> None:
+    """Read what stands behind the last event, so that the connection is kept: a new one for each request costs TTFT."""
+    with contextlib.suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(REST_S):
+            async for _ in parts:
+                pass
 
 
 def _object(event: bytes) -> dict[str, Any]:

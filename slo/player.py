@@ -53,7 +53,17 @@ class Player:
         self._run_id = f"slo-{uuid.uuid4().hex[:8]}"
 
     async def play(self) -> Played:
-        """Ask all that is due and wait for the answers. Cancelling it cancels every request."""
+        """Ask all that is due and wait for the answers. Cancelling it cancels every request.
+
+        Raises what the first to fail raised: a record that cannot be kept, a workload that cannot be written.
+        """
+        try:
+            await self._play_all()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return self.played
+
+    async def _play_all(self) -> None:
         arrivals = enumerate(self._workload)
         self._clock.start()
         async with self._measured_lag(), asyncio.TaskGroup() as tasks:
@@ -62,7 +72,6 @@ class Player:
                     tasks.create_task(self._be_user(arrivals))
             else:
                 await self._begin_when_due(arrivals, tasks)
-        return self.played
 
     async def _begin_when_due(self, arrivals: Iterator[tuple[int, Arrival]], tasks: asyncio.TaskGroup) -> None:
         for number, arrival in arrivals:

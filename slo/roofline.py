@@ -17,6 +17,7 @@ from pagewire.core.documents import whole
 from pagewire.core.kv_layout import stored_head_dim
 from pagewire.slo.cost_model import CostModel, LinkLaw, StepLaw, StepLine
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 STEP_OVERHEAD_S = 0.5e-3  # scheduling and sampling, on a host that keeps a GPU fed
 FRAME_S = 0.3e-3
 INTAKE_S = 1e-3
@@ -39,8 +40,11 @@ class ModelShape:
     def of(cls, name: str, config: Mapping[str, Any]) -> ModelShape:
         """Return the shape that a config.json of a dense, gated decoder says; raises ValueError on what it lacks.
 
-        Parameters are counted from its sizes: attention, three matrices of the feed-forward part, embeddings.
+        Parameters are counted from its sizes: attention, three matrices of the feed-forward part, embeddings. So a
+        mixture of experts is refused.
         """
+        if experts := [each for each in _EXPERTS if config.get(each)]:
+            raise ValueError(f"the config.json of {name} is not a dense decoder's: it has {experts[0]}")
         try:
             heads, width = AttentionHeads.of(config), whole(config, "hidden_size")
             layers, inner = whole(config, "num_hidden_layers"), whole(config, "intermediate_size")

@@ -21,9 +21,9 @@ from pagewire.slo.record import Record
 from pagewire.slo.run_clock import RunClock
 from pagewire.slo.session import Limits
 from pagewire.slo.statistics import distribution_ms
-from pagewire.slo.summary import Summary, Window
+from pagewire.slo.summary import Summary
 from pagewire.slo.table import failures
-from pagewire.slo.tally import summarize
+from pagewire.slo.tally import Tally
 from pagewire.slo.workload import Workload
 
 HTTP = ("http://", "https://")
@@ -145,7 +145,7 @@ async def run(
         on_start(player.played)
         played = await player.play()
         model = target.model
-    last_s = max((record.intended_s for record in played.records), default=0.0)
-    until_s = plan.duration_s if plan.duration_s < math.inf else math.nextafter(last_s, math.inf)
-    summary = summarize(played.records, Window(from_s=plan.warmup_s, until_s=until_s), plan.objectives)
-    return Run(model=model, records=tuple(played.records), summary=summary, lags_s=tuple(played.lags_s))
+    tally = Tally(plan.warmup_s, plan.duration_s, plan.objectives, is_closed=bool(workload.concurrency))
+    for record in played.records:
+        tally.add(record)
+    return Run(model=model, records=tuple(played.records), summary=tally.summary(), lags_s=tuple(played.lags_s))

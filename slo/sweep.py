@@ -7,6 +7,7 @@ that fails is noted by name and left; the others go on.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -95,7 +96,8 @@ class Sweep:
                     return
 
     async def _probe_at(self, rate: float, configuration: Configuration, cluster: Cluster) -> None:
-        repeat = self._finding(configuration).evidence.count(rate)
+        taken = {probe.repeat for probe in self._finding(configuration).probes if probe.rate == rate}
+        repeat = next(number for number in itertools.count() if number not in taken)  # one may have been taken away
         workload = probe_workload(self._config, rate, repeat)
         run = await cluster.run(workload, run_plan(self._config))
         told = run.as_json(

@@ -54,6 +54,8 @@ class SweepConfig(WorkloadConfig):
             raise ConfigError("a sweep is of rates: a closed loop has none")
         if not self.duration_s:
             raise ConfigError("duration_s is 0: requests by number alone come in no time at a high rate")
+        if self.requests:
+            raise ConfigError(f"requests is {self.requests}: they come in no time at a high rate; say duration_s")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s:g}, not above 0")
         try:

@@ -18,13 +18,17 @@ from pagewire.slo.summary import MEASURES, Attainment, Summary, Window
 
 
 class Tally:
-    """Of the requests that were due from `from_s` on and before `until_s`, seconds since the run began."""
+    """Of the requests that were due from `from_s` on and before `until_s`, seconds since the run began; `is_closed`
+    where each user asks when its last answer is there.
+    """
 
-    def __init__(self, from_s: float, until_s: float, objectives: Objectives) -> None:
+    def __init__(self, from_s: float, until_s: float, objectives: Objectives, *, is_closed: bool = False) -> None:
         self._from_s = from_s
         self._until_s = until_s
         self._objectives = objectives
-        self._last_s = 0.0  # when the last one was due
+        self._is_closed = is_closed
+        self._first_s, self._last_s = math.inf, 0.0  # when the first and the last one were due
+        self._ended_s = 0.0  # when the last one had its answer
         self._requests = 0
         self._values = {name: array("d") for name in (*MEASURES, "gap")}
         self._failures: Counter[str] = Counter()
@@ -40,7 +44,9 @@ class Tally:
         if not self._from_s <= record.intended_s < self._until_s:
             return
         self._requests += 1
+        self._first_s = min(self._first_s, record.intended_s)
         self._last_s = max(self._last_s, record.intended_s)
+        self._ended_s = max(self._ended_s, record.sent_s, record.last_s or 0.0)
         for name in MEASURES:
             if (value := record.value_s(name)) is not None:
                 self._values[name].append(value)
@@ -56,13 +62,17 @@ class Tally:
         self._short += record.is_answered and record.output_tokens < record.wanted_tokens
 
     def summary(self) -> Summary:
-        """Return the figures; where `until_s` is infinite the window ends behind the last request that came.
+        """Return the figures.
 
-        Raises ValueError where none did.
+        Where `until_s` is infinite the window ends behind the last request that was due; of a closed loop, which has
+        them due as it answers, and where all were due at once, with the last answer. Raises ValueError where none came.
         """
         if not self._requests:
             raise ValueError(f"no request was due between {self._from_s:g} s and {self._until_s:g} s of the run")
-        until_s = self._until_s if math.isfinite(self._until_s) else math.nextafter(self._last_s, math.inf)
+        until_s = self._until_s
+        if not math.isfinite(until_s):
+            is_moment = self._last_s <= self._first_s
+            until_s = math.nextafter(self._ended_s if self._is_closed or is_moment else self._last_s, math.inf)
         return Summary(
             window=Window(from_s=self._from_s, until_s=until_s),
             objectives=self._objectives,

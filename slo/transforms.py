@@ -10,6 +10,8 @@ from pagewire.slo.arrival import Arrival, Turn
 from pagewire.slo.processes import Process
 from pagewire.slo.workload import Workload, num_pieces
 
+MOST_OFF = 0.01  # of a length that is rounded to whole tokens
+
 
 def retimed(workload: Workload, process: Process, seed: int) -> Workload:
     """Return the same arrivals in the same order, at the times of a process."""
@@ -41,9 +43,11 @@ def at_rate(workload: Workload, rate: float) -> Workload:
 def resized(workload: Workload, factor: float) -> Workload:
     """Return the same arrivals with prompts and answers `factor` times as long; what is shared stays so.
 
-    Pieces keep their ids and change their length. Raises ValueError when gone through where a text would be longer.
+    Pieces keep their ids and change their length. Raises ValueError when gone through where a text would be longer, or
+    where the whole tokens of a piece are no such part of it.
     """
-    piece_tokens = max(1, round(workload.piece_tokens * factor))
+    exact = workload.piece_tokens * factor
+    piece_tokens = max(1, round(exact))
 
     def turn(old: Turn) -> Turn:
         output_tokens = max(1, round(old.output_tokens * factor))
@@ -53,6 +57,11 @@ def resized(workload: Workload, factor: float) -> Workload:
             text = old.text[: max(1, round(len(old.text) * factor))]
             input_tokens = max(1, round(old.input_tokens * factor))
             return dataclasses.replace(old, text=text, input_tokens=input_tokens, output_tokens=output_tokens)
+        if abs(piece_tokens - exact) > MOST_OFF * exact:
+            raise ValueError(
+                f"length_scale {factor:g}: prompts of {workload.name} are pieces of {workload.piece_tokens} tokens, "
+                f"which would be {piece_tokens / workload.piece_tokens:g} times as long: take that"
+            )
         whole = len(old.pieces) - 1
         rest = old.input_tokens - whole * workload.piece_tokens
         input_tokens = whole * piece_tokens + num_pieces(rest * piece_tokens, workload.piece_tokens)

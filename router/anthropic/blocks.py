@@ -7,7 +7,6 @@ deltas of a block, joined, are what it holds at its end, but for a call whose ar
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest
@@ -80,10 +79,8 @@ class ContentBlocks:
 
 
 def _object(text: str) -> Json:
-    """Return the arguments of a call, none where they are no object that could be written within an answer."""
+    """Return the arguments of a call, none where they are no object of JSON."""
     try:
-        read = read_object("input", text, field="")
-        json.dumps([[[read]]])  # as deep as it will stand
-    except (InvalidRequest, RecursionError):
+        return read_object("input", text, field="")
+    except InvalidRequest:
         return {}
-    return read

@@ -6,6 +6,7 @@ Knows no file and no terminal.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -158,7 +159,8 @@ def _changes(question: Question) -> Iterator[tuple[str, Question]]:
     yield "links half as fast", dataclasses.replace(question, kinds=slower)
     yield "prompts twice as long", dataclasses.replace(question, workload=longer_prompts(question.workload))
     workload, window = faster(question.workload, FASTER), question.window
-    sooner = Window(from_s=window.from_s / FASTER, until_s=window.until_s / FASTER)
+    until_s = math.nextafter(window.until_s / FASTER, math.inf)  # or rounding leaves the last request out
+    sooner = Window(from_s=window.from_s / FASTER, until_s=until_s)
     yield "half as many requests again", dataclasses.replace(question, workload=workload, window=sooner)
 
 

@@ -7,6 +7,7 @@ where the turn before it failed.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,15 +37,19 @@ class _Session:
 
 
 class Player:
-    """One workload's; `ask` takes each request when it is due."""
+    """One workload's; `ask` takes each request when it is due, none of them from `duration_s` on."""
 
-    def __init__(self, agenda: Agenda, workload: Workload, root: BlockHash, ask: Callable[[SimRequest], None]) -> None:
+    def __init__(
+        self, agenda: Agenda, workload: Workload, root: BlockHash, ask: Callable[[SimRequest], None],
+        duration_s: float = math.inf,
+    ) -> None:  # fmt: skip
         self._agenda = agenda
         self._arrivals: Iterator[tuple[int, Arrival]] = enumerate(workload)
         self._piece_tokens = workload.piece_tokens
         self._concurrency = workload.concurrency
         self._root = root
         self._ask = ask
+        self._duration_s = duration_s
         self._sessions: dict[int, _Session] = {}  # by the number of the request that runs
         self._seen: set[int] = set()  # what prompts began with
         self._num_requests = 0
@@ -63,11 +68,12 @@ class Player:
     def over(self, request: SimRequest) -> None:
         """A request is over: its session goes on, or its user takes the next arrival."""
         session = self._sessions.pop(request.number)
-        turn = session.turn + 1
-        if not request.error and turn < len(session.arrival.turns):
+        turn, turns = session.turn + 1, session.arrival.turns
+        due_s = self._agenda.now() + turns[turn].think_s if turn < len(turns) else math.inf
+        if not request.error and due_s < self._duration_s:
             session.prompt += (request.answer,) * len(request.tokens_s)
             session.turn = turn
-            self._come(self._agenda.now() + session.arrival.turns[turn].think_s, session)
+            self._come(due_s, session)
         elif self._concurrency:
             self._next()
 
@@ -77,6 +83,8 @@ class Player:
             return
         number, arrival = found
         due_s = self._agenda.now() if self._concurrency else arrival.at_s
+        if due_s >= self._duration_s:
+            return
         self._come(due_s, _Session(number=number, arrival=arrival))
 
     def _come(self, due_s: float, session: _Session) -> None:

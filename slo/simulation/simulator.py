@@ -6,6 +6,7 @@ composition, costs, workload and seed give the same records.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -32,7 +33,8 @@ FIRST_HEARTBEAT_S = 0.05  # a pod says what it has as soon as it is linked
 class Simulator:
     """One run of one cluster. With `is_fast` off every step is scheduled, for the proof that it makes no difference.
 
-    Without `is_detailed` records have neither gaps, which for long answers are most of their memory, nor parts of TTFT.
+    No request is due from `duration_s` on. Without `is_detailed` records have neither gaps, which for long answers are
+    most of their memory, nor parts of TTFT.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Simulator:
         *,
         is_fast: bool = True,
         is_detailed: bool = True,
+        duration_s: float = math.inf,
     ) -> None:
         index_ids = {pod_id: number for number, pod_id in enumerate(composition.roles, start=1)}
         self._around = around = Surroundings(composition, costs, index_ids, seed, is_fast=is_fast)
@@ -56,7 +59,7 @@ class Simulator:
             for pod_id, role in composition.roles.items()
             if role is not Role.PREFILL
         }
-        self._player = Player(around.agenda, workload, self._router.root, self._router.ask)
+        self._player = Player(around.agenda, workload, self._router.root, self._router.ask, duration_s)
         self._random = random.Random(seed)
         self._is_detailed = is_detailed
         self._on_record: Callable[[Record], None] = lambda _: None

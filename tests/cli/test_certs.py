@@ -29,6 +29,17 @@ def test_each_certificate_goes_with_its_key_and_authority(tmp_path: Path) -> Non
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
 
 
+def test_all_is_written_or_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"A-label|ASCII"):
+        make(tmp_path / "set", hosts=("b\u00fccher.example",))
+    assert not (tmp_path / "set").exists()
+    make(tmp_path / "set")
+    (tmp_path / "set" / "ca.pem").unlink()
+    with pytest.raises(FileExistsError, match=r"router\.pem"):
+        make(tmp_path / "set")
+    assert not (tmp_path / "set" / "ca.pem").exists()  # of another set it would fit none of the others
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     make(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

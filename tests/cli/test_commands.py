@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import subprocess
@@ -18,6 +20,8 @@ from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import with_collector
 from pagewire.cli.doctor import Finding, Verdict
 from pagewire.cli.main import main
+from pagewire.cli.progress import say
+from pagewire.cli.slo_origin import bare, command_line
 from pagewire.core.config import ConfigError, settings
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
@@ -321,3 +325,18 @@ def test_a_new_key_has_the_limits_and_rights_that_were_asked(tmp_path: Path) -> 
     assert owner is not None
     assert (owner.cache_quota, owner.is_operator) == (None, False)
     assert pagewire("keys", "create", "acme", "--cache-quota", "1.5").returncode == 1
+
+
+def test_what_is_typed_is_told_without_secrets() -> None:
+    typed = ["pagewire", "slo", "run", "--api-key", "k", "--url", "https://bob:hunter2@host/v1", "--url=redis://:p@h"]
+    assert command_line(typed) == ("pagewire slo run --api-key ... --url https://...@host/v1 --url=redis://...@h")
+    assert bare("http://host/a@b") == "http://host/a@b"
+
+
+def test_nobody_who_reads_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    say("a word")

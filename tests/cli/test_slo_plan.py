@@ -63,6 +63,7 @@ async def test_where_no_cluster_will_do_the_exit_code_says_so(tmp_path: Path) ->
         (("--slo", "ttft=1s", "--prefill-modes", "local"), "'local' is no prefill mode"),
         (("--slo", "ttft=1s", "--chunk-sizes", "many"), "many"),
         (("--slo", "ttft=1s", "--max-num-seqs", "0"), "a step of 0 sequences"),
+        (("--slo", "ttft=1s", "--concurrency", "2", "--duration-s", "5"), "closed loop"),
     ],
 )
 async def test_what_is_no_question_is_refused_by_name(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:

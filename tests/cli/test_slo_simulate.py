@@ -113,3 +113,12 @@ async def test_what_is_missing_of_a_data_sheet_is_named(tmp_path: Path) -> None:
     assert "--bandwidth" in said
     _, said = await slo("calibrate", "--model", "nobodys", *SHEET, "--output", str(tmp_path / "costs.json"), code=1)
     assert "nobodys" in said
+
+
+async def test_a_closed_loop_ends_with_its_duration(costs: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    flags = ("--concurrency", "2", "--duration-s", "5", "--input", "20", "--output", "8")
+    await slo("simulate", "--costs", str(costs), *flags, "--json", str(told))
+    found = json.loads(told.read_text())
+    assert found["window"] == {"from_s": 0.0, "until_s": 5.0}
+    assert found["requests"] > 100

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from source_tree import ROOT
 
-from pagewire.client.retry import RetryBudget, RetryPolicy, Timeout
+from pagewire.client.retry import LONGEST_S, RetryBudget, RetryPolicy, Timeout
 from pagewire.client.routers import REST_S
 from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, Unavailable
 
@@ -38,8 +39,19 @@ def test_what_a_caller_does_not_say_is_as_the_documentation_says() -> None:
 def test_a_timeout_is_positive(name: str) -> None:
     assert getattr(Timeout(**{name: 0.5}), name) == 0.5
     for wrong in (0.0, -0.5):
-        with pytest.raises(ValueError, match=f"timeouts must be positive, are .*{name}={wrong}"):
+        with pytest.raises(ValueError, match=f"timeouts must be positive, .* are .*{name}={wrong}"):
             Timeout(**{name: wrong})
+
+
+def test_a_call_may_last_for_ever_and_nothing_else_may() -> None:
+    assert Timeout(total_s=math.inf).total_s == math.inf
+    for name in ("connect_s", "silence_s"):
+        assert getattr(Timeout(**{name: LONGEST_S}), name) == LONGEST_S
+        with pytest.raises(ValueError, match="but for total_s at most"):
+            Timeout(**{name: math.inf})
+    for name in ("connect_s", "silence_s", "total_s"):
+        with pytest.raises(ValueError, match="positive"):
+            Timeout(**{name: math.nan})
 
 
 def test_a_call_has_an_attempt_at_least() -> None:

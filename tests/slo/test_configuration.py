@@ -105,6 +105,7 @@ def test_rates_are_searched_for_unless_they_are_listed() -> None:
     [
         ({"concurrency": 4}, "closed loop"),
         ({"duration_s": 0.0, "warmup_s": 0.0}, "duration_s"),
+        ({"requests": 100}, "requests is 100"),
         ({"timeout_s": 0.0}, "timeout_s"),
         ({"lowest_rate": 0.1}, "about 5 requests in 50 s"),
         ({"rates": (0.1, 5.0)}, "raise duration_s, or the rate"),

@@ -46,8 +46,19 @@ def test_a_run_is_read_with_the_records_beside_it(tmp_path: Path) -> None:
     (read,) = experiment.trials
     assert read.records == trial.records
     assert read.summary == trial.summary
-    assert read.labels == {"rate": 3}
+    assert read.labels == {"model": "made-up", "rate": 3}
     assert read.about["seed"] == 7
+
+
+def test_runs_of_two_servers_are_two(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / f"{name}-{rate}.json", made_up_trial(rate, capacity), url=f"http://{name}")
+        for name, capacity in (("slow", 1.0), ("fast", 100.0))
+        for rate in (5, 10)
+    ]
+    experiment = read_experiment(paths)
+    assert [[trial.rate_per_s for trial in series.trials] for series in experiment.series()] == [[5, 10]] * 2
+    assert [series.name for series in experiment.series()] == ["url http://slow", "url http://fast"]
 
 
 def test_runs_may_be_judged_anew(tmp_path: Path) -> None:

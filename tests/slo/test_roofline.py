@@ -75,6 +75,13 @@ def test_parameters_are_those_of_each_matrix() -> None:
     assert odd.token_bytes == layout_of({**SMALL, "head_dim": 5}, block_size=16, dtype="bfloat16").token_bytes
 
 
+@pytest.mark.parametrize("name", ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"])
+def test_a_mixture_of_experts_is_refused(name: str) -> None:
+    assert ModelShape.of("small", {**SMALL, name: 0}) == ModelShape.of("small", {**SMALL, name: None})
+    with pytest.raises(ValueError, match=f"config.json of small is not a dense decoder's: it has {name}"):
+        ModelShape.of("small", {**SMALL, name: 8})
+
+
 @pytest.mark.parametrize("name", [*SMALL])
 def test_a_config_without_a_size_is_refused_by_its_name(name: str) -> None:
     if name == "num_key_value_heads":

@@ -39,6 +39,15 @@ COSTS = CostModel(
 )
 
 
+def test_nothing_is_due_behind_the_duration() -> None:
+    composition = Composition(prefill=1, decode=1)
+    for asked in (workload(200, rate=20.0, turns=3), workload(10**9, rate=20.0, turns=3, concurrency=3)):
+        simulator = Simulator(composition, COSTS, asked, duration_s=5.0)
+        records = simulator.run()
+        assert len(records) > 20
+        assert 4.0 < max(record.intended_s for record in records) < 5.0
+
+
 def workload(
     num: int, *, rate: float, seed: int = 0, shared: float = 0.0, turns: int = 1, concurrency: int = 0
 ) -> Workload:

@@ -190,10 +190,24 @@ def test_a_window_without_an_end_ends_behind_the_last_that_came() -> None:
     for due_s in (0.5, 1.0, 10.0):
         ended.add(answered(due_s))
     assert (ended.summary().window, ended.summary().requests) == (Window(from_s=1.0, until_s=10.0), 1)
-    first = Tally(0.0, math.inf, parse_objectives(""))
-    first.add(answered(0.0))
-    assert first.summary().window.holds(0.0)
-    assert not first.summary().window.holds(1e-9)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_where_all_are_due_at_once_or_as_others_are_answered_it_ends_with_the_last_answer(is_closed: bool) -> None:
+    tally = Tally(0.0, math.inf, parse_objectives(""), is_closed=is_closed)
+    due = (0.0, 4.0, 3.0) if is_closed else (2.0, 2.0)
+    records = [answered(due_s) for due_s in due]
+    for each in records:
+        tally.add(each)
+    window = tally.summary().window
+    assert window.until_s == pytest.approx(max(each.last_s or 0.0 for each in records))
+    assert window.until_s > max(due)
+    alone = Tally(0.0, math.inf, parse_objectives(""), is_closed=is_closed)
+    alone.add(answered(0.0))
+    assert 0 < alone.summary().goodput_per_s < 100
+    mute = Tally(0.0, math.inf, parse_objectives(""), is_closed=is_closed)
+    mute.add(dataclasses.replace(failed(1.0), sent_s=1.5))
+    assert mute.summary().window.until_s == pytest.approx(1.5)
 
 
 def test_as_json_a_summary_has_every_figure() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -120,6 +121,20 @@ async def test_a_finished_sweep_starts_nothing_and_a_larger_one_only_what_is_new
     await swept(larger, again, tmp_path)
     assert {name for name, _ in again.ran} == {"2P:1D"}
     assert len(told(tmp_path)["configurations"]) == 3
+
+
+async def test_a_probe_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, grid=(), rates=(2.0,), repeats=2)
+    clusters = PretendedClusters({"1P:1D": 2.05})
+    await swept(config, clusters, tmp_path)
+    folder = SweepFolder(tmp_path)
+    (configuration,) = config.configurations()
+    made = folder.probes(configuration)
+    assert [each.repeat for each in made] == [0, 1]
+    shutil.rmtree(tmp_path / made[0].folder)
+    await swept(config, clusters, tmp_path)
+    assert [each.repeat for each in folder.probes(configuration)] == [0, 1]
+    assert folder.failure(configuration) == ""
 
 
 async def test_fresh_clusters_serve_one_probe_each(tmp_path: Path) -> None:

@@ -154,6 +154,14 @@ def test_resized_prompts_share_what_they_shared(factor: float) -> None:
         assert len(tokens) == new.turns[0].input_tokens
 
 
+def test_a_length_that_pieces_cannot_have_is_refused() -> None:
+    recording = read_mooncake(samples.sample("mooncake"))
+    for factor, nearest in ((0.0005, "0.00195312"), (0.003, "0.00390625")):
+        with pytest.raises(ValueError, match=f"pieces of 512 tokens, which would be {nearest} times as long"):
+            next(iter(resized(recording, factor)))
+        next(iter(resized(recording, float(nearest))))
+
+
 def test_texts_can_be_cut_and_not_made_longer() -> None:
     talks = read_sharegpt(samples.sample("sharegpt"))
     assert (
