@@ -30,6 +30,7 @@ from pagewire.cli.flags import variables
 from pagewire.cli.progress import say
 from pagewire.core import cores
 from pagewire.core.errors import Unavailable
+from pagewire.slo.redaction import bare
 
 HEALTH_POLL_S = 0.1
 KILL_MARGIN_S = 5.0
@@ -125,7 +126,7 @@ class Cluster:
         pods = [await self._start_pod(pod, role, redis, secret, logs) for pod, role in config.pods.items()]
         router = await self._start_router(redis, secret, logs)
         answer: dict[str, Any] = {"router": {}, "prefill": [], "decode": [], "colocated": []}
-        answer |= {"redis": redis, "cluster": self._name}
+        answer |= {"redis": bare(redis), "cluster": self._name}
         if self._tls is not None:
             answer["tls"] = self._tls.told()
         *said, answer["router"] = await asyncio.gather(*(self._ready(child) for child in (*pods, router)))

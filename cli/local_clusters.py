@@ -19,7 +19,7 @@ import httpx
 from pagewire.cli.child import Child
 from pagewire.cli.cluster import flags_of
 from pagewire.cli.cluster_config import ClusterConfig
-from pagewire.core.config import ENVIRONMENT_PREFIX, ConfigError, load
+from pagewire.core.config import ENVIRONMENT_PREFIX, ConfigError, load, settings
 from pagewire.core.errors import Unavailable
 from pagewire.core.local_models import MODELS_DIR_VARIABLE
 from pagewire.serving.scrape import counters, risen
@@ -51,10 +51,11 @@ class LocalClusters:
 
     @asynccontextmanager
     async def _started(self, configuration: Configuration, logs: Path) -> AsyncIterator[Cluster]:
-        told, config = cluster_flags(configuration)
+        told, secrets, config = cluster_flags(configuration)
         command = [sys.executable, "-P", "-m", "pagewire.cli.main", "up", *told, "--port", "0", "--grpc-port", "0"]
         command += ["--log-dir", str(logs)]
-        child = await Child.start("up", "cluster", command, self._environ, logs / "up.log", keeping=(self._lock,))
+        environ = {**self._environ, **secrets}
+        child = await Child.start("up", "cluster", command, environ, logs / "up.log", keeping=(self._lock,))
         try:
             said = await child.ready(config.start_timeout_s + START_MARGIN_S)
             yield _LocalCluster(child, said)
@@ -91,8 +92,11 @@ class _LocalCluster:
             return {pod: counters((await client.get(url)).text) for pod, url in self._metrics.items()}
 
 
-def cluster_flags(configuration: Configuration) -> tuple[list[str], ClusterConfig]:
-    """Return the flags of `pagewire up` and what they say; raises ConfigError, which names the configuration."""
+def cluster_flags(configuration: Configuration) -> tuple[list[str], dict[str, str], ClusterConfig]:
+    """Return the flags of `pagewire up`, the variables of what no command line should show, and what both say.
+
+    Raises ConfigError, which names the configuration.
+    """
     told: dict[str, object] = {name: text for name, text in configuration.settings.items() if name != PODS}
     told |= configuration.pods
     try:
@@ -101,7 +105,9 @@ def cluster_flags(configuration: Configuration) -> tuple[list[str], ClusterConfi
         config = load(ClusterConfig, environ={}, flags=told).value
     except ConfigError as error:
         raise ConfigError(f"{configuration.name}: {error}") from error
-    return flags_of(config, [*told]), config
+    secret = {each.name for each in settings(ClusterConfig) if each.is_secret}
+    variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(getattr(config, name)) for name in secret & told.keys()}
+    return flags_of(config, [name for name in told if name not in secret]), variables, config
 
 
 def _lives(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from pagewire.slo.machine import machine, versions
+from pagewire.slo.redaction import bare
 from pagewire.slo.workload_config import WorkloadConfig
 
 KEY_FLAG = "--api-key"
-_USER = re.compile(r"(://)[^/?#\s]*@")
 
 
 def asked(config: WorkloadConfig) -> dict[str, Any]:
@@ -35,8 +34,3 @@ def command_line(arguments: Sequence[str]) -> str:
         else:
             told.append(f"{KEY_FLAG}=..." if argument.startswith(f"{KEY_FLAG}=") else bare(argument))
     return shlex.join(told)
-
-
-def bare(text: str) -> str:
-    """Return a text without the names and passwords that URLs in it hold."""
-    return _USER.sub(r"\1...@", text)

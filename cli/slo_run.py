@@ -11,10 +11,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from pagewire.cli.progress import Report, bar, say
-from pagewire.cli.slo_origin import asked, bare
+from pagewire.cli.slo_origin import asked
 from pagewire.slo.player import Played
 from pagewire.slo.record import Record
 from pagewire.slo.record_files import record_file
+from pagewire.slo.redaction import bare
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.statistics import distribution_ms
 from pagewire.slo.table import table

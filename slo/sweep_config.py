@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from pagewire.slo.bracket import Bracketing, Listed, Search
 from pagewire.slo.configuration import Configuration, configurations
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.pieces import parse_vocabulary
+from pagewire.slo.redaction import bare
 from pagewire.slo.workload_config import WorkloadConfig
 
 DEFAULT_FIRST_RATE = 1.0
@@ -87,8 +89,8 @@ class SweepConfig(WorkloadConfig):
 
 
 def differences(config: SweepConfig, before: dict[str, Any]) -> list[str]:
-    """Return what keeps `config` from going on with a sweep that was told `before`."""
-    told = config.as_json()
+    """Return what keeps `config` from going on with a sweep that was told `before`, as it was written."""
+    told = json.loads(bare(json.dumps(config.as_json())))
     return [
         f"{name} was {before.get(name)!r} and is {value!r}"
         for name, value in told.items()

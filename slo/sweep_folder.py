@@ -28,6 +28,7 @@ from pagewire.slo.configuration import Configuration
 from pagewire.slo.finding import Probe
 from pagewire.slo.record import Record
 from pagewire.slo.record_files import record_file
+from pagewire.slo.redaction import bare
 from pagewire.slo.summary import Attainment
 
 SWEEP, EXPERIMENT, FAILED, RUN, RECORDS = "sweep.json", "experiment.json", "failed.json", "run.json", "run.jsonl"
@@ -165,4 +166,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _text(told: dict[str, Any]) -> str:
-    return json.dumps(told, indent=1) + "\n"
+    return bare(json.dumps(told, indent=1)) + "\n"

@@ -19,14 +19,17 @@ from pagewire.cli.cluster import POD_SETTINGS, ROUTER_SETTINGS, flags_of
 from pagewire.cli.cluster_config import ClusterConfig
 from pagewire.cli.collector import with_collector
 from pagewire.cli.doctor import Finding, Verdict
+from pagewire.cli.local_clusters import cluster_flags
 from pagewire.cli.main import main
 from pagewire.cli.progress import say
-from pagewire.cli.slo_origin import bare, command_line
-from pagewire.core.config import ConfigError, settings
+from pagewire.cli.slo_origin import command_line
+from pagewire.core.config import ConfigError, load, settings
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.router.keys import read
 from pagewire.serving.pod_config import PodConfig
+from pagewire.slo.configuration import configurations
+from pagewire.slo.redaction import bare
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -340,3 +343,12 @@ def test_nobody_who_reads_keeps_nothing_from_being_done(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("sys.stderr", Gone())
     say("a word")
+
+
+def test_secrets_of_a_sweeps_clusters_go_by_the_environment() -> None:
+    (configuration,) = configurations(("redis=redis://bob:hunter2@host", "dtype=float32"), ("pods=1P:1D",))
+    flags, variables, config = cluster_flags(configuration)
+    assert "hunter2" not in " ".join(flags)
+    assert "--dtype" in flags
+    assert variables == {"PAGEWIRE_REDIS": "redis://bob:hunter2@host"}
+    assert load(ClusterConfig, environ=variables, flags={}).value.redis == config.redis

@@ -42,6 +42,12 @@ def begun(*lengths: int) -> tuple[Branch, ...]:
     ("kept", "broken", "field"),
     [
         pytest.param({"length": 1}, {"length": 0}, "prompt", id="a token at least"),
+        pytest.param(
+            {"adapter": "a", "bounds": {"adapters": ("a",)}},
+            {"adapter": "b", "bounds": {"adapters": ("a",)}},
+            "adapter",
+            id="an adapter that is there",
+        ),
         pytest.param({"length": 39}, {"length": 40}, "prompt", id="room for an answer"),
         pytest.param(
             {"length": 30, "output": (1,) * 9}, {"length": 30, "output": (1,) * 10}, "prompt", id="room behind output"
@@ -156,6 +162,15 @@ def beams(width: int = 2, **changes: Any) -> Case:
         pytest.param(
             beams(num_blocks=8, finds_equals=False), beams(num_blocks=5, finds_equals=False), "prompt",
             id="blocks of their own for the prompt",
+        ),
+        # 7 + 1 tokens fill two blocks each, 7 + 2 take three; 8 + 1 take three
+        pytest.param(
+            beams(length=7, num_blocks=8, finds_equals=False), beams(length=7, num_blocks=6, finds_equals=False),
+            "max_tokens", id="blocks of their own for one token more",
+        ),
+        pytest.param(
+            beams(length=8, num_blocks=10, finds_equals=False), beams(length=8, num_blocks=7, finds_equals=False),
+            "prompt", id="blocks of their own for a token behind full ones",
         ),
         # 6 + 1 tokens: a full block for both, one more each, and one each to spare
         pytest.param(beams(num_blocks=7), beams(num_blocks=4), "prompt", id="blocks for the prompt"),

@@ -6,6 +6,7 @@ import pytest
 
 from pagewire.core.sampling import FinishReason
 from pagewire.router.events import Begun, Chunk, Ending, Finished, ScoredToken, Usage
+from pagewire.text.tools.reader import CallPart
 
 STOP, LENGTH, CANCELLED = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED
 
@@ -49,3 +50,19 @@ def test_unless_it_is_said_an_event_is_of_a_requests_first_answer_and_from_its_b
         predicted_cached_tokens=0, timelines=(), report=None,
     )  # fmt: skip
     assert (finished.first_index, finished.longest) == (0, 0)
+
+
+def test_words_and_pieces_of_calls_are_said_in_their_order() -> None:
+    def part(index: int, at: int) -> CallPart:
+        return CallPart(index=index, name="f", arguments="", id="c", at=at)
+
+    assert list(Chunk(text="", token_ids=()).said) == []
+    assert list(Chunk(text="ab", token_ids=()).said) == ["ab"]
+    assert list(Chunk(text="", token_ids=(), calls=(part(0, 0), part(1, 0))).said) == [part(0, 0), part(1, 0)]
+    calls = (part(0, 1), part(1, 1), part(2, 3))
+    assert list(Chunk(text="abcd", token_ids=(), calls=calls).said) == ["a", calls[0], calls[1], "bc", calls[2], "d"]
+    assert list(Chunk(text="abc", token_ids=(), calls=(part(0, 0), part(1, 3))).said) == [part(0, 0), "abc", part(1, 3)]
+
+
+def test_a_chunk_has_no_reasoning_unless_told() -> None:
+    assert (Chunk(text="a", token_ids=(1,)).num_reasoning, Chunk(text="a", token_ids=(1,)).reasoning) == (0, "")

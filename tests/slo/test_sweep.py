@@ -21,7 +21,7 @@ from pagewire.slo.finding import table
 from pagewire.slo.probe_plan import probe_workload
 from pagewire.slo.record_files import read_records
 from pagewire.slo.summary import Attainment
-from pagewire.slo.sweep_config import SweepConfig
+from pagewire.slo.sweep_config import SweepConfig, differences
 from pagewire.slo.sweep_folder import SweepFolder
 
 TOLD: dict[str, Any] = {
@@ -135,6 +135,23 @@ async def test_a_probe_that_was_taken_away_is_made_again(tmp_path: Path) -> None
     await swept(config, clusters, tmp_path)
     assert [each.repeat for each in folder.probes(configuration)] == [0, 1]
     assert folder.failure(configuration) == ""
+
+
+def texts(folder: Path) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in folder.rglob("*.json")]
+
+
+async def test_passwords_in_urls_are_written_nowhere_and_a_sweep_goes_on_all_the_same(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, grid=(), common=("redis=redis://bob:hunter2@host",), rates=(2.0,), repeats=1)
+    clusters = PretendedClusters({"1P:1D": 9.0})
+    await swept(config, clusters, tmp_path)
+    written = texts(tmp_path)
+    assert any("redis://...@host" in text for text in written)
+    assert not any("hunter2" in text for text in written)
+    before = SweepFolder(tmp_path).asked()
+    assert before is not None
+    assert differences(config, before) == []
+    assert differences(dataclasses.replace(config, common=("redis=redis://other",)), before) != []
 
 
 async def test_fresh_clusters_serve_one_probe_each(tmp_path: Path) -> None:

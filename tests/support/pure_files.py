@@ -149,6 +149,7 @@ PURE_FILES = (
     "router/responses/input.py",
     "router/responses/items.py",
     "router/anthropic/blocks.py",
+    "slo/redaction.py",
     "router/anthropic/body.py",
     "router/anthropic/input.py",
     "router/tool_fields.py",
