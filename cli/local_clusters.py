@@ -32,6 +32,7 @@ START_MARGIN_S = 60.0
 STOP_MARGIN_S = 30.0
 METRICS_TIMEOUT_S = 30.0
 OURS = ("port", "grpc_port", "log_dir")  # settings that a sweep chooses itself
+NOT_SPOKEN = ("tls", "tls_dir", "api_keys")  # it asks in the clear, as nobody
 
 
 class LocalClusters:
@@ -102,6 +103,8 @@ def cluster_flags(configuration: Configuration) -> tuple[list[str], dict[str, st
     try:
         if chosen := [name for name in OURS if name in told]:
             raise ConfigError(f"{chosen[0]} is chosen by the sweep")
+        if foreign := [name for name in NOT_SPOKEN if name in told]:
+            raise ConfigError(f"{foreign[0]}: a sweep asks its clusters in the clear and without a key")
         config = load(ClusterConfig, environ={}, flags=told).value
     except ConfigError as error:
         raise ConfigError(f"{configuration.name}: {error}") from error

@@ -71,7 +71,7 @@ class _Stream(Generic[T]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the call now, where it has not ended; any number of times."""
+        """End the call now, where it has not ended; any number of times. While another task reads: `cancel`."""
         self.cancel()
         await self._iterator.aclose()
 

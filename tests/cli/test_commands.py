@@ -352,3 +352,10 @@ def test_secrets_of_a_sweeps_clusters_go_by_the_environment() -> None:
     assert "--dtype" in flags
     assert variables == {"PAGEWIRE_REDIS": "redis://bob:hunter2@host"}
     assert load(ClusterConfig, environ=variables, flags={}).value.redis == config.redis
+
+
+@pytest.mark.parametrize("setting", ["port=80", "log_dir=x", "tls=true", "tls_dir=x", "api_keys=x"])
+def test_a_sweeps_clusters_are_reached_as_the_sweep_does(setting: str) -> None:
+    (configuration,) = configurations((setting,), ("pods=1P:1D",))
+    with pytest.raises(ConfigError, match=f"1P:1D.*: {setting.partition('=')[0]}"):
+        cluster_flags(configuration)
