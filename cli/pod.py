@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 
 from pagewire.core.messages import Role
 from pagewire.core.side_door import SideDoor
+from pagewire.core.tasks import check_cancelled
 from pagewire.decode_service import main as decode
 from pagewire.engine.client import EngineClient
 from pagewire.engine.config import EngineConfig
@@ -57,9 +58,17 @@ async def run(config: PodConfig, on_ready: Ready) -> None:
     offers = offered(config.transports, config.shm_dir, config.host, config.device, door=door)
     wire = config.wire()  # a bad certificate is refused before anything is loaded
     exporter = open_exporter(config.otlp_endpoint)
-    engine = await EngineClient.start(engine_config)
-    pod = PodProcess(config, engine, offers, wire, exporter, door)
     loop = asyncio.get_running_loop()
+    starting = asyncio.create_task(EngineClient.start(engine_config))
+    for number in (signal.SIGTERM, signal.SIGINT):  # PID 1 of a container would not even hear one without a handler
+        loop.add_signal_handler(number, starting.cancel)
+    try:
+        engine = await starting
+    except asyncio.CancelledError:
+        check_cancelled()
+        log.info("told to stop while the engine started")
+        return
+    pod = PodProcess(config, engine, offers, wire, exporter, door)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, pod.stop, signal.Signals(number).name)
     await pod.run(on_ready)

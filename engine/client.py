@@ -88,9 +88,9 @@ class EngineClient:
                     str(far.fileno()), str(pool_fd), config.to_json(),
                     stdin=DEVNULL, pass_fds=(far.fileno(), pool_fd),
                 )  # fmt: skip
-            await asyncio.to_thread(summed_copy.prepare)  # the first block shall not wait for a compiler
             reader, writer = await asyncio.open_unix_connection(sock=near)
             try:
+                await asyncio.to_thread(summed_copy.prepare)  # the first block shall not wait for a compiler
                 ready = await _receive(reader)
                 if isinstance(ready, CannotStart):
                     raise EngineFailed(ready.reason)

@@ -191,7 +191,14 @@ class Front:
             publisher = Publisher(registry, index, registration)
             self.engine.on_step = lambda step: self._tell(step, publisher)
             await self.engine.become(identity.role)
-            await self._pin_prefixes(publisher)
+            pinned = asyncio.create_task(self._pin_prefixes(publisher))
+            ends.push_async_callback(_stop, pinned)
+            asked = asyncio.create_task(self.lifecycle.wait_draining())
+            ends.push_async_callback(_stop, asked)
+            await _first_of(pinned, asked)  # prefixes may take minutes, and who is to stop waits for none
+            if not pinned.done():
+                return
+            pinned.result()
             self.engine.on_step = self._steps_to(service, publisher)
             doors.lead_to(service.handlers(), collector)
             ends.callback(doors.lead_nowhere)

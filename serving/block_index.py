@@ -73,7 +73,7 @@ class BlockIndex:
             self._breaker.failed(self._clock.now())
             return None
         except asyncio.CancelledError:
-            self._breaker.failed(self._clock.now())  # nobody will say more of this one
+            self._breaker.given_up(self._clock.now())
             raise
         self._breaker.succeeded()
         return answers

@@ -19,6 +19,7 @@ class Breaker:
         self._failures = 0
         self._period_s = first_s
         self._next_s = 0.0
+        self._is_trying = False  # one went out while it was open, and nothing is known of it
 
     @property
     def is_open(self) -> bool:
@@ -31,17 +32,24 @@ class Breaker:
             return True
         if now_s < self._next_s:
             return False
+        self._is_trying = True
         self._next_s = now_s + self._period_s  # this one tries; nobody else until it is known
         return True
 
     def succeeded(self) -> None:
         """A question was answered."""
-        self._failures = 0
+        self._failures, self._is_trying = 0, False
+
+    def given_up(self, now_s: float) -> None:
+        """Nobody waits for the answer to a question any more: of whom was asked that says nothing."""
+        if self._is_trying:
+            self._is_trying, self._next_s = False, now_s
 
     def failed(self, now_s: float) -> None:
         """A question was not answered in time, or not at all."""
         was_open = self.is_open
         self._failures += 1
-        if self.is_open:
+        if self.is_open and (self._is_trying or not was_open):  # else it went out before it opened
+            self._is_trying = False
             self._period_s = min(self._period_s * 2, self._longest_s) if was_open else self._first_s
             self._next_s = now_s + self._period_s

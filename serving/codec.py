@@ -27,6 +27,7 @@ from pagewire.protos import engine_pb2, link_pb2
 
 Value = Any  # a message dataclass, or one of the values inside it
 M = TypeVar("M")
+MAX_GREETING_BYTES = 64 << 10
 _MISSING = object()  # what is unset of a field that has to be there
 
 
@@ -269,7 +270,12 @@ class BatchCodec(Generic[M]):
             yield self._codec.take(frame)
 
     def decode_one(self, data: bytes) -> M:
-        """Return the message of a batch that must hold no more; raises PeerMismatch."""
+        """Return the message of a batch that must hold no more, of whom nothing is known yet; raises PeerMismatch.
+
+        Its length goes first: what is small on the wire may be large here, and take long.
+        """
+        if len(data) > MAX_GREETING_BYTES:
+            raise PeerMismatch(f"a greeting of {len(data)} bytes, where {MAX_GREETING_BYTES} may be")
         messages = list(self.decode(data))
         if len(messages) != 1:
             raise PeerMismatch(f"{len(messages)} frames where one was due")

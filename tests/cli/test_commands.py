@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = pagewire("certs", str(tmp_path / "tls"))
     assert again.returncode == 1
-    assert re.fullmatch(rf"pagewire: {tmp_path}/tls/\S+: File exists\n", again.stderr), again.stderr
+    assert re.fullmatch(rf"pagewire: {tmp_path}/tls/\S+: it is there already\n", again.stderr), again.stderr
 
 
 def test_a_text_that_is_none_is_said_to_be_none() -> None:

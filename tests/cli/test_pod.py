@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import tiny_model
 from engine_runs import engine
@@ -179,3 +185,25 @@ async def test_a_taken_port_ends_everything_that_was_begun(model: Path, setting:
         with pytest.raises(OSError, match=r"listen|in use"):
             await pod.run(lambda said: None)
     assert pod.front.engine.exited.is_set()
+
+
+def test_a_pod_whose_engine_starts_stops_when_it_is_told_to(model: Path) -> None:
+    """Without an end of its own the signal would end it with one, and PID 1 of a container not at all."""
+    command = [
+        sys.executable, "-P", "-m", "pagewire.cli.main", "decode", "--model", str(model), "--redis-url", NO_REDIS,
+        "--kv-memory", "8MiB", "--dtype", "float32", "--threads", "1",
+    ]  # fmt: skip
+    environ = {**os.environ, "PAGEWIRE_CLUSTER_SECRET": SECRET}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as pod:
+        engines: list[psutil.Process] = []
+        while not engines:
+            assert pod.poll() is None
+            engines = [
+                each for each in psutil.Process(pod.pid).children() if "pagewire.engine.process" in each.cmdline()
+            ]
+            time.sleep(0.005)
+        pod.send_signal(signal.SIGTERM)
+        out, err = pod.communicate(timeout=60)
+    assert (pod.returncode, out) == (0, ""), err
+    assert "told to stop while the engine started" in err
+    assert not engines[0].is_running()

@@ -30,13 +30,14 @@ from pagewire.core.engine_messages import Add, StepDone
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
 from pagewire.core.sequence_spec import SequenceSpec
-from pagewire.engine import pin, prefix_file
+from pagewire.engine import pin, pinning, prefix_file
 from pagewire.engine.front import Front
 from pagewire.engine.pin import NamedPrefix
 from pagewire.kvtransfer.transports.offered import offered
 from pagewire.router import keys
 from pagewire.router.keys import KEY_BYTES, NewKey
 from pagewire.serving.block_index import BlockIndex
+from pagewire.serving.lifecycle import Stage
 from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.redis_address import RedisAddress
 
@@ -332,6 +333,30 @@ async def test_too_much_to_pin_ends_the_pod_before_it_serves(tiny: TinyModel, tm
     front, service = front_of(tiny("llama"), Role.COLOCATED, prefixes, pin_share=0.1), Hearing()
     with pytest.raises(ValueError, match="prefix 'greedy' takes the pinned blocks to 9; of the pool's 40, 4 may be"):
         await run_front(front, service, lambda said: pytest.fail("it is ready"))
+
+
+async def test_a_pod_that_is_told_to_stop_computes_no_prefix_to_its_end(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefixes = written(tmp_path, f"[one]\ntoken_ids = {BEGINNING}\n")
+    front, service = front_of(tiny("llama"), Role.COLOCATED, prefixes), Hearing()
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def for_ever(*_: object) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(pinning, "compute", for_ever)
+    task = asyncio.create_task(run_front(front, service, lambda said: pytest.fail("it is ready")))
+    async with asyncio.timeout(60):
+        await began.wait()
+        front.lifecycle.drain("SIGTERM")
+        await task
+    assert ended.is_set()
+    assert front.lifecycle.stage is Stage.STOPPED
 
 
 async def test_an_engine_that_dies_meanwhile_ends_the_pod(

@@ -20,7 +20,7 @@ from pagewire.core.messages import COLUMNS_SINCE, Stop, Tokens
 from pagewire.core.sampling import FinishReason
 from pagewire.core.token_record import TokenLogprobs, TokenRecord
 from pagewire.protos import common_pb2, engine_pb2, link_pb2
-from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC, Codec, link_codec
+from pagewire.serving.codec import ENGINE_CODEC, LINK_CODEC, MAX_GREETING_BYTES, Codec, link_codec
 
 U32 = st.integers(0, 2**32 - 1)
 FLOAT = st.floats(allow_nan=False)
@@ -220,3 +220,14 @@ def test_what_precedes_a_wrong_frame_is_heard() -> None:
     assert next(heard) == stop
     with pytest.raises(PeerMismatch, match="empty frame"):
         next(heard)
+
+
+@pytest.mark.parametrize("length", [MAX_GREETING_BYTES, MAX_GREETING_BYTES + 1, 1 << 24])
+def test_a_greeting_that_is_too_long_is_refused_before_it_is_read(length: int) -> None:
+    """Whoever sends one has proved nothing, and empty messages grow a hundredfold when they are parsed."""
+    data = b"\x0a\x00" * (length // 2) + b"\x0a\x00"[: length % 2]
+    is_read = length <= MAX_GREETING_BYTES
+    with pytest.raises(
+        PeerMismatch, match="an empty frame" if is_read else f"a greeting of {length} bytes, where 65536 may be"
+    ):
+        LINK_CODEC.decode_one(data)

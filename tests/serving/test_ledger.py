@@ -342,6 +342,38 @@ def test_a_breaker_is_open_from_so_many_failures_in_a_row_until_an_answer(failur
         assert breaker.allows(8.0) is True
 
 
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_what_was_on_its_way_when_a_breaker_opened_lengthens_no_pause(failures: int) -> None:
+    breaker = Breaker(failures=failures, first_s=1.0, longest_s=8.0)
+    for _ in range(failures):
+        breaker.failed(0.0)
+    for _ in range(10):
+        breaker.failed(0.1)
+    assert [breaker.allows(now_s) for now_s in (0.9, 1.0)] == [False, True]
+    breaker.failed(1.0)
+    breaker.failed(1.1)
+    assert [breaker.allows(now_s) for now_s in (2.9, 3.0)] == [False, True]
+    breaker.succeeded()
+    for _ in range(failures):
+        breaker.failed(5.0)
+    assert [breaker.allows(now_s) for now_s in (5.9, 6.0)] == [False, True], "the first pause again"
+
+
+def test_a_question_that_nobody_waits_for_says_nothing() -> None:
+    breaker = Breaker(failures=2, first_s=1.0, longest_s=8.0)
+    for _ in range(10):
+        breaker.given_up(0.0)
+    assert not breaker.is_open
+    for _ in range(2):
+        breaker.failed(0.0)
+    breaker.given_up(0.5)  # it went out before
+    assert [breaker.allows(now_s) for now_s in (0.5, 1.0, 1.5)] == [False, True, False]
+    breaker.given_up(1.5)
+    assert [breaker.allows(now_s) for now_s in (1.5, 1.6)] == [True, False], "the next one tries instead"
+    breaker.failed(1.6)
+    assert [breaker.allows(now_s) for now_s in (3.5, 3.6)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("failures", "first_s", "longest_s"), [(0, 1.0, 2.0), (1, 0.0, 2.0), (1, -0.5, 2.0), (1, 2.0, 1.9)]
 )
