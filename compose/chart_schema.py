@@ -44,6 +44,8 @@ def _of(cls: type) -> dict[str, Any]:
 def _kind(each: Setting) -> dict[str, Any]:
     if each.choices:
         return {"enum": list(each.choices)}  # "on" and "off" need quotes in YAML: without, this says so
+    if each.is_list:
+        return {"type": ["array", "string"], "items": {"type": KINDS.get(each.kind, "string")}}
     kind = KINDS.get(each.kind, "string")
     return {"type": [kind, "string"] if each.parse else kind}
 

@@ -226,6 +226,27 @@ def test_a_pool_without_a_target_is_scaled_by_hand() -> None:
     assert all(each["spec"]["triggers"] for each in scaled.of("ScaledObject"))
 
 
+def test_a_prometheus_that_scrapes_nobody_scales_nothing() -> None:
+    """KEDA takes an empty answer for 0 unless it is told otherwise, and would send pods away that nobody sees."""
+    triggers = [each for one in render(USES["scaled by keda"]).of("ScaledObject") for each in one["spec"]["triggers"]]
+    assert {each["name"] for each in triggers} == {"queue", "kv", "tpot"}
+    for each in triggers:
+        assert each["metadata"]["ignoreNullValues"] == "false"
+        assert "vector(" not in each["metadata"]["query"], "it would answer for pods of which nothing is known"
+
+
+def test_names_are_such_that_kubernetes_makes_pods_of_them() -> None:
+    """A pod's label with its StatefulSet's name and a hash of 11 characters has to fit into 63."""
+    pool, longest = "a" * 20, "r" * 53  # as long as the schema, and as Helm, let them be
+    fits = render({"fullnameOverride": "f" * 31, "pools": {pool: {"role": "decode"}}})
+    assert max(len(each["metadata"]["name"]) for each in fits.of("StatefulSet")) == 52
+    said = refusal({"fullnameOverride": "f" * 32, "pools": {pool: {"role": "decode"}}})
+    assert "is longer than 52 characters" in said
+    with_redis = render(release=longest)
+    assert all(len(each["metadata"]["name"]) <= 52 for each in with_redis.of("StatefulSet"))
+    assert "r" * 46 + "-redis" in {each["metadata"]["name"] for each in with_redis.of("StatefulSet")}
+
+
 def test_a_pool_s_own_budget_is_the_one_that_counts() -> None:
     """Kubernetes refuses one that says both what must be there and what may be missing."""
     own = {"prefill": {"podDisruptionBudget": {"minAvailable": "50%"}}, "decode": {"podDisruptionBudget": {}}}
@@ -344,6 +365,8 @@ def test_redis_is_a_dependency_that_comes_with_the_chart(tmp_path: Path) -> None
         ({"redis": {"tls": {"existingSecret": "redis-tls"}}}, "go together"),
         ({"tls": {"existingSecret": "cluster-tls", "name": "a"}}, "go together"),
         ({"redis": {"maxmemory": "1gb"}}, "'maxmemory' not allowed"),
+        ({"edge": {"clientCa": "callers"}}, "edge.existingSecret or tls.existingSecret"),
+        ({"poolDefaults": {"settings": {"adapter": [1]}}}, "adapter"),
         ({"rooter": {}}, "'rooter' not allowed"),
     ],
 )

@@ -52,7 +52,10 @@ FULL: dict[str, Any] = {
         "settings": {"kv_memory": "8GiB", "step_target_ms": 40, "deterministic": True, "transports": "shm,grpc"},
         "prefixes": '[one]\ntext = "You are \\"careful\\"."\n',
     },
-    "pools": {"prefill": {"settings": {"chunk_size": 512, "threads": 3}}, "decode": {"model": "/models/code"}},
+    "pools": {
+        "prefill": {"settings": {"chunk_size": 512, "threads": 3, "adapter": ["one=/models/one", "two=/models/two"]}},
+        "decode": {"model": "/models/code", "settings": {"adapter": "one=/models/one"}},
+    },
 }
 
 
@@ -128,6 +131,8 @@ def test_every_value_reaches_its_process(tmp_path: Path) -> None:
     pod = pod_config(rendered, "rel-pagewire-prefill", tmp_path)
     assert (pod.model, pod.kv_memory, pod.chunk_size, pod.threads) == ("/models/chat", 8 << 30, 512, 3)
     assert (pod.step_target_ms, pod.deterministic, pod.transports) == (40.0, True, "shm,grpc")
+    assert pod.adapter == ("one=/models/one", "two=/models/two")
+    assert pod_config(rendered, "rel-pagewire-decode", tmp_path).adapter == ("one=/models/one",)
     assert pod_config(rendered, "rel-pagewire-decode", tmp_path).model == "/models/code"
     files = {
         "rel-pagewire-router": [

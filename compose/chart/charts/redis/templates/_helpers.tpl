@@ -1,5 +1,5 @@
 {{- define "redis.fullname" -}}
-{{- printf "%s-redis" .Release.Name -}}
+{{- printf "%s-redis" (.Release.Name | trunc 46 | trimSuffix "-") -}}
 {{- end -}}
 
 {{/* The Secret that holds the password; whoever dials asks for it by this name too. */}}
