@@ -34,7 +34,9 @@ from pagewire.engine.grammars import Grammars
 from pagewire.protos import inference_pb2 as pb
 from pagewire.router import codec, openai, token_desk
 from pagewire.router.anthropic import call as anthropic
+from pagewire.router.anthropic.blocks import ContentBlocks
 from pagewire.router.authenticator import Authenticator
+from pagewire.router.events import Chunk
 from pagewire.router.intake import Intake
 from pagewire.router.keys import NewKey
 from pagewire.router.responses import call as responses
@@ -293,7 +295,12 @@ def _called(data: bytes) -> None:
             parts = [reader.push(said[at : at + size]) for at in range(0, len(said), size)] + [reader.finish()]
             words = "".join(part.words for part in parts)
             names = [call.name for part in parts for call in part.calls if call.name]
-            found.append((words, names, "".join(call.arguments for part in parts for call in part.calls)))
+            content = ContentBlocks()
+            for part in parts:
+                content.take(Chunk(text=part.words, token_ids=(), calls=part.calls))
+            content.finish()
+            inputs = [block["input"] for block in content.blocks if "input" in block]
+            found.append((words, names, "".join(call.arguments for part in parts for call in part.calls), inputs))
         assert found[0] == found[1], f"{each.name}: {found}"
 
 
@@ -524,7 +531,13 @@ PARSERS = (
         name="tool calls",
         parse=_called,
         seeds=lambda: CALLS,
-        files=("text/tools/readings.py", "text/scanner.py", "text/tools/keyed.py", "text/tools/pythonic.py"),
+        files=(
+            "text/tools/readings.py",
+            "text/scanner.py",
+            "text/tools/keyed.py",
+            "text/tools/pythonic.py",
+            "router/anthropic/blocks.py",
+        ),
         mutate=text,
         cost=16,
     ),
