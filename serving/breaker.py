@@ -38,7 +38,7 @@ class Breaker:
 
     def succeeded(self) -> None:
         """A question was answered."""
-        self._failures, self._is_trying = 0, False
+        self._failures = 0
 
     def given_up(self, now_s: float) -> None:
         """Nobody waits for the answer to a question any more: of whom was asked that says nothing."""
@@ -49,7 +49,7 @@ class Breaker:
         """A question was not answered in time, or not at all."""
         was_open = self.is_open
         self._failures += 1
-        if self.is_open and (self._is_trying or not was_open):  # else it went out before it opened
+        if self._is_trying or not was_open:  # else it went out before it opened
             self._is_trying = False
             self._period_s = min(self._period_s * 2, self._longest_s) if was_open else self._first_s
             self._next_s = now_s + self._period_s

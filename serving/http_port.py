@@ -9,13 +9,14 @@ for a bounded time, and only so many do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 TURN_S = 3.0  # how long the event loop may take to come round
 SILENCE_S = 10.0  # how long a caller may say nothing, within a handshake or a request
+CALL_S = 30.0  # how long one may take for all of it: a byte now and then is no silence
 MAX_CALLERS = 64  # at once; who comes then is hung up on
 
 
@@ -113,6 +115,24 @@ def _send(start_response: StartResponse, status: HTTPStatus, kind: str, content:
     return [content]
 
 
+@contextlib.contextmanager
+def _hung_up_on_after(seconds: float, request: socket.socket) -> Iterator[None]:
+    """Break the connection where the body takes longer than `seconds`: what it reads and writes then fails."""
+    with request.dup() as same:  # TLS takes the descriptor of the first away
+        timer = threading.Timer(seconds, _hang_up, [same])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _hang_up(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        request.shutdown(socket.SHUT_RDWR)
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     tls: ssl.SSLContext | None = None
@@ -149,11 +169,12 @@ class _Server(ThreadingMixIn, WSGIServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands first, here where nobody else waits for it."""
         request.settimeout(SILENCE_S)
-        if self.tls is None:
-            super().finish_request(request, client_address)
-            return
-        with self.tls.wrap_socket(request, server_side=True) as encrypted:
-            super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
+        with _hung_up_on_after(CALL_S, request):
+            if self.tls is None:
+                super().finish_request(request, client_address)
+                return
+            with self.tls.wrap_socket(request, server_side=True) as encrypted:
+                super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of callers that go away, fall silent or show no certificate; anything else is ours."""

@@ -27,6 +27,8 @@ from pagewire.serving.pod_config import PodConfig
 from pagewire.serving.sample import Sample
 from pagewire.serving.step_counts import StepCounts
 
+TLS_FILES = {"cert": "pod.pem", "key": "pod.key", "ca": "ca.pem"}
+
 
 def get(url: str, **headers: str) -> tuple[int, str]:
     try:
@@ -170,6 +172,38 @@ async def test_callers_who_say_nothing_take_no_more_than_their_room(monkeypatch:
     finally:
         for each in silent:
             each.close()
+        port.close()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_who_trickles_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates, is_tls: bool
+) -> None:
+    """A byte now and then, and there is no silence; what shakes hands slowly `ssl` itself gives up."""
+    monkeypatch.setattr(http_port, "CALL_S", 0.4)
+    paths = {f"tls_{name}": str(certificates.path(file)) for name, file in TLS_FILES.items()}
+    config = PodConfig(model="m", role=Role.DECODE, cluster_secret="s", **(paths if is_tls else {}))  # type: ignore[arg-type]
+    port = http_port.HttpPort.open("127.0.0.1", 0, _Nothing(), lambda: True, tls=config.metrics_context())
+    context = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+
+    def trickle() -> None:
+        with contextlib.ExitStack() as ends:
+            caller = ends.enter_context(socket.create_connection(("127.0.0.1", port.port)))
+            if is_tls:
+                caller = ends.enter_context(context.wrap_socket(caller, server_hostname="localhost"))
+            caller.sendall(b"GET /")
+            caller.settimeout(0.02)
+            for _ in range(1000):
+                with contextlib.suppress(TimeoutError):
+                    assert caller.recv(1) == b"", "it is answered"
+                    return
+                caller.sendall(b"x")
+            pytest.fail("it is still listened to")
+
+    try:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # that is an end too
+            await asyncio.to_thread(trickle)
+    finally:
         port.close()
 
 

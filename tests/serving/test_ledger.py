@@ -369,6 +369,7 @@ def test_a_question_that_nobody_waits_for_says_nothing() -> None:
     breaker.given_up(0.5)  # it went out before
     assert [breaker.allows(now_s) for now_s in (0.5, 1.0, 1.5)] == [False, True, False]
     breaker.given_up(1.5)
+    breaker.failed(1.5)  # this one went out before too
     assert [breaker.allows(now_s) for now_s in (1.5, 1.6)] == [True, False], "the next one tries instead"
     breaker.failed(1.6)
     assert [breaker.allows(now_s) for now_s in (3.5, 3.6)] == [False, True]
