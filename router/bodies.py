@@ -47,16 +47,11 @@ REFUSED_OF_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
-# What would have to be stored, what goes on when its caller is gone, and what chats and completions have.
-REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = {
-    "previous_response_id": (),
-    "conversation": (),
-    "background": (False,),
+# What chats and completions have, and the other two say by fields of their own or not at all.
+_OF_CHATS_AND_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "prompt": (),
-    "messages": (),
     "response_format": (),
     "reasoning_effort": (),
-    "max_tokens": (),
     "max_completion_tokens": (),
     "n": (1,),
     "best_of": (1,),
@@ -77,38 +72,24 @@ REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
 }
-# The chats' and completions', and what a message's own fields say.
-REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = {
+# What would have to be stored, and what goes on when its caller is gone.
+REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS | {
+    "previous_response_id": (),
+    "conversation": (),
+    "background": (False,),
+    "messages": (),
+    "max_tokens": (),
+}
+# What a message's own fields say, and what its servers would have to have besides the model.
+REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS | {
     "input": (),
-    "prompt": (),
     "stop": (),
-    "response_format": (),
     "output_format": (),
-    "reasoning_effort": (),
     "separate_reasoning": (True,),
     "include_reasoning": (True,),
-    "max_completion_tokens": (),
     "max_output_tokens": (),
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (False,),
     "top_logprobs": (0,),
-    "prompt_logprobs": (),
-    "use_beam_search": (False,),
-    "beam_width": (),
-    "length_penalty": (),
-    "early_stopping": (False,),
     "parallel_tool_calls": (True,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "truncate_prompt_tokens": (),
-    "truncation_side": ("left",),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "standard_only"),
     "mcp_servers": ([],),
     "container": (),
