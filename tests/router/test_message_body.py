@@ -287,3 +287,19 @@ def test_what_is_another_endpoints_is_refused_by_name(name: str) -> None:
     assert error.field == name
     for allowed in REFUSED_OF_MESSAGES[name]:
         assert parsed(**{name: allowed}).unknown_fields == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "nothing", "something"),
+    [
+        ("separate_reasoning", True, False),
+        ("include_reasoning", True, False),
+        ("parallel_tool_calls", True, False),
+        ("top_logprobs", 0, 1),
+        ("n", 1, 2),
+        ("logprobs", False, True),
+    ],
+)
+def test_what_asks_for_nothing_else_is_let_through(name: str, nothing: object, something: object) -> None:
+    assert parsed(**{name: nothing}).unknown_fields == ()
+    assert refused(**{name: something}).field == name
