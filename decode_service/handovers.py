@@ -33,7 +33,9 @@ class Handovers:
         self._last_hashes: dict[str, frozenset[BlockHash]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self.num_given_up = 0  # requests that another pod is to go on with, since the start
+        self.num_given_up = (
+            0  # requests that another pod can go on with from what is held, be it nothing, since the start
+        )
         self.num_taken = 0  # of these, those whose blocks were fetched by their next pod
 
     def __len__(self) -> int:
@@ -45,7 +47,10 @@ class Handovers:
 
     async def hold(self, spec: SequenceSpec, output: tuple[int, ...]) -> None:
         """Pin the full blocks of a sequence whose output so far is `output`, before it is aborted."""
+        await self._pin(spec, output)
         self.num_given_up += 1
+
+    async def _pin(self, spec: SequenceSpec, output: tuple[int, ...]) -> None:
         tokens = spec.tokens + output
         hashes = tuple(chain(spec.root, tokens, self._engine.ready.layout.block_size))
         if not hashes:

@@ -72,6 +72,8 @@ class CommandReader:
         try:
             while (message := self._front.receive()) is not None:
                 self.serve(message)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it closed before it was answered
         except Exception as error:  # carried to the main thread, which ends the process with it
             self.error = error
         finally:

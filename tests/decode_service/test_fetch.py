@@ -387,17 +387,20 @@ async def test_what_is_sampled_while_blocks_are_pinned_is_left_to_the_next_pod(
         begun = await cluster.submit("a", LONG, 60, on=old)
         await until(lambda: len(begun.tokens) == 11)  # one more fills a block
         hold = old.engine.hold
+        counted: list[float] = []
 
         async def hold_late(command: Hold) -> Held:
             held = await hold(command)
             old.engine.let_go()
             await until(lambda: old.engine.num_steps >= 14)
+            counted.append(old.counter("requests_handed_over"))
             return held
 
         old.engine.hold = hold_late  # type: ignore[method-assign]
         old.service.hand_over()
         assert (await cluster.end(begun)).cause == "handed_over"
         known = len(LONG) + len(begun.tokens)
+        assert [*counted, old.counter("requests_handed_over")] == [0, 1]  # before, nobody could go on
         asked = await cluster.ask("b", LONG, 60, on=new, output=tuple(begun.tokens), sources=[old.source(known)])
         assert begun.tokens + asked.tokens == colocated.answer(LONG, 60)
         assert asked.report.decode_fetched_tokens == (known - 1) // BLOCK * BLOCK

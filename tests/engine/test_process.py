@@ -134,6 +134,20 @@ async def test_kept_blocks_are_held_for_others_until_released(decode: EngineClie
     await decode.abort("b")
 
 
+async def test_a_front_that_goes_before_it_is_answered_is_no_failure(tiny: TinyModel) -> None:
+    client = await EngineClient.start(config(tiny("llama"), Role.DECODE))
+    await stop(client.pid)
+    asked = asyncio.create_task(client.hold(Hold(request_id="h", hashes=(ROOT,))))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0.1)  # until the socket is closed
+    os.kill(client.pid, signal.SIGCONT)
+    await closing
+    assert client.exit_code == 0
+    with pytest.raises(EngineFailed):
+        await asked
+
+
 async def test_what_no_frame_holds_is_refused_before_the_engine_reads_it(decode: EngineClient) -> None:
     many = (BlockHash(bytes(16)),) * (frames.MAX_FRAME_BYTES // 16)
     with pytest.raises(InvalidRequest, match="a Hold of"):

@@ -19,6 +19,7 @@ import httpx
 import psutil
 from free_ports import free_port
 from live_cluster import LiveCluster
+from lives import is_alive
 from patience import comes_true_later
 from redis_rig import VALKEY, Server, server
 from slow_proxy import SlowProxy, slow_proxy
@@ -70,7 +71,7 @@ class ChaosCluster:
         if name == "redis":
             assert self.redis.process is not None
             return psutil.Process(self.redis.process.pid)
-        main = psutil.Process((self.pods | self.routers)[name]["pid"])
+        main = self.live.process_of((self.pods | self.routers)[name])
         if not part:
             return main
         return main.children(recursive=part == "engine")[0]
@@ -131,10 +132,7 @@ class ChaosCluster:
     def _is_alive(self, name: str) -> bool:
         if name == "redis":
             return self.redis.process is not None and self.redis.process.poll() is None
-        try:
-            return psutil.Process((self.pods | self.routers)[name]["pid"]).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return is_alive(self.live.process_of((self.pods | self.routers)[name]))
 
     async def is_whole(self) -> bool:
         """Return whether all live, and every router would place requests on every pod."""

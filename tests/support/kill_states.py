@@ -103,7 +103,7 @@ class Scene:
 
     def front(self, pod: Pod) -> psutil.Process:
         """The process that speaks for a pod."""
-        return psutil.Process(pod["pid"])
+        return self.cluster.process_of(pod)
 
     def counter(self, pod: Pod, name: str) -> float:
         """One of a pod's metrics."""

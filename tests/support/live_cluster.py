@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import orphans
 import psutil
+from lives import is_alive, left_behind
 from prometheus_client.parser import text_string_to_metric_families
 
 TETHER = (sys.executable, "-P", "-m", "pagewire.cli.tether")  # it ends with whoever started it
@@ -73,6 +74,7 @@ class LiveCluster:
         self._joined: list[subprocess.Popen[str]] = []
         self._seen: set[psutil.Process] = set()
         self.running()
+        self._processes = {pod["pid"]: psutil.Process(pod["pid"]) for pod in (*self.pods(), self.said["router"])}
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
         (router,) = (child for child in psutil.Process(self.process.pid).children() if "router" in child.cmdline())
@@ -132,7 +134,11 @@ class LiveCluster:
 
     def alive(self) -> list[dict[str, Any]]:
         """Return the pods that were not ended."""
-        return [pod for pod in self.pods() if _is_alive(pod["pid"])]
+        return [pod for pod in self.pods() if is_alive(self.process_of(pod))]
+
+    def process_of(self, said: dict[str, Any]) -> psutil.Process:
+        """Return the process of a pod or a router, by what it said when it was up."""
+        return self._processes[said["pid"]]
 
     def metrics(self, pod: dict[str, Any]) -> dict[str, float]:
         """Return a pod's metrics by name, without the prefix."""
@@ -166,7 +172,7 @@ class LiveCluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 main = psutil.Process(process.pid)
                 self._seen |= {main, *main.children(recursive=True)}
-        return [process for process in list(self._seen) if process.is_running() and _is_alive(process.pid)]
+        return [process for process in list(self._seen) if is_alive(process)]
 
     def orphans(self) -> dict[str, float]:
         """Return what living pods hold for nobody, by pod and gauge; waits, for a lost peer's end within seconds."""
@@ -208,8 +214,7 @@ class LiveCluster:
 
     def join_router(self, name: str, *flags: str, before: Sequence[str] = (), **environ: str) -> dict[str, Any]:
         """Start another router likewise, on ports of its own; return what it says of itself, and its `pid`."""
-        said = self._start("router", name, ["--name", name, *flags], before, environ)
-        return {**said, "pid": self._joined[-1].pid}
+        return self._start("router", name, ["--name", name, *flags], before, environ)
 
     def _start(
         self, role: str, name: str, flags: list[str], before: Sequence[str], environ: dict[str, str]
@@ -225,6 +230,8 @@ class LiveCluster:
         line = _ready_line(process)
         assert line, f"{name} did not start:\n{self.log(name)[-2000:]}"
         said: dict[str, Any] = json.loads(line)
+        pid = said.setdefault("pid", process.pid)
+        self._processes[pid] = psutil.Process(pid)
         self.running()
         return said
 
@@ -244,8 +251,9 @@ class LiveCluster:
 
     def kill(self, pod: dict[str, Any]) -> None:
         """SIGKILL for a pod's front, which is gone then; its engine follows by itself."""
-        os.kill(pod["pid"], signal.SIGKILL)
-        while _is_alive(pod["pid"]):
+        process = self.process_of(pod)
+        process.kill()
+        while is_alive(process):
             time.sleep(0.001)
 
     def stop(self) -> int:
@@ -279,8 +287,8 @@ class LiveCluster:
             finally:
                 self.process.kill()
                 self._close_streams()
-        _, alive = psutil.wait_procs(self._seen, timeout=10)
-        assert alive == [], f"left behind: {alive}"
+        left = left_behind(self._seen, within_s=10)
+        assert left == [], f"left behind: {left}"
         for name in alive_until_now:
             assert AT_REST.search(self.log(name)), self.log(name)
         return code
@@ -319,13 +327,6 @@ def _ready_line(process: subprocess.Popen[str]) -> str:
         return process.stdout.readline()
     finally:
         patience.cancel()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _how_started(pod: psutil.Process) -> tuple[list[str], dict[str, str]]:
