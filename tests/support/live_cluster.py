@@ -74,7 +74,7 @@ class LiveCluster:
         self._joined: list[subprocess.Popen[str]] = []
         self._seen: set[psutil.Process] = set()
         self.running()
-        self._processes = {pod["pid"]: psutil.Process(pod["pid"]) for pod in (*self.pods(), self.said["router"])}
+        self._processes = {pod["pid"]: psutil.Process(pod["pid"]) for pod in self.pods()}
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
         (router,) = (child for child in psutil.Process(self.process.pid).children() if "router" in child.cmdline())
