@@ -106,7 +106,7 @@ def simulate(
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
         simulator.play(take)
         elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
-    told = tally.summary()
+    told = tally.summary(is_cut=simulator.is_cut)
     print("\n".join(table(told)))
     failed = [*failures(told, details)]
     for each in failed:

@@ -12,7 +12,7 @@ from pagewire.cli.progress import say
 from pagewire.cli.slo_origin import command_line
 from pagewire.core.config import ConfigError
 from pagewire.slo.finding import Finding, table
-from pagewire.slo.probe_plan import probe_workload
+from pagewire.slo.probe_plan import probe_workload, within_recording
 from pagewire.slo.sweep import Sweep
 from pagewire.slo.sweep_config import SweepConfig, differences
 from pagewire.slo.sweep_folder import SweepFolder
@@ -29,6 +29,9 @@ def execute(config: SweepConfig, path: Path, *, retry: bool) -> int:
         cluster_flags(configuration)
     for _ in probe_workload(config, config.lowest_rate, 0):
         pass  # a malformed recording is found before anything is started
+    asked, config = config, within_recording(config)
+    if config != asked:
+        say(f"{config.trace} lasts through probes up to {config.highest_rate:.4g}/s: no higher rate is tried")
     findings = asyncio.run(_sweep(config, SweepFolder(path), retry=retry))
     print("\n".join(table(findings, config.attainment)))
     return 1 if any(finding.error for finding in findings) else 0

@@ -99,6 +99,14 @@ def token_ids(field: str, value: object) -> tuple[int, ...]:
     return _integers(field, value)
 
 
+def allowed_token_ids(value: object) -> tuple[int, ...]:
+    """Return the only tokens that may be chosen, () for all; raises InvalidRequest, also where none may."""
+    allowed = token_ids("allowed_token_ids", value)
+    if value is not None and not allowed:
+        raise InvalidRequest("allowed_token_ids is empty, which allows no token", field="allowed_token_ids")
+    return allowed
+
+
 def logit_bias(value: object) -> tuple[TokenBias, ...]:
     """Return the biases of an object from token ids, written as strings, to numbers; raises InvalidRequest."""
     if value is None:

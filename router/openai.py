@@ -233,7 +233,7 @@ def _common(body: Body, raw: Mapping[str, Any]) -> dict[str, Any]:
         "frequency_penalty": body.frequency_penalty,
         "min_tokens": body.min_tokens,
         "logit_bias": long_fields.logit_bias(body.logit_bias),
-        "allowed_token_ids": long_fields.token_ids("allowed_token_ids", body.allowed_token_ids),
+        "allowed_token_ids": long_fields.allowed_token_ids(body.allowed_token_ids),
         "bad_words": long_fields.bad_words(body.bad_words),
         "grammar": guided.grammar(raw),
         "seed": body.seed,

@@ -28,12 +28,14 @@ LAG_EVERY_S = 0.01
 class Played:
     """What happened so far: arrivals that are being played, and the records of requests that ended.
 
-    `lags_s` are what timers of this process were late by: while it is busy, it neither sends nor stamps.
+    `lags_s` are what timers of this process were late by: while it is busy, it neither sends nor stamps. `is_cut` where
+    there was more to ask than the run had time for.
     """
 
     running: int = 0
     records: list[Record] = field(default_factory=list)
     lags_s: list[float] = field(default_factory=list)
+    is_cut: bool = False
 
 
 class Player:
@@ -43,7 +45,7 @@ class Player:
         self, workload: Workload, target: Target, clock: RunClock, wording: Wording, limits: Limits,
         on_record: Callable[[Record], None] = lambda record: None,
     ) -> None:  # fmt: skip
-        self.played = Played()
+        self.played = Played(is_cut=workload.is_cut)
         self._workload = workload
         self._target = target
         self._clock = clock
@@ -76,6 +78,7 @@ class Player:
     async def _begin_when_due(self, arrivals: Iterator[tuple[int, Arrival]], tasks: asyncio.TaskGroup) -> None:
         for number, arrival in arrivals:
             if arrival.at_s >= self._limits.duration_s:
+                self.played.is_cut = True
                 return
             session = self._session(number, arrival)
             await self._clock.until(arrival.at_s)
@@ -86,6 +89,7 @@ class Player:
             session = self._session(number, arrival)
             due_s = self._clock.now()
             if due_s >= self._limits.duration_s:
+                self.played.is_cut = True
                 return
             await self._play(session, due_s)
 
@@ -101,6 +105,7 @@ class Player:
             async for record in session.records(due_s):
                 self.played.records.append(record)
                 self._on_record(record)
+            self.played.is_cut |= session.is_cut
         finally:
             self.played.running -= 1
 

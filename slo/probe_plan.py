@@ -5,12 +5,32 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
+from pagewire.core.config import ConfigError
 from pagewire.slo.objectives import parse_objectives
 from pagewire.slo.pieces import parse_vocabulary
 from pagewire.slo.run import RunPlan
-from pagewire.slo.sweep_config import SweepConfig
+from pagewire.slo.sweep_config import DEFAULT_FIRST_RATE, SweepConfig
 from pagewire.slo.workload import Workload
-from pagewire.slo.workload_source import workload_of
+from pagewire.slo.workload_source import num_recorded, workload_of
+
+
+def within_recording(config: SweepConfig) -> SweepConfig:
+    """Return a sweep whose recording lasts through every probe: the search goes no higher than that.
+
+    Raises ConfigError where it is too short for the lowest rate, or for one of a list; and as `workload_of` does.
+    """
+    num_arrivals = num_recorded(config)
+    if num_arrivals is None:
+        return config
+    most = num_arrivals / config.duration_s
+    if max(config.rates, default=config.lowest_rate) > most:
+        raise ConfigError(
+            f"{config.trace} has {num_arrivals} arrivals, which last for {config.duration_s:g} s at {most:.4g}/s at "
+            f"most: lower duration_s, or {'the rates' if config.rates else 'lowest_rate'}"
+        )
+    if config.rates or most >= config.highest_rate:
+        return config
+    return dataclasses.replace(config, rate=min(config.rate or DEFAULT_FIRST_RATE, most), highest_rate=most)
 
 
 def run_plan(config: SweepConfig) -> RunPlan:

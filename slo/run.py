@@ -70,8 +70,8 @@ class Server:
 class RunPlan:
     """How a workload is played: the first `warmup_s` do not count, nor what is due from `duration_s` on.
 
-    Without a duration all that came behind the warm-up counts. A request has `timeout_s`. Pieces become tokens of
-    `vocabulary`, or the words of a chat.
+    All that came behind the warm-up counts where a workload ends before that. A request has `timeout_s`. Pieces become
+    tokens of `vocabulary`, or the words of a chat.
     """
 
     objectives: Objectives
@@ -148,4 +148,5 @@ async def run(
     tally = Tally(plan.warmup_s, plan.duration_s, plan.objectives, is_closed=bool(workload.concurrency))
     for record in played.records:
         tally.add(record)
-    return Run(model=model, records=tuple(played.records), summary=tally.summary(), lags_s=tuple(played.lags_s))
+    summary = tally.summary(is_cut=played.is_cut)
+    return Run(model=model, records=tuple(played.records), summary=summary, lags_s=tuple(played.lags_s))

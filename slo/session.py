@@ -49,7 +49,10 @@ class Limits:
 
 
 class Session:
-    """An arrival's turns. Its first one is written when it is made, so that sending it takes no time."""
+    """An arrival's turns. Its first one is written when it is made, so that sending it takes no time.
+
+    `is_cut` once there was another one, which the run was too short for.
+    """
 
     def __init__(
         self, run_id: str, number: int, arrival: Arrival, *, target: Target, clock: RunClock, wording: Wording,
@@ -63,6 +66,7 @@ class Session:
         self._limits = limits
         self._said = Conversation(wording, number)
         self._next = self._write(0)
+        self.is_cut = False
 
     async def records(self, due_s: float) -> AsyncIterator[Record]:
         """Ask turn by turn, the first at once; yield each turn's record when its answer ended."""
@@ -74,6 +78,7 @@ class Session:
                 return
             due_s = self._clock.now() + self._arrival.turns[index + 1].think_s
             if due_s >= self._limits.duration_s:
+                self.is_cut = True
                 return
             self._said = self._said.answered(written.prompt, written.turn, heard.parts)
             self._next = self._write(index + 1)

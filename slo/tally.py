@@ -61,16 +61,17 @@ class Tally:
         self._output_tokens += record.output_tokens
         self._short += record.is_answered and record.output_tokens < record.wanted_tokens
 
-    def summary(self) -> Summary:
+    def summary(self, *, is_cut: bool = True) -> Summary:
         """Return the figures.
 
-        Where `until_s` is infinite the window ends behind the last request that was due; of a closed loop, which has
-        them due as it answers, and where all were due at once, with the last answer. Raises ValueError where none came.
+        Where `until_s` cut nothing off the window ends behind the last request that was due; of a closed loop, which
+        has them due as it answers, and where all were due at once, with the last answer. Raises ValueError where none
+        came.
         """
         if not self._requests:
             raise ValueError(f"no request was due between {self._from_s:g} s and {self._until_s:g} s of the run")
         until_s = self._until_s
-        if not math.isfinite(until_s):
+        if not (is_cut and math.isfinite(until_s)):
             is_moment = self._last_s <= self._first_s
             until_s = math.nextafter(self._ended_s if self._is_closed or is_moment else self._last_s, math.inf)
         return Summary(

@@ -80,7 +80,10 @@ def first(workload: Workload, count: int) -> Workload:
 
 def until(workload: Workload, seconds: float) -> Workload:
     """Return what comes before `seconds`."""
-    return dataclasses.replace(workload, source=lambda: takewhile(lambda each: each.at_s < seconds, workload))
+    is_cut = workload.is_cut or any(each.at_s >= seconds for each in workload)
+    return dataclasses.replace(
+        workload, source=lambda: takewhile(lambda each: each.at_s < seconds, workload), is_cut=is_cut
+    )
 
 
 def _each(workload: Workload, change: Callable[[Arrival], Arrival]) -> Workload:

@@ -22,6 +22,7 @@ class Workload:
     `concurrency` users go through the arrivals in order; each takes the next one when the last turn of its own was
     answered, and `at_s` says nothing. `piece_tokens` is the length of what an id in Turn.pieces stands for, in tokens.
     `source` begins anew with each call. `seed` is that of everything that was drawn, the tokens of pieces included.
+    `is_cut`: more would have come, had whoever asks not wanted an end.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Workload:
     piece_tokens: int = PIECE_TOKENS
     concurrency: int = 0
     seed: int = 0
+    is_cut: bool = False
 
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the arrivals; raises ValueError at one out of order, or whose pieces do not cover its input tokens."""

@@ -38,6 +38,11 @@ def workload_of(config: WorkloadConfig) -> Workload:
     return until(workload, config.duration_s) if config.duration_s else workload
 
 
+def num_recorded(config: WorkloadConfig) -> int | None:
+    """Return how many arrivals the recording has, None where there is none; raises as `workload_of` does."""
+    return sum(1 for _ in _recorded(config)) if config.trace else None
+
+
 def _made_up(config: WorkloadConfig) -> Workload:
     shape = Shape(
         input=config.input,

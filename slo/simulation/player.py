@@ -37,7 +37,10 @@ class _Session:
 
 
 class Player:
-    """One workload's; `ask` takes each request when it is due, none of them from `duration_s` on."""
+    """One workload's; `ask` takes each request when it is due, none of them from `duration_s` on.
+
+    `is_cut` once there was more to ask than that.
+    """
 
     def __init__(
         self, agenda: Agenda, workload: Workload, root: BlockHash, ask: Callable[[SimRequest], None],
@@ -50,6 +53,7 @@ class Player:
         self._root = root
         self._ask = ask
         self._duration_s = duration_s
+        self.is_cut = workload.is_cut
         self._sessions: dict[int, _Session] = {}  # by the number of the request that runs
         self._seen: set[int] = set()  # what prompts began with
         self._num_requests = 0
@@ -70,11 +74,14 @@ class Player:
         session = self._sessions.pop(request.number)
         turn, turns = session.turn + 1, session.arrival.turns
         due_s = self._agenda.now() + turns[turn].think_s if turn < len(turns) else math.inf
-        if not request.error and due_s < self._duration_s:
+        goes_on = not request.error and math.isfinite(due_s)
+        if goes_on and due_s < self._duration_s:
             session.prompt += (request.answer,) * len(request.tokens_s)
             session.turn = turn
             self._come(due_s, session)
-        elif self._concurrency:
+            return
+        self.is_cut |= goes_on
+        if self._concurrency:
             self._next()
 
     def _next(self) -> None:
@@ -84,6 +91,7 @@ class Player:
         number, arrival = found
         due_s = self._agenda.now() if self._concurrency else arrival.at_s
         if due_s >= self._duration_s:
+            self.is_cut = True
             return
         self._come(due_s, _Session(number=number, arrival=arrival))
 

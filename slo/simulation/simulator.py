@@ -70,6 +70,11 @@ class Simulator:
         return [*self.prefill_pods.values(), *self.decode_pods.values()]
 
     @property
+    def is_cut(self) -> bool:
+        """Whether there was more to ask than came before `duration_s`."""
+        return self._player.is_cut
+
+    @property
     def now_s(self) -> float:
         """Virtual seconds since the start."""
         return self._around.agenda.now()

@@ -64,6 +64,7 @@ HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"type": "function", "function": {"name": "f"}}
 HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("completions", {"prompt": None}, "prompt", "prompt is missing"),
+    ("completions", {"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids", "is empty"),
     ("completions", {"messages": []}, "messages", "exactly one"),
     ("completions", {"prompt": ["a"] * 129}, "prompt", "at most 128"),
     ("completions", {"prompt": ["a"] * 100, "n": 11}, "prompt", "more than 1024"),

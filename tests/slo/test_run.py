@@ -25,6 +25,7 @@ from pagewire.slo.record import Record
 from pagewire.slo.record_files import read_records, record_file, record_of, row_of
 from pagewire.slo.run import Run, RunPlan, Server, run
 from pagewire.slo.table import table
+from pagewire.slo.transforms import until
 from pagewire.slo.workload import Workload
 
 PLAN = RunPlan(objectives=parse_objectives("ttft=10s,tpot=10s"))
@@ -188,6 +189,22 @@ async def test_a_closed_loop_has_so_many_at_once() -> None:
 async def test_the_window_ends_behind_the_last_turn_where_no_duration_is_given() -> None:
     done, _ = await played(constant(100.0, 3, SESSIONS), at_once)
     assert done.summary.requests == len(done.records) == 9
+
+
+async def test_the_window_ends_with_what_there_was_to_ask_where_that_is_before_the_duration() -> None:
+    plan = RunPlan(objectives=PLAN.objectives, duration_s=1000.0)
+    done, _ = await played(constant(100.0, 3, SESSIONS), at_once, plan)
+    last_s = max(record.intended_s for record in done.records)
+    assert last_s < done.summary.window.until_s < last_s + 1e-6
+    done, _ = await played(until(constant(100.0, 3), 1000.0), at_once, plan)
+    assert done.summary.window.until_s < 0.1
+    done, _ = await played(closed(2, 6), at_once, plan)
+    assert done.summary.requests == 6
+    assert done.summary.window.until_s < 60.0
+    short = RunPlan(objectives=PLAN.objectives, duration_s=0.5)
+    for asked in (constant(100.0, 100), until(constant(100.0, 100), 0.5)):
+        done, _ = await played(asked, at_once, short)
+        assert (done.summary.requests, done.summary.window.until_s) == (50, 0.5)
 
 
 async def test_turns_that_are_due_behind_the_end_are_not_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Iterator
 from typing import ClassVar
@@ -46,6 +47,19 @@ def test_nothing_is_due_behind_the_duration() -> None:
         records = simulator.run()
         assert len(records) > 20
         assert 4.0 < max(record.intended_s for record in records) < 5.0
+        assert simulator.is_cut
+    for asked in (workload(20, rate=20.0, turns=3), workload(20, rate=20.0, turns=3, concurrency=3)):
+        simulator = Simulator(composition, COSTS, asked, duration_s=1000.0)
+        assert len(simulator.run()) == sum(len(arrival.turns) for arrival in asked)
+        assert not simulator.is_cut
+
+
+def test_a_turn_that_is_due_behind_the_duration_is_one_that_it_cut_off() -> None:
+    asked = workload(20, rate=20.0, turns=2)
+    duration_s = math.nextafter(max(arrival.at_s for arrival in asked), math.inf)
+    simulator = Simulator(Composition(prefill=1, decode=1), COSTS, asked, duration_s=duration_s)
+    assert 20 <= len(simulator.run()) < sum(len(arrival.turns) for arrival in asked)
+    assert simulator.is_cut
 
 
 def workload(

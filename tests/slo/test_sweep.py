@@ -16,9 +16,10 @@ import pretended_clusters
 import pytest
 from pretended_clusters import PretendedClusters, swept
 
+from pagewire.core.config import ConfigError
 from pagewire.core.errors import Unavailable
 from pagewire.slo.finding import table
-from pagewire.slo.probe_plan import probe_workload
+from pagewire.slo.probe_plan import probe_workload, within_recording
 from pagewire.slo.record_files import read_records
 from pagewire.slo.summary import Attainment
 from pagewire.slo.sweep_config import SweepConfig, differences
@@ -158,6 +159,25 @@ async def test_fresh_clusters_serve_one_probe_each(tmp_path: Path) -> None:
     clusters = PretendedClusters({"1P:1D": 5.0})
     await swept(dataclasses.replace(CONFIG, grid=(), fresh=True), clusters, tmp_path)
     assert clusters.num_started == len(clusters.ran) > 4
+
+
+def test_no_rate_is_tried_that_a_recording_is_too_short_for() -> None:
+    """The one in question has 200 arrivals."""
+    told = {**TOLD, "trace": "sample:azure", "arrivals": "auto", "duration_s": 50.0}
+    asked = SweepConfig(**told, rate=30.0)
+    assert within_recording(CONFIG) is CONFIG
+    assert within_recording(asked) == dataclasses.replace(asked, rate=4.0, highest_rate=4.0)
+    assert within_recording(dataclasses.replace(asked, rate=0.0)) == dataclasses.replace(
+        asked, rate=1.0, highest_rate=4.0
+    )
+    low = dataclasses.replace(asked, rate=1.0, highest_rate=3.0)
+    assert within_recording(low) is low
+    listed = dataclasses.replace(asked, rates=(1.0, 4.0))
+    assert within_recording(listed) is listed
+    with pytest.raises(ConfigError, match=r"sample:azure has 200 arrivals, .* 50 s at 4/s at most: .*, or the rates"):
+        within_recording(dataclasses.replace(asked, rates=(1.0, 4.1)))
+    with pytest.raises(ConfigError, match="or lowest_rate"):
+        within_recording(dataclasses.replace(asked, lowest_rate=5.0))
 
 
 async def test_listed_rates_are_all_there_is(tmp_path: Path) -> None:
