@@ -142,7 +142,7 @@ class Answer:
     def _of_prompt(self, event: Begun | Finished) -> tuple[Json, Json]:
         """Return what is told of a prompt with the answer, and with each choice, where vLLM has it."""
         told: Json = {"prompt_token_ids": list(event.prompt)} if self.call.with_token_ids else {}
-        if event.prompt_logprobs and event.echo is None:
+        if event.prompt_logprobs and self.call.with_prompt_logprobs:
             told["prompt_logprobs"] = answer_logprobs.prompt(event.prompt_logprobs)
         return (told, {}) if self.call.is_chat else ({}, told)
 

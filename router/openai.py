@@ -57,8 +57,9 @@ class Call:
     """A parsed body: what is asked, an ask for each prompt, and the form of the answer.
 
     With `shows_ids` tokens in log probabilities are named by their ids. If it `is_score`, the prompt alone is answered.
-    `with_running_usage` is usage in every part of a stream. If it `has_functions`, a call is told by that older name.
-    What is `echoed` a response repeats.
+    `with_running_usage` is usage in every part of a stream. `with_prompt_logprobs` scores of the prompt have a member
+    of their own: an echo's have not. If it `has_functions`, a call is told by that older name. What is `echoed` a
+    response repeats.
     """
 
     asks: tuple[Ask, ...]
@@ -67,6 +68,7 @@ class Call:
     with_usage: bool = False
     with_running_usage: bool = False
     with_token_ids: bool = False
+    with_prompt_logprobs: bool = False
     with_timeline: bool = False
     shows_ids: bool = False
     is_score: bool = False
@@ -165,6 +167,7 @@ def _call(
         with_usage=with_usage,
         with_running_usage=with_usage and options is not None and bool(options.continuous_usage_stats),
         with_token_ids=bool(body.return_token_ids),
+        with_prompt_logprobs=body.prompt_logprobs is not None,
         with_timeline=with_timeline or (body.pagewire is not None and bool(body.pagewire.timeline)),
         shows_ids=bool(body.return_tokens_as_token_ids),
         is_score=_is_score(body),

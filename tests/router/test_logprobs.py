@@ -114,8 +114,16 @@ async def test_an_echo_brings_the_prompt_back_with_its_logprobs(start: StartRout
         ]  # fmt: skip
         assert choice["logprobs"]["top_logprobs"][0] is None
         assert choice["logprobs"]["text_offset"] == [sum(map(len, texts[:place])) for place in range(len(texts))]
+        assert "prompt_logprobs" not in choice
         plain = (await router.complete(form, max_tokens=2, echo=True)).json()["choices"][0]
         assert (plain["text"], plain["logprobs"]) == (choice["text"], None)
+        fields = {"max_tokens": 2, "echo": True, "prompt_logprobs": 0}
+        scored = (await router.complete(form, **fields)).json()["choices"][0]
+        assert (scored["text"], scored["logprobs"]) == (choice["text"], None)
+        assert [list(each) for each in scored["prompt_logprobs"][1:]] == [[str(token)] for token in PROMPT[1:]]
+        both = (await router.complete(form, **fields, logprobs=1)).json()["choices"][0]
+        assert both["logprobs"]["tokens"] == texts
+        assert both["prompt_logprobs"] == scored["prompt_logprobs"]
 
 
 async def test_prompt_logprobs_are_vllms(start: StartRouter) -> None:

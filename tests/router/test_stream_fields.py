@@ -127,6 +127,8 @@ async def test_a_streamed_prompt_is_scored_in_the_first_part(start: StartRouter)
         first, *others = events((await router.complete(PROMPT, **fields, stream=True)).text)
         assert first["choices"][0]["prompt_logprobs"] == want
         assert not any("prompt_logprobs" in part["choices"][0] for part in others)
+        first, *_ = events((await router.complete(PROMPT, **fields, echo=True, stream=True)).text)
+        assert (first["choices"][0]["prompt_logprobs"], first["choices"][0]["text"]) == (want, TEXT)
         body = {"messages": MESSAGES, **fields}
         want = (await router.http.post("/v1/chat/completions", json=body)).json()["prompt_logprobs"]
         assert len(want) == len(CHAT)
