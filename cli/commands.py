@@ -66,6 +66,7 @@ class PodRole(StrEnum):
 def build() -> typer.Typer:
     """Return the command line."""
     app = typer.Typer(
+        rich_markup_mode=None,  # whose table cuts names off where a terminal, or a pipe, is narrow
         help="Disaggregated LLM serving: prefill and decode in separate pods.",
         no_args_is_help=True,
         add_completion=False,

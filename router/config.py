@@ -51,7 +51,7 @@ class RouterConfig:
 
     model: tuple[str, ...] = setting(
         help="Hugging Face folder of a model, or the name of a local model; NAME=FOLDER where its pods are those that "
-        "go by NAME; once for each model"
+        "go by NAME"
     )
     cluster: str = setting("pagewire", help="name of the cluster; prefixes its keys in Redis")
     cluster_secret: str = setting(help="secret that all processes of the cluster share", is_secret=True)

@@ -24,7 +24,9 @@ class WorkloadConfig:
     rate: float = setting(0.0, help="requests a second on average; 0: as recorded, or 1", unit="1/s")
     burst_cv: float = setting(2.0, help="coefficient of variation of the gaps of gamma arrivals; 1 is poisson")
     concurrency: int = setting(0, help="users of a closed loop, each with one request at a time; 0: open loop")
-    requests: int = setting(0, help="arrivals at most; 0: the whole recording, as many as come in the duration, or 100")
+    requests: int = setting(
+        0, help="arrivals at most; 0: the whole recording, as many as come in the duration, or 100, of a plan 400"
+    )
     duration_s: float = setting(0.0, help="how long requests come, 0 for as long as there are any", unit="s")
     warmup_s: float = setting(0.0, help="how much of the beginning does not count", unit="s")
     input: Lengths = setting(

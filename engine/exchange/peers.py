@@ -99,7 +99,7 @@ class Peers:
         return peer
 
     def _settled(self, delivery: Delivery) -> None:
-        if delivery.cause:
+        if delivery.cause not in ("", InvalidRequest.cause):  # a wrong request is nobody's loss
             self.lost[delivery.cause] += 1
         if delivery.refusal:
             self.refused[delivery.refusal] += 1

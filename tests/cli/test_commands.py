@@ -26,6 +26,7 @@ from pagewire.cli.slo_origin import command_line
 from pagewire.core.config import ConfigError, load, settings
 from pagewire.core.errors import EngineFailed
 from pagewire.core.messages import Role
+from pagewire.router.config import RouterConfig
 from pagewire.router.keys import read
 from pagewire.serving.pod_config import PodConfig
 from pagewire.slo.configuration import configurations
@@ -45,6 +46,16 @@ def test_help_explains_each_setting_with_unit_default_and_variable() -> None:
     text = " ".join(done.stdout.split())
     assert "slots of a KV block: 16, 32, 64 or 128 (default: 16 tokens; PAGEWIRE_BLOCK_SIZE)" in text
     assert "--role" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "config"), [("router", RouterConfig), ("decode", PodConfig), ("up", ClusterConfig)]
+)
+def test_help_cuts_no_name_off_where_there_is_little_room(command: str, config: type) -> None:
+    shown = set(re.findall(r"[-\w]+", pagewire(command, "--help", COLUMNS="80").stdout))
+    names = [each.name for each in settings(config) if each.name != "role"]
+    assert {f"--{name.replace('_', '-')}" for name in names} <= shown
+    assert {f"PAGEWIRE_{name.upper()}" for name in names} <= shown
 
 
 def test_up_has_every_flag_that_the_readme_gives_it() -> None:

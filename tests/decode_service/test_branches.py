@@ -374,3 +374,4 @@ async def test_more_than_run_at_once_are_refused_by_name(model: Path) -> None:
             assert asked.ended.error is not None
             assert asked.ended.error.field == "n"
             assert str(most) in asked.ended.error.message
+        assert not any(cluster.d.service._exchange.peers.lost.values())
