@@ -5,10 +5,11 @@ or outruns its limit is told, and the next one begins. In `--out`: `<part>.json`
 what they print, `summary.json` with exit codes and seconds. The exit code is that of the first part that failed. What
 is to run is chosen by `--parts`, where a machine is lent for minutes: `--most-s` bounds the whole.
 
-Needs torch, triton, transformers, pytest, hypothesis and psutil; the engine's parts llguidance besides, and
-`engine-tests` and `transfer-tests` pytest-asyncio. Tests run side by side where pytest-xdist is installed, and one that
-hangs tells its stack where pytest-timeout is. `--tiny` runs the kernels' and the engine's on a CPU under Triton's
-interpreter, to see that they work.
+Needs torch, triton, transformers, pytest, hypothesis and psutil; the engine's parts grpcio and llguidance besides,
+`transfer` grpcio and xxhash, and `engine-tests` and `transfer-tests` all these, protobuf and pytest-asyncio: grpcio and
+protobuf as new as constraints.txt has them, for what is generated asks for it. Tests run side by side where
+pytest-xdist is installed, and one that hangs tells its stack where pytest-timeout is. `--tiny` runs the kernels' and
+the engine's on a CPU under Triton's interpreter, to see that they work.
 """
 
 from __future__ import annotations

@@ -211,6 +211,7 @@ def warm_up(engine: Engine) -> None:
     for _ in range(WARM_UP_ROUNDS):
         engine.runner.rehearse(chunk)
         engine.runner.rehearse()
+    engine.runner.rehearse_copies()
 
 
 def _graphs(
@@ -279,7 +280,7 @@ def _layer_groups(layout: KVLayout, device: torch.device, num_ranks: int) -> int
     # What was told of cannot be taken back, and whether another rank has failed is known at the end alone.
     if num_ranks > 1:
         return 1
-    # Elsewhere than on a CPU a layer is still being computed when the next is asked for: nothing to announce yet.
+    # Elsewhere than on a CPU a layer is still being computed when the next is asked for, and nobody may be told of it.
     if layout.order is not BlockOrder.LAYER_OUTER or device.type != "cpu":
         return 1
     return next((groups for groups in LAYER_GROUPS if layout.num_layers % groups == 0), 1)

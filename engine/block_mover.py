@@ -22,8 +22,8 @@ class BlockMover:
     def __init__(self, pool: torch.Tensor, num_slots: int, backend: Backend) -> None:
         self._pool = pool
         self._backend = backend
-        # Pinned memory is what a device copies from and to at full rate.
-        self.host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype, pin_memory=pool.is_cuda)
+        # Not pinned: copies go through a temporary all the same, and torch rounds pinned memory up to a power of two.
+        self.host = torch.empty((num_slots, *pool.shape[1:]), dtype=pool.dtype)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all copies; from any thread."""

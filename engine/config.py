@@ -119,6 +119,11 @@ class EngineConfig:
         object.__setattr__(self, "adapters", tuple(self.adapters))
         names_of(self.adapters)
         self._check_ranks()
+        if self.layer_groups > 1 and self.device != "cpu":
+            raise ValueError(
+                f"layer_groups {self.layer_groups}: on device {self.device} layers are still being computed when they "
+                "would be told of"
+            )
         for name in ("max_model_len", "threads", "host_kv_memory_bytes", "layer_groups", "step_target_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")

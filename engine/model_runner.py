@@ -133,6 +133,15 @@ class ModelRunner:
         with self._on_device():
             self._compute(Step(grants=tuple(grants)), self._stage, None)
 
+    @torch.inference_mode()
+    def rehearse_copies(self) -> None:
+        """Seal, copy, take out and put back the block of nobody: a device compiles what it needs for that."""
+        block = torch.zeros(1, dtype=torch.int64, device=self._device)
+        with self._on_device():
+            self._backend.zero_slots(self._stage, 0, 1)
+            self._backend.copy_blocks(self._stage, block, block)
+            self._backend.scatter_blocks(self._stage, block, self._backend.gather_blocks(self._stage, block))
+
     def _on_device(self) -> AbstractContextManager[object]:
         # Kernels are launched on the device of the calling thread, which in a program of somebody's own may be another.
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]

@@ -193,12 +193,16 @@ def _widened(x: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 def _hold_frequencies(module: Any) -> None:
     """Have a module that is surveyed not look whether positions are beyond the original ones: it has no values."""
+
+    def held(kind: str) -> str:
+        return "default" if "dynamic" in kind or kind == "longrope" else kind
+
     for part in module.modules():
         kind = getattr(part, "rope_type", "")
-        if isinstance(kind, str) and "dynamic" in kind:
-            part.rope_type = "default"
+        if isinstance(kind, str) and held(kind) != kind:
+            part.rope_type = held(kind)
         elif isinstance(kind, dict):  # by kind of layer
-            part.rope_type = {layer: "default" if "dynamic" in each else each for layer, each in kind.items()}
+            part.rope_type = {layer: held(each) for layer, each in kind.items()}
 
 
 def _check_kind(hf: HFConfig) -> None:

@@ -13,11 +13,11 @@ import triton.language as tl
 
 from pagewire.kernels.logit_edits import Allowed, Counted, LogitEdits, Masked, Repetition
 
-TILE = 1024  # logits, or tokens of a list
+TILE = 1024  # logits, or tokens of a list; how long lists are changes from step to step, and compiles nothing anew
 WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])
 def _add(logits, rows, ids, values, number, stride, TILE: tl.constexpr):
     """logits[rows[i], ids[i]] += values[i]; no pair twice."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -26,7 +26,7 @@ def _add(logits, rows, ids, values, number, stride, TILE: tl.constexpr):
     tl.store(place, tl.load(place, inside) + tl.load(values + i, inside), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])
 def _ban(logits, rows, ids, number, stride, TILE: tl.constexpr):
     """logits[rows[i], ids[i]] = -inf."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -35,7 +35,7 @@ def _ban(logits, rows, ids, number, stride, TILE: tl.constexpr):
     tl.store(place, -float("inf"), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def _tally(tokens, counts, width, vocab_size, TILE: tl.constexpr):
     """counts[r, t] = how often token t is among tokens[r] `[width]`, int32, zero before; what is not a token pads."""
     row = tl.program_id(0).to(tl.int64)
@@ -66,7 +66,7 @@ def _count(logits, rows, counts, presence, frequency, vocab_size, stride, TILE: 
     tl.store(place, x - tl.load(presence + row), count > 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])
 def _set_bits(bits, places, ids, number, words, TILE: tl.constexpr):
     """Set bit ids[i] % 32 of word ids[i] // 32 of row places[i]."""
     i = tl.program_id(0) * TILE + tl.arange(0, TILE)

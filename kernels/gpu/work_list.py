@@ -123,7 +123,7 @@ class WorkList:
 
 
 # Not specialised by numbers that change from batch to batch: each of their kinds would be compiled in some step.
-@triton.jit(do_not_specialize=["num_sequences"])
+@triton.jit(do_not_specialize=["num_sequences", "shift"])
 def _build(
     query_starts, kv_lens, ends, items, first_items, totals, arrivals,
     num_sequences, num_programs, num_kv_heads, least_share, window, shift,

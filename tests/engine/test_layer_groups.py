@@ -72,6 +72,14 @@ def test_only_last_chunks_that_are_handed_off_are_told_of(tiny: TinyModel, layer
     assert told == []
 
 
+def test_no_groups_where_a_layer_is_not_computed_when_the_next_is_asked_for() -> None:
+    asked: dict[str, Any] = {"model": "m", "role": Role.PREFILL, "device": "cuda"}
+    for layer_groups in (0, 1):
+        EngineConfig(**asked, layer_groups=layer_groups)
+    with pytest.raises(ValueError, match="layer_groups 3: on device cuda layers are still being computed"):
+        EngineConfig(**asked, layer_groups=3)
+
+
 @pytest.mark.parametrize(("layer_groups", "spare_bytes", "groups"), [(0, 0, 3), (0, 1, 0), (3, 1, 3)])
 def test_small_last_chunks_travel_whole_unless_groups_are_asked_for(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, layer_groups: int, spare_bytes: int, groups: int
