@@ -142,4 +142,6 @@ def _model() -> tuple[Verdict, str]:
     wrong = models.damage(folder)
     if wrong:
         return Verdict.FAIL, f"{folder}: {'; '.join(wrong)}; run: pagewire model get {models.DEFAULT_MODEL}"
+    if models.is_outdated(folder):
+        return Verdict.WARN, f"{folder} is made otherwise by now; run: pagewire model get {models.DEFAULT_MODEL}"
     return Verdict.OK, f"{folder}, every file as in its manifest"

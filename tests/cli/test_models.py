@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import zipfile
@@ -84,6 +85,20 @@ def test_a_damaged_model_is_fetched_anew(registry: Registry, name: str) -> None:
     models.get("tiny", quiet)
     assert models.damage(folder) == []
     assert registry.downloads == 2
+
+
+def test_a_model_that_is_made_otherwise_by_now_is_fetched_anew(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = models.get("tiny", quiet)
+    assert not models.is_outdated(folder)
+    other = dataclasses.replace(models.KNOWN["tiny"], sampling={"temperature": 0.7})
+    monkeypatch.setattr(models, "KNOWN", {"tiny": other})
+    assert models.is_outdated(folder)
+    assert models.damage(folder) == []
+    assert sampling_defaults(models.get("tiny", quiet)) == {"temperature": 0.7}
+    assert registry.downloads == 2
+    assert not models.is_outdated(folder)
 
 
 def test_a_missing_file_is_damage(registry: Registry) -> None:
