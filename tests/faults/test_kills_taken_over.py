@@ -70,6 +70,8 @@ async def is_taken_over(cluster: LiveCluster, question: Question, transport: str
         async def begin_others() -> None:
             if others:
                 await others[-1].leave()
+                # Or those who go count as those who came, whose block comes beside those of the question.
+                await until(lambda: cluster.metrics(d)["num_requests_running"] == 0, "the end of the others")
             others.append(begin_all())
 
         state = partial(shipping_beside_others, begin_others=begin_others, num_others=NUM_OTHERS)
