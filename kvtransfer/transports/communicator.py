@@ -137,12 +137,12 @@ class Communicator:
     def send(self, tensor: torch.Tensor) -> None:
         """Return when the tensor may be overwritten."""
         with self.stream, self._named("send"):
-            self._finish(self._group.send([tensor], self._peer, 0))
+            self._finish(self._group.send([tensor], self._peer, 0), tensor)
 
     def receive(self, tensor: torch.Tensor) -> None:
         """Return when the tensor is filled."""
         with self.stream, self._named("receive"):
-            self._finish(self._group.recv([tensor], self._peer, 0))
+            self._finish(self._group.recv([tensor], self._peer, 0), tensor)
 
     def abort(self) -> None:
         """Give it up; from any thread, any number of times. What is under way fails, on gloo once the peer is gone."""
@@ -157,11 +157,12 @@ class Communicator:
         with contextlib.suppress(RuntimeError):
             self._group.abort()
 
-    def _finish(self, work: c10d.Work) -> None:
+    def _finish(self, work: c10d.Work, tensor: torch.Tensor) -> None:
         if self._stream is None:
             work.wait(timedelta(seconds=self._timeout_s))
             return
         work.wait()  # on CUDA our stream waits, not we
+        tensor.record_stream(self._stream)  # given up, its memory is nobody else's before NCCL has let go of it
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         is_over = until(event.query, self._timeout_s, self._aborted)
