@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from pagewire.core.load import BrownoutLevel, Load
 from pagewire.serving import vllm_metrics
+from pagewire.serving.counter_texts import COUNTED
 from pagewire.serving.cpu_usage import CpuUsage
 from pagewire.serving.gpu_usage import GpuUsage
 from pagewire.serving.process_usage import ProcessUsage
@@ -142,4 +143,4 @@ def _of_load(load: Load) -> Iterator[Sample]:
 
 def _totals(counters: Mapping[str, float]) -> Iterator[Sample]:
     for name, value in counters.items():
-        yield Sample(name, {}, value, is_total=True)
+        yield Sample(name, {}, value, COUNTED.get(name, ""), is_total=True)

@@ -171,10 +171,11 @@ class Exchange:
         Called from the thread that serves metrics.
         """
         for pod_id, peer in self.peers.all().items():
-            yield Sample("link_seconds_per_byte", {"peer": pod_id}, peer.meter.cost.s_per_byte)
-            yield Sample("link_rtt_seconds", {"peer": pod_id}, peer.meter.cost.rtt_s)
+            of_peer, cost = {"peer": pod_id}, peer.meter.cost
+            yield Sample("link_seconds_per_byte", of_peer, cost.s_per_byte, "Measured cost of a byte from that pod")
+            yield Sample("link_rtt_seconds", of_peer, cost.rtt_s, "Measured exchange with that pod")
             if transport := peer.receiver.transport:
-                labels = {"peer": pod_id, "transport": transport}
+                labels = {**of_peer, "transport": transport}
                 yield Sample("link_fallback", labels, peer.receiver.is_fallback, LINK_FALLBACK)
         quarantined, exports = self.peers.num_quarantined, self.exports
         yield Sample("kv_blocks_quarantined", {}, quarantined, "Blocks that nobody may touch until a write is over")

@@ -65,6 +65,13 @@ def test_the_guide_lists_what_is_shown_and_nothing_else(cluster: LiveCluster) ->
     assert {name: words.get(who, [who.removesuffix(" pods")]) for name, who in by.items()} == shown
 
 
+def test_each_metric_says_what_it_is(cluster: LiveCluster) -> None:
+    for text in texts(cluster).values():
+        for family in text_string_to_metric_families(text):
+            words = family.name.removeprefix("pagewire_").replace("_", " ")
+            assert family.documentation not in ("", words), family.name
+
+
 def test_what_a_request_came_to_is_counted_once_by_each_name(cluster: LiveCluster) -> None:
     model = cluster.model_name
     counted: tuple[tuple[str, dict[str, str]], ...] = (

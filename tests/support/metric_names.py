@@ -25,6 +25,7 @@ class Row:
     labels: frozenset[str]
     shown_by: str
     unit: str
+    meaning: str
 
 
 def listed(guide: Path = GUIDE) -> dict[str, Row]:
@@ -32,9 +33,10 @@ def listed(guide: Path = GUIDE) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for line in guide.read_text().splitlines():
         if found := ROW.match(line):
-            name, kind, unit, labels, shown_by, _meaning = found.groups()
+            name, kind, unit, labels, shown_by, meaning = found.groups()
             assert name not in rows, f"{name} is listed twice"
-            rows[name] = Row(kind, frozenset(re.findall(r"\w+", labels)), shown_by.strip(), unit.strip())
+            names = frozenset(re.findall(r"\w+", labels))
+            rows[name] = Row(kind, names, shown_by.strip(), unit.strip(), meaning.strip())
     return rows
 
 
