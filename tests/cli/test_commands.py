@@ -63,8 +63,7 @@ def test_up_has_every_flag_that_the_readme_gives_it() -> None:
     said = readme[readme.index("`pagewire up` passes on") : readme.index("Clusters may share a Redis")]
     flags = set(re.findall(r"--[a-z][a-z-]+", said))
     assert {"--policy", "--transports"} <= flags
-    shown = pagewire("up", "--help").stdout
-    assert [flag for flag in flags if f"{flag} " not in shown] == []
+    assert flags <= set(re.findall(r"[-\w]+", pagewire("up", "--help").stdout))
 
 
 def test_show_config_says_where_each_value_came_from(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_what_is_right_comes_out() -> None:
     assert (of.template_options(None), of.template_options({"a": 1})) == ({}, {"a": 1})
     assert (of.stop(None), of.stop("a"), of.stop(["a", "b"])) == ((), ("a",), ("a", "b"))
     assert (of.token_ids("f", None), of.token_ids("f", [3, 4])) == ((), (3, 4))
+    assert (of.allowed_token_ids(None), of.allowed_token_ids([3, 4])) == ((), (3, 4))
     assert (of.bad_words(None), of.bad_words(["a", [3, 4]])) == ((), ("a", (3, 4)))
     assert (of.logit_bias(None), of.logit_bias({"7": -1.5})) == ((), (TokenBias(token=7, bias=-1.5),))
     assert len(of.prompts(["a"] * of.MAX_PROMPTS)) == of.MAX_PROMPTS
@@ -48,6 +49,7 @@ def test_what_is_right_comes_out() -> None:
         (of.stop, ["a", 1], "stop.1 is a number, must be a string"),
         (ids, "a", "ids is a string, must be a list of token ids"),
         (ids, [1, 1.5], "ids.1 is a number, must be an integer"),
+        (of.allowed_token_ids, [], "allowed_token_ids is empty, which allows no token"),
         (of.logit_bias, [], "logit_bias is a list, must be an object from token ids to numbers"),
         (of.logit_bias, {str(token): 1 for token in range(MAX_LOGIT_BIAS + 1)}, f"at most {MAX_LOGIT_BIAS}, got"),
         (of.logit_bias, {"01234567890": 1}, "'01234567890' is not a token id"),
@@ -99,7 +101,7 @@ def test_messages_keep_what_templates_read_and_parts_become_one_text() -> None:
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "n"},
             {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "r"},
             {"role": "tool", "content": "1", "tool_call_id": "c", "name": None},
-            {"role": "assistant", "content": "a", "tool_calls": [call]},
+            {"role": "assistant", "content": "a", "tool_calls": [call], "reasoning": "by its other name"},
         ]
     )
     assert read[0] == {"role": "user", "content": "a\nb", "name": "n"}
@@ -107,6 +109,7 @@ def test_messages_keep_what_templates_read_and_parts_become_one_text() -> None:
     assert read[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert read[2] == {"role": "tool", "content": "1", "tool_call_id": "c"}
     assert (read[3]["content"], len(read[3]["tool_calls"])) == ("a", 1)
+    assert read[3]["reasoning_content"] == "by its other name"
 
 
 def test_by_older_words_an_answer_belongs_to_the_call_before_it() -> None:

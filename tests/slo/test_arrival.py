@@ -70,7 +70,7 @@ def workload(*arrivals: Arrival) -> Workload:
 def test_a_workload_is_gone_through_as_often_as_one_asks() -> None:
     made = workload(*(Arrival(at_s=at_s, turns=(ONE,)) for at_s in (0.0, 0.5, 0.5, 2.0)))
     assert [each.at_s for each in made] == [each.at_s for each in made] == [0.0, 0.5, 0.5, 2.0]
-    assert (made.concurrency, made.seed) == (0, 0)  # an open loop, unless told
+    assert (made.concurrency, made.seed, made.is_cut) == (0, 0, False)  # an open loop and all of it, unless told
 
 
 def test_a_workload_of_a_recording_has_pieces_as_long_as_mooncakes() -> None:

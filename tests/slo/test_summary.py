@@ -210,6 +210,21 @@ def test_where_all_are_due_at_once_or_as_others_are_answered_it_ends_with_the_la
     assert mute.summary().window.until_s == pytest.approx(1.5)
 
 
+def test_where_nothing_was_cut_off_it_ends_as_if_it_had_no_end() -> None:
+    def until_s(*records: Record, is_closed: bool = False) -> float:
+        tally = Tally(0.0, 60.0, parse_objectives(""), is_closed=is_closed)
+        for each in records:
+            tally.add(each)
+        assert tally.summary().window.until_s == 60.0
+        return tally.summary(is_cut=False).window.until_s
+
+    first, last = answered(0.2), answered(0.4)
+    assert until_s(first, last) == math.nextafter(0.4, math.inf)
+    assert until_s(first, last, is_closed=True) == pytest.approx(last.last_s)
+    assert until_s(first) == pytest.approx(first.last_s)
+    assert until_s(dataclasses.replace(failed(0.1), sent_s=0.2)) == pytest.approx(0.2)
+
+
 def test_as_json_a_summary_has_every_figure() -> None:
     told = summarize(
         [answered(1.0, ttft_s=0.5), answered(2.0, ttft_s=2.0), failed(3.0)], Window(from_s=0, until_s=10),

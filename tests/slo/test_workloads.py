@@ -176,6 +176,10 @@ def test_parts_of_a_workload() -> None:
     workload = drawn()
     assert [*first(workload, 3)] == [*workload][:3]
     assert [*until(workload, 2.0)] == [each for each in workload if each.at_s < 2.0]
+    last_s = max(each.at_s for each in workload)
+    ends = (2.0, last_s, last_s + 1e-6)
+    assert [until(workload, end_s).is_cut for end_s in ends] == [True, True, False]
+    assert until(until(workload, 2.0), 3.0).is_cut
 
 
 def test_a_workload_is_checked_as_it_is_gone_through() -> None:
