@@ -33,9 +33,7 @@ class Handovers:
         self._last_hashes: dict[str, frozenset[BlockHash]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self.num_given_up = (
-            0  # requests that another pod can go on with from what is held, be it nothing, since the start
-        )
+        self.num_given_up = 0  # requests that another pod can go on with, from all that is held of them
         self.num_taken = 0  # of these, those whose blocks were fetched by their next pod
 
     def __len__(self) -> int:
