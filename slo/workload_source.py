@@ -33,9 +33,9 @@ def workload_of(config: WorkloadConfig) -> Workload:
         if config.concurrency:
             return dataclasses.replace(workload, concurrency=config.concurrency)
         workload = _timed(config, workload)
+        return until(workload, config.duration_s) if config.duration_s else workload
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return until(workload, config.duration_s) if config.duration_s else workload
 
 
 def num_recorded(config: WorkloadConfig) -> int | None:

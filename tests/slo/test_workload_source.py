@@ -52,6 +52,9 @@ def test_a_malformed_recording_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"bad\.jsonl, line 1, timestamp: missing"):
         workload(trace=str(tmp_path / "bad.jsonl"))
+    texts = {"trace": "sample:sharegpt", "length_scale": "2", "duration_s": "5"}  # found out as it is gone through
+    with pytest.raises(ConfigError, match="not made longer"):
+        workload(**texts)
 
 
 def test_times_are_as_asked() -> None:
