@@ -47,11 +47,12 @@ def bar(title: str) -> Iterator[Report]:
 
 
 def _lines(title: str) -> Report:
-    said: set[str] = set()
+    said: dict[str, int] = {}  # of what is being done the tenth that was told last
 
     def report(what: str, done: float) -> None:
-        if what not in said:
-            said.add(what)
+        tenth = int(10 * done + 1e-9)
+        if tenth > said.get(what, -1):
+            said[what] = tenth
             say(f"{title}: {what} ({done:.0%})")
 
     return report
