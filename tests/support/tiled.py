@@ -1,5 +1,6 @@
-"""The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, as for
-one with AVX2 and no more, and as for any x86-64: without AVX, by the code that all other processors run too.
+"""The CPU backend as built for this processor, as for one with tiles (AMX), which are emulated where need be, and as
+for those that have less: AVX-512 without products of bfloat16 and of bytes, where there is AVX-512 at all; AVX2; and
+any x86-64, without AVX, by the code that all other processors run too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from pagewire.kernels.cpu_backend import CpuBackend
 
 IS_X86 = platform.machine() == "x86_64"
 BUILDS = ("own", "tiled") if IS_X86 else ("own",)
-FEWER = {"avx2": "haswell", "portable": "x86-64"}  # builds for processors that have less than this one
+AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+HAS_AVX512 = IS_X86 and set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()) >= AVX512
+FEWER = {"avx512": "skylake-avx512"} if HAS_AVX512 else {}  # builds for processors that have less than this one
+FEWER |= {"avx2": "haswell", "portable": "x86-64"}
 ALL_BUILDS = (*BUILDS, *FEWER) if IS_X86 else BUILDS
 
 
