@@ -7,12 +7,16 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import orphans
 import pytest
 
 from pagewire.cli import models
 
 orphans.watch()
+# An example that gets no core for a moment is no failure; how long things take no test asserts.
+hypothesis.settings.register_profile("pagewire", deadline=None)
+hypothesis.settings.load_profile("pagewire")
 # A shell without job control has what it starts in the background ignore Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -166,7 +166,7 @@ def test_a_pod_that_dies_at_start_is_an_error_with_its_log(started: list[Running
 
 
 def test_nothing_is_ready_while_the_router_lacks_a_pod(started: list[Running]) -> None:
-    running = Running("prefill=2", "start_timeout_s=2", pods=(1, 1, 0))
+    running = Running("prefill=2", "start_timeout_s=6", pods=(1, 1, 0))
     started.append(running)
     stdout, stderr = running.process.communicate(timeout=30)
     assert (stdout, running.process.returncode) == ("", 1)

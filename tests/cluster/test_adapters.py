@@ -48,7 +48,7 @@ def test_adapters_of_a_cluster_answer_as_peft_does(tmp_path: Path) -> None:
 
     assert asyncio.run(ask()) == expected
     assert asyncio.run(ask()) == expected
-    listed = httpx.get(f"{cluster.http}/v1/models", trust_env=False).json()["data"]
+    listed = httpx.get(f"{cluster.http}/v1/models", trust_env=False, timeout=60).json()["data"]
     assert [(each["id"], each["parent"]) for each in listed] == [("tiny", None), ("all", "tiny"), ("patterns", "tiny")]
     pods = [*cluster.said["prefill"], *cluster.said["decode"]]
     told = {pod["metrics"]: cluster.metrics(pod) for pod in pods}

@@ -153,13 +153,14 @@ def test_another_pod_finds_it_when_one_goes_away(
     assert max(len(output.token_ids) for output in right.outputs) == LONG
 
     async def strike() -> tuple[dict[str, Any], dict[str, Any]]:
-        asked = asyncio.create_task(ask(cluster, prompt, max_tokens=LONG, early_stopping="never"))
-        struck = await searching(cluster, role, asked)
-        engine = cluster.engine_of(struck)
-        engine.suspend()  # it is not over before its pod ends
-        os.kill(struck["pid"], end)
-        engine.resume()
-        return await asked, struck
+        engines = [cluster.engine_of(pod) for pod in cluster.alive() if pod["role"] == role]
+        struck: list[dict[str, Any]] = []
+        # Until the pod is gone: what a drain leaves it is enough, at full speed, to end the search.
+        async with in_moments(engines, lambda: not struck or struck[0] in cluster.alive()):
+            asked = asyncio.create_task(ask(cluster, prompt, max_tokens=LONG, early_stopping="never"))
+            struck.append(await seen(cluster, role, asked))
+            os.kill(struck[0]["pid"], end)
+            return await asked, struck[0]
 
     said, struck = asyncio.run(strike())
     assert_is(said, right)
@@ -186,9 +187,16 @@ def test_who_gives_up_leaves_nothing_held(cluster: LiveCluster) -> None:
 
 
 async def searching(cluster: LiveCluster, role: str, asked: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+    """As `seen`, while engines run for moments only."""
+    pods = [pod for pod in cluster.alive() if pod["role"] == role]
+    async with in_moments([cluster.engine_of(pod) for pod in pods], lambda: True):
+        return await seen(cluster, role, asked)
+
+
+async def seen(cluster: LiveCluster, role: str, asked: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
     """Wait for a pod to run the beams that were asked for; return it."""
     pods = [pod for pod in cluster.alive() if pod["role"] == role]
-    async with asyncio.timeout(60), in_moments([cluster.engine_of(pod) for pod in pods], lambda: True):
+    async with asyncio.timeout(60):
         while not asked.done():
             for pod in pods:
                 if (await asyncio.to_thread(cluster.metrics, pod))["num_requests_running"]:

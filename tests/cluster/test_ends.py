@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def test_bad_input_is_refused_with_field_and_bound(
 ) -> None:
     before = [cluster.metrics(pod)["prompt_tokens_computed_total"] for pod in cluster.pods()]
     body = {"model": cluster.model_name, "prompt": "hi", "max_tokens": 4, **fields}
-    response = httpx.post(f"{cluster.http}/v1/completions", json=body, trust_env=False)
+    response = httpx.post(f"{cluster.http}/v1/completions", json=body, trust_env=False, timeout=60)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, field), response.text
     assert bound in error["message"]
@@ -191,7 +192,7 @@ def test_bad_input_is_refused_with_field_and_bound(
 )
 def test_bodies_that_are_none_are_refused(cluster: LiveCluster, body: bytes, bound: str) -> None:
     headers = {"content-type": "application/json"}
-    response = httpx.post(f"{cluster.http}/v1/completions", content=body, headers=headers, trust_env=False)
+    response = httpx.post(f"{cluster.http}/v1/completions", content=body, headers=headers, trust_env=False, timeout=60)
     assert 400 <= response.status_code < 500
     assert bound.lower() in response.json()["error"]["message"].lower()
 
@@ -267,7 +268,7 @@ def test_a_prefill_pod_killed_while_it_ships_costs_time_only(smollm2: Path) -> N
 
 
 def test_a_prefill_engine_that_stands_still_costs_time_only(smollm2: Path) -> None:
-    cluster = LiveCluster(smollm2, *FLAGS, PAGEWIRE_ENGINE_STALL_S="2")
+    cluster = LiveCluster(smollm2, *FLAGS, PAGEWIRE_ENGINE_STALL_S="10")
     calm = cluster.complete(QUESTION, 8, ignore_eos=True, cache_salt="calm")
     (prefill,) = cluster.said["prefill"]
     cluster.engine_of(prefill).suspend()
@@ -284,8 +285,14 @@ def test_a_decode_pod_killed_while_it_streams_is_continued_by_another(smollm2: P
     calm = cluster.complete(QUESTION, 40, ignore_eos=True)
 
     def kill_the_one_that_decodes() -> None:
+        engines = [cluster.engine_of(pod) for pod in cluster.said["decode"]]
+        for engine in engines:  # nothing is over before it is found
+            engine.suspend()
         (busy,) = [pod for pod in cluster.said["decode"] if cluster.metrics(pod)["num_requests_running"] > 0]
         cluster.kill(busy)
+        for engine in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it follows its pod
+                engine.resume()
 
     async def ask_and_kill() -> tuple[list[int], int]:
         body = {"prompt": QUESTION, "max_tokens": 40, "ignore_eos": True, "temperature": 0, "stream": True}

@@ -70,7 +70,7 @@ def test_logs_of_real_processes_tell_no_prompt(cluster: LiveCluster) -> None:
         ):
             client.post("/v1/completions", json=body)
         health = client.get("/health").text
-    metrics = [httpx.get(pod["metrics"], trust_env=False).text for pod in cluster.said["prefill"]]
+    metrics = [httpx.get(pod["metrics"], trust_env=False, timeout=60).text for pod in cluster.said["prefill"]]
     logs = {path.name: path.read_text() for path in Path(cluster.logs).glob("*.log")}
     assert len(logs) >= 3
     assert any('"request_id"' in text or '"text"' in text for text in logs.values())

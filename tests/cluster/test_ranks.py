@@ -5,6 +5,7 @@ That the pods of a cluster have ranks is seen by their processes.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,11 +55,16 @@ async def test_the_answer_is_the_references_and_a_lost_rank_costs_no_token(folde
     async with streaming(cluster, asked[0], MAX_TOKENS, "interrupted") as begin:
         stream = begin()
         await stream.heard(5)
-        (pod,) = [
-            pod for pod in cluster.alive() if cluster.metrics(pod)["num_requests_running"] and pod["role"] == "decode"
-        ]
+        decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
+        engines = [engine for pod in decode for engine in ranks(pod)]
+        for engine in engines:  # nothing is over before it is found
+            engine.suspend()
+        (pod,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
         rank_0, follower = ranks(pod)
         follower.kill()
+        for engine in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.resume()
         await stream.end()
     assert (stream.error, stream.tokens, stream.said["attempts"]) == ({}, expected[0], 2)
     await until(lambda: not rank_0.is_running() and not psutil.pid_exists(pod["pid"]), "the end of the pod")

@@ -154,11 +154,13 @@ async def test_pods_that_are_ended_while_they_change_leave_nothing_behind(cluste
     for pod, number in ended:
         engine = cluster.engine_of(pod)
         drains = cluster.log(pod["id"]).count("becomes a decode pod")
+        engine.suspend()  # it is asked to change too: so the change is not over before the pod ends
         changing = asyncio.create_task(asyncio.to_thread(change, cluster, pod, "decode"))
         async with asyncio.timeout(30):
             while cluster.log(pod["id"]).count("becomes a decode pod") == drains:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         os.kill(pod["pid"], number)
+        engine.resume()
         code = await asyncio.to_thread(cluster.exit_code, pod)
         assert code == (0 if number is signal.SIGTERM else -signal.SIGKILL)
         async with asyncio.timeout(30):

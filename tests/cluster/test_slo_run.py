@@ -25,7 +25,7 @@ FLAGS = (
     *("--chunk-size", "32", "--prefill-mode", "remote"),
 )
 WORKLOAD = (
-    *("--requests", "12", "--rate", "20", "--input", "64", "--prefix-share", "0.5", "--output", "6", "--turns", "2"),
+    *("--requests", "12", "--rate", "8", "--input", "64", "--prefix-share", "0.5", "--output", "6", "--turns", "2"),
     *("--later-input", "8", "--token-ids", "0-255", "--seed", "3", "--slo", "ttft=60s,tpot=60s"),
 )
 

@@ -49,7 +49,7 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
             assert client.get("/health").status_code == 200
             assert client.post("/v1/completions", json={"prompt": asked[0]}).status_code == 401
             with pytest.raises(httpx.TransportError):
-                httpx.get(cluster.http.replace("https:", "http:") + "/health", trust_env=False)
+                httpx.get(cluster.http.replace("https:", "http:") + "/health", trust_env=False, timeout=60)
         with Client(cluster.grpc, tls=Tls(ca=ca), api_key=acme["key"]) as sdk:
             for prompt, right in zip(asked, expected, strict=True):
                 answer = sdk.generate(prompt, max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
@@ -77,11 +77,11 @@ def test_one_command_starts_a_cluster_with_tls_and_keys(tmp_path: Path) -> None:
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         for each in cluster.pods():  # nor does it show its loads in the clear
             assert each["metrics"].startswith("https://")
-            page = httpx.get(each["metrics"], verify=context, trust_env=False)
+            page = httpx.get(each["metrics"], verify=context, trust_env=False, timeout=60)
             assert page.status_code == 200
             assert "pagewire_kv_blocks" in page.text
             with pytest.raises(httpx.TransportError):
-                httpx.get(each["metrics"].replace("https:", "http:"), trust_env=False)
+                httpx.get(each["metrics"].replace("https:", "http:"), trust_env=False, timeout=60)
         said = pagewire(
             "complete", "a", "--url", cluster.grpc, "--tls-ca", str(ca), "--api-key", acme["key"],
             "--max-tokens", "2", "--json",

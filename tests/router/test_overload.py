@@ -387,14 +387,14 @@ async def test_while_the_gate_is_active_who_would_wait_for_too_long_is_refused_u
 
 
 async def test_with_as_many_in_as_made_others_late_more_are_refused_before_anything_is_done_for_them(
-    start: StartRouter,
+    start: StartRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = FakePod("d0")
-    async with start(pod, slo_ttft_s=0.3) as router:
+    async with start(pod, slo_ttft_s=60.0) as router:
         pod.hold_at = 0
         late = [asyncio.create_task(ask(router)) for _ in range(12)]
         await pod.until(lambda: pod.running == 12)
-        await asyncio.sleep(0.3)
+        leap(monkeypatch, 60.0)
         one_more = asyncio.create_task(ask(router))  # who comes is let in by what has become of others
         assert refused(await one_more) >= 1
         text = (await router.http.get("/metrics")).text

@@ -74,7 +74,9 @@ class LiveCluster:
         self._joined: list[subprocess.Popen[str]] = []
         self._seen: set[psutil.Process] = set()
         self.running()
-        self._processes = {pod["pid"]: psutil.Process(pod["pid"]) for pod in self.pods()}
+        self._processes: dict[tuple[str, int], psutil.Process] = {}  # by name too: a number may be given out again
+        for pod in self.pods():
+            self._note(pod)
         pods = {role: self.said[role][0] for role in ("prefill", "decode", "colocated") if self.said[role]}
         self._how = {role: _how_started(psutil.Process(pod["pid"])) for role, pod in pods.items()}
         (router,) = (child for child in psutil.Process(self.process.pid).children() if "router" in child.cmdline())
@@ -138,7 +140,10 @@ class LiveCluster:
 
     def process_of(self, said: dict[str, Any]) -> psutil.Process:
         """Return the process of a pod or a router, by what it said when it was up."""
-        return self._processes[said["pid"]]
+        return self._processes[said.get("id", ""), said["pid"]]
+
+    def _note(self, said: dict[str, Any]) -> None:
+        self._processes[said.get("id", ""), said["pid"]] = psutil.Process(said["pid"])
 
     def metrics(self, pod: dict[str, Any]) -> dict[str, float]:
         """Return a pod's metrics by name, without the prefix."""
@@ -230,14 +235,14 @@ class LiveCluster:
         line = _ready_line(process)
         assert line, f"{name} did not start:\n{self.log(name)[-2000:]}"
         said: dict[str, Any] = json.loads(line)
-        pid = said.setdefault("pid", process.pid)
-        self._processes[pid] = psutil.Process(pid)
+        said.setdefault("pid", process.pid)
+        self._note(said)
         self.running()
         return said
 
     def exit_code(self, pod: dict[str, Any]) -> int:
         """Return how a pod ended; waits for it."""
-        for process in self._joined:
+        for process in reversed(self._joined):
             if process.pid == pod["pid"]:
                 return process.wait(timeout=60)
         ended = re.compile(rf"{pod['id']} ended with exit code (-?\d+)")

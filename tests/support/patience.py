@@ -26,6 +26,11 @@ async def comes_true(condition: Callable[[], bool], *, within_s: float, every_s:
         waited_s += min(time.monotonic() - begun_s, MOMENT_S)
 
 
+def came_true(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
+    """As `comes_true`, for tests that await nothing."""
+    return asyncio.run(comes_true(condition, within_s=within_s, every_s=0.1))
+
+
 async def comes_true_later(condition: Callable[[], Awaitable[bool]], *, within_s: float, every_s: float = 0.1) -> bool:
     """Return whether `condition()`, which has to be waited for, came to hold within so many seconds of ours."""
     waited_s = 0.0
