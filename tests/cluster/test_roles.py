@@ -53,13 +53,16 @@ async def changed(cluster: LiveCluster, pod: dict[str, Any], role: str) -> None:
 
 
 async def stopped_at_work(cluster: LiveCluster, pod: dict[str, Any]) -> psutil.Process:
-    """Stop a pod's engine while sequences run there; nothing is on its way from it to the front any more."""
+    """Stop a pod's engine while sequences run there; nothing is on its way from it to the front any more.
+
+    More than one: the step that it stands in the midst of may be the last of one of them.
+    """
     engine = cluster.engine_of(pod)
     async with asyncio.timeout(60):
         while True:
             engine.suspend()
             states = [await asyncio.to_thread(cluster.metrics, pod) for _ in range(2)]
-            if states[-1]["num_requests_running"] >= 1:
+            if states[-1]["num_requests_running"] >= 2:
                 return engine
             engine.resume()
             await asyncio.sleep(0.01)

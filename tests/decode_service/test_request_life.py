@@ -279,7 +279,7 @@ async def test_past_its_deadline_in_every_phase(model: Path, phase: str) -> None
         plain = cluster.submit
 
         async def submit(name: str, *args: Any, **options: Any) -> Any:
-            return await plain(name, *args, **options, deadline_s=0.4 if name == "a" else 60.0)
+            return await plain(name, *args, **options, deadline_s=1.5 if name == "a" else 60.0)
 
         cluster.submit = submit  # type: ignore[method-assign]
         asked, other = await reach(cluster, phase)

@@ -107,7 +107,7 @@ async def test_what_comes_with_the_end_of_a_request_that_was_answered_early_is_a
 
 async def test_nothing_is_written_into_an_answer_by_what_comes_behind_its_request() -> None:
     async with served() as app:
-        app.late_s = 1.0
+        app.late_s = 3.0
         reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
         writer.write(HEAD % (b"/late", 4, b"") + b"abcd")
         answer = await reader.readuntil(b"\r\n\r\n")
