@@ -461,7 +461,8 @@ def decode_refuses(case: Case) -> None:
     """Nobody else is asked: the client hears of it."""
     pod = case.asked.on
     assert pod is not None
-    most, pod.service._admission._max_waiting = pod.service._admission._max_waiting, 0  # type: ignore[union-attr]
+    most = pod.front.config.max_num_waiting  # not what is there: another request may have it refuse, too
+    pod.service._admission._max_waiting = 0  # type: ignore[union-attr]
     case.fleet.refusing.add(pod.pod_id)
     case.asked.may_retry = False
     case.may_end = frozenset({"overloaded", *_LOST})
