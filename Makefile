@@ -137,7 +137,7 @@ SIMULATION := PYTHONPATH=tests/simulation:tests/support PYTHONHASHSEED=0 HF_HUB_
 
 simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=2000 plays full of faults, or SEED=7 again and made small
 	$(SIMULATION) $(if $(SEED),replay $(SEED),run --seeds $(SEEDS))
-	$(if $(SEED),,PYTHONHASHSEED=0 HF_HUB_OFFLINE=1 $(BIN)/pytest tests/simulation)
+	$(if $(SEED),,PYTHONHASHSEED=0 $(SIDE_BY_SIDE) worksteal tests/simulation)
 
 chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load: minutes, not in CI
 	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
