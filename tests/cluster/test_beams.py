@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import tiny_model
-from in_moments import in_moments
+from in_moments import in_moments, until_gone
 from live_cluster import LiveCluster
 
 from pagewire.client import Client
@@ -155,8 +155,7 @@ def test_another_pod_finds_it_when_one_goes_away(
     async def strike() -> tuple[dict[str, Any], dict[str, Any]]:
         engines = [cluster.engine_of(pod) for pod in cluster.alive() if pod["role"] == role]
         struck: list[dict[str, Any]] = []
-        # Until the pod is gone: what a drain leaves it is enough, at full speed, to end the search.
-        async with in_moments(engines, lambda: not struck or struck[0] in cluster.alive()):
+        async with in_moments(engines, until_gone(cluster, struck)):
             asked = asyncio.create_task(ask(cluster, prompt, max_tokens=LONG, early_stopping="never"))
             struck.append(await seen(cluster, role, asked))
             os.kill(struck[0]["pid"], end)

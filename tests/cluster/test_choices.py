@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import tiny_model
-from in_moments import in_moments
+from in_moments import in_moments, standing_still, until_gone
 from live_cluster import LiveCluster
 
 from pagewire.client import Client
@@ -213,22 +213,15 @@ def test_a_decode_pod_that_goes_away_loses_and_repeats_nothing(
     def strike(choices: Choices) -> None:
         if struck or 1 not in choices.reasons:
             return
-        for engine in engines:  # nothing is over before it is found
-            engine.suspend()
-        (pod,) = [
-            pod for pod in cluster.alive() if pod["role"] == role and cluster.metrics(pod)["num_requests_running"]
-        ]
-        struck.append(pod)
-        os.kill(pod["pid"], end)
-        for engine in engines:
-            engine.resume()
-
-    def in_play() -> bool:
-        """Until the pod is gone: what a drain leaves it is enough, at full speed, to end the answers."""
-        return not struck or struck[0] in cluster.alive()
+        with standing_still(engines):
+            (pod,) = [
+                pod for pod in cluster.alive() if pod["role"] == role and cluster.metrics(pod)["num_requests_running"]
+            ]
+            struck.append(pod)
+            os.kill(pod["pid"], end)
 
     async def strike_within() -> Choices:
-        async with in_moments(engines, in_play):
+        async with in_moments(engines, until_gone(cluster, struck)):
             return await stream(cluster, prompt, LONG, strike, stop=[stop])
 
     choices = asyncio.run(strike_within())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import httpx
 import openai
 import psutil
 import pytest
+from in_moments import standing_still
 from live_cluster import LiveCluster
 
 from pagewire.client import Client, Message
@@ -285,14 +285,9 @@ def test_a_decode_pod_killed_while_it_streams_is_continued_by_another(smollm2: P
     calm = cluster.complete(QUESTION, 40, ignore_eos=True)
 
     def kill_the_one_that_decodes() -> None:
-        engines = [cluster.engine_of(pod) for pod in cluster.said["decode"]]
-        for engine in engines:  # nothing is over before it is found
-            engine.suspend()
-        (busy,) = [pod for pod in cluster.said["decode"] if cluster.metrics(pod)["num_requests_running"] > 0]
-        cluster.kill(busy)
-        for engine in engines:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it follows its pod
-                engine.resume()
+        with standing_still([cluster.engine_of(pod) for pod in cluster.said["decode"]]):
+            (busy,) = [pod for pod in cluster.said["decode"] if cluster.metrics(pod)["num_requests_running"] > 0]
+            cluster.kill(busy)
 
     async def ask_and_kill() -> tuple[list[int], int]:
         body = {"prompt": QUESTION, "max_tokens": 40, "ignore_eos": True, "temperature": 0, "stream": True}

@@ -5,13 +5,13 @@ That the pods of a cluster have ranks is seen by their processes.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from in_moments import standing_still
 from kill_states import until
 from live_cluster import LiveCluster
 from live_stream import streaming
@@ -56,15 +56,10 @@ async def test_the_answer_is_the_references_and_a_lost_rank_costs_no_token(folde
         stream = begin()
         await stream.heard(5)
         decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
-        engines = [engine for pod in decode for engine in ranks(pod)]
-        for engine in engines:  # nothing is over before it is found
-            engine.suspend()
-        (pod,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
-        rank_0, follower = ranks(pod)
-        follower.kill()
-        for engine in engines:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                engine.resume()
+        with standing_still([engine for pod in decode for engine in ranks(pod)]):
+            (pod,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
+            rank_0, follower = ranks(pod)
+            follower.kill()
         await stream.end()
     assert (stream.error, stream.tokens, stream.said["attempts"]) == ({}, expected[0], 2)
     await until(lambda: not rank_0.is_running() and not psutil.pid_exists(pod["pid"]), "the end of the pod")

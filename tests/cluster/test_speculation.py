@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_model
-from in_moments import in_moments
+from in_moments import in_moments, until_gone
 from live_cluster import LiveCluster
 from live_stream import Stream
 
@@ -53,12 +53,7 @@ def test_answers_are_those_without_drafts_whatever_happens_to_pods(tmp_path: Pat
         """Ask, and end the pod that answers once some tokens are here."""
         decode = [pod for pod in cluster.alive() if pod["role"] == "decode"]
         busy: list[dict[str, Any]] = []
-
-        def in_play() -> bool:
-            """Until the pod is gone: what a drain leaves it is enough, at full speed, to end the answer."""
-            return not busy or busy[0] in cluster.alive()
-
-        async with in_moments([cluster.engine_of(pod) for pod in decode], in_play):
+        async with in_moments([cluster.engine_of(pod) for pod in decode], until_gone(cluster, busy)):
             stream = Stream(cluster, PROMPT, LONG, "struck", **way)
             await stream.heard(20)
             busy += [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]

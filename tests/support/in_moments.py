@@ -1,12 +1,35 @@
-"""Processes that run for moments only, so that a test that looks at what they do is in time to see it."""
+"""Processes that run for moments only or not at all, so that a test that looks at what they do is in time to see it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
 
 import psutil
+from live_cluster import LiveCluster
+
+
+@contextlib.contextmanager
+def standing_still(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop processes meanwhile, those that end excepted: nothing is over before it is found."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def until_gone(cluster: LiveCluster, struck: Sequence[dict[str, Any]]) -> Callable[[], bool]:
+    """Return what holds until the pod that comes to be in `struck` is gone.
+
+    What a drain leaves it is enough, at full speed, to end what it has.
+    """
+    return lambda: not struck or struck[0] in cluster.alive()
 
 
 @contextlib.asynccontextmanager
