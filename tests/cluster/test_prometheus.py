@@ -142,9 +142,8 @@ def test_nothing_alarms_in_health(prometheus: Prometheus) -> None:
     """What would alarm if it stayed so is told as pending. How much of a transfer shows is the machine's affair."""
 
     def told() -> set[str]:
-        return {each["labels"]["alertname"] for each in prometheus.get("alerts")["alerts"]} - {
-            "PagewireExposedTransfer"
-        }
+        alerts = prometheus.get("alerts")["alerts"]
+        return {each["labels"]["alertname"] for each in alerts} - {"PagewireExposedTransfer"}
 
     assert came_true(lambda: not told()), told()  # of a look that took too long nothing stays
 

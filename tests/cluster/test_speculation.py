@@ -56,8 +56,9 @@ def test_answers_are_those_without_drafts_whatever_happens_to_pods(tmp_path: Pat
         async with in_moments([cluster.engine_of(pod) for pod in decode], until_gone(cluster, busy)):
             stream = Stream(cluster, PROMPT, LONG, "struck", **way)
             await stream.heard(20)
-            busy += [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
-            os.kill(busy[0]["pid"], end)
+            (found,) = [pod for pod in decode if cluster.metrics(pod)["num_requests_running"]]
+            busy.append(found)
+            os.kill(found["pid"], end)
             await stream.end()
         return stream
 

@@ -16,6 +16,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def left_behind(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Return those that do not end within `within_s`."""
+    """Return those that do not end, or that nobody reaps, within `within_s`."""
     _, perhaps = psutil.wait_procs(processes, timeout=within_s)  # which waits for a number
-    return [process for process in perhaps if is_alive(process)]
+    return [process for process in perhaps if process.is_running()]
