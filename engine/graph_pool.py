@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from pagewire.engine.batch import Batch
+from pagewire.engine.batch import Batch, draws_of
 from pagewire.engine.capture import Capture, Work
 from pagewire.engine.draw_rows import Drawn
 from pagewire.engine.graph_inputs import DecodeInputs, GraphInputs, size_of
@@ -123,7 +123,7 @@ class GraphPool:
             raise
         self._graphs[bucket]()
         finish()
-        draws = {name: draw for grant in grants for name, draw in grant.draws().items()}
+        draws = draws_of(grants)
         self._places = {name: place for place, name in enumerate(draws)}
         count = len(draws)
         read_tokens = self._ops.send_tokens(self._tokens[:count])  # before another replay leaves its own there

@@ -13,9 +13,9 @@ from itertools import chain
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from pagewire.engine.batch import Batch, draw_rows
+from pagewire.engine.batch import Batch, draws_of
+from pagewire.engine.batch_numbers import Numbers, draw_rows, numbers
 from pagewire.engine.draw_rows import rows_of
 from pagewire.engine.graph_inputs import NOWHERE, columns_of, parts_of, shorts, size_of
 from pagewire.engine.graph_limits import Bucket, GraphLimits
@@ -23,8 +23,6 @@ from pagewire.engine.graph_table import GraphTable
 from pagewire.engine.step import Grant
 from pagewire.kernels.ragged import SHORT, DeviceLengths, Ragged
 from pagewire.kernels.sampling_columns import COLUMNS
-
-Numbers = NDArray[np.int64]
 
 
 class MixedInputs:
@@ -71,20 +69,20 @@ class MixedInputs:
     def _write(self, grants: Sequence[Grant], host: torch.Tensor) -> None:
         *parts, columns = parts_of(host, self._counts)
         token_ids, positions, slots, query_starts, kv_lens, logit_rows = (part.numpy() for part in parts)
-        lengths = _numbers([len(grant.tokens) for grant in grants])
-        starts = _numbers([grant.start for grant in grants])
+        lengths = numbers([len(grant.tokens) for grant in grants])
+        starts = numbers([grant.start for grant in grants])
         ends = np.cumsum(lengths)
         num_rows = int(lengths.sum())
         places = np.repeat(starts - (ends - lengths), lengths) + np.arange(num_rows)
-        draws = [draw for grant in grants for draw in grant.draws().values()]
+        draws = list(draws_of(grants).values())
         rows = [row for grant, end in zip(grants, ends.tolist(), strict=True) for row in draw_rows(grant, end)]
         for part, values, nobody in (
-            (token_ids, _numbers(list(chain.from_iterable(grant.tokens for grant in grants))), 0),
+            (token_ids, numbers(list(chain.from_iterable(grant.tokens for grant in grants))), 0),
             (positions, places, 0),
             (slots, self._slots(grants, starts, lengths, places), NOWHERE),
             (query_starts.view(np.int32)[: len(query_starts)], np.append(0, ends), num_rows),
             (kv_lens.view(np.int32)[: len(kv_lens)], starts + lengths, 0),
-            (logit_rows, _numbers(rows), 0),
+            (logit_rows, numbers(rows), 0),
         ):
             part[: len(values)], part[len(values) :] = values, nobody
         query_starts.view(np.int32)[len(query_starts) - 1] = self._num_rows  # nobody's go to the end
@@ -95,11 +93,7 @@ class MixedInputs:
         size = self._block_size
         firsts, ends = starts // size, (starts + lengths - 1) // size + 1
         spans = zip(grants, firsts.tolist(), ends.tolist(), strict=True)
-        blocks = _numbers([block for grant, first, end in spans for block in grant.block_ids[first:end]])
+        blocks = numbers([block for grant, first, end in spans for block in grant.block_ids[first:end]])
         before = np.cumsum(ends - firsts) - (ends - firsts)  # blocks of the grants before each
         at = np.repeat(before - firsts, lengths) + places // size
         return blocks[at] * size + places % size
-
-
-def _numbers(values: list[int]) -> Numbers:
-    return np.array(values, dtype=np.int64)

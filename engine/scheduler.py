@@ -276,17 +276,20 @@ class Scheduler:
         budget = StepBudget(self.limits.max_num_batched_tokens, max_prefill_tokens)
         preempted_before = self.num_preemptions
         self.running.sort(key=self.rank)
-        for sequence in [s for s in self.running if s.is_decoding]:
-            self._grant(sequence, budget)
-        for sequence in [s for s in self.running if not s.is_decoding]:
+        decodes: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for sequence in self.running:
+            (decodes if sequence.is_decoding else prompts).append(sequence)
+        for sequence in decodes + prompts:
             self._grant(sequence, budget)
         # Whoever was just preempted would come straight back and be preempted again.
         self._admit(budget, with_waiting=self.num_preemptions == preempted_before)
         if not budget.grants:
             return None
         drafts = self._draft(budget)
-        grants = (self._freeze(each, count, drafts.get(each, ())) for each, count in budget.grants.items())
-        return Step(grants=tuple(grants))
+        return Step(
+            grants=tuple([self._freeze(each, count, drafts.get(each, ())) for each, count in budget.grants.items()])
+        )
 
     def _draft(self, budget: StepBudget) -> dict[Sequence, tuple[int, ...]]:
         """Return the drafted tokens that decodes compute too, in what nobody else could use: budget and free blocks."""
@@ -385,6 +388,8 @@ class Scheduler:
         the pool spills; False when others are promised what it needs, or hold it.
         """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
+        if missing <= 0 and not self._needs_own(sequence):  # most decodes
+            return True
         while (short := max(missing, 0) + self._needs_own(sequence) - self.pool.num_available) > 0:
             if departed.is_too_large(self.pool, self.limits, sequence) and self.running + self.joined == [sequence]:
                 if not departed.spill(self.pool, self.limits, sequence, short):
@@ -480,7 +485,8 @@ class Scheduler:
     def _freeze(self, sequence: Sequence, count: int, drafted: tuple[int, ...]) -> Grant:
         start, stop = sequence.num_computed, sequence.num_computed + count
         draw = sequence.draw() if stop == sequence.num_tokens else None
-        forks = sequence.unforked if sequence.group.search is None else ()  # beams come of their parents' candidates
+        # Beams come of their parents' candidates.
+        forks = sequence.unforked if draw is not None and sequence.group.search is None else ()
         return Grant(
             request_id=sequence.name,
             tokens=sequence.tokens(start, stop) + drafted,
@@ -491,6 +497,6 @@ class Scheduler:
             scoring=sequence.scoring(start, stop),
             spilled=tuple(sequence.spilled),
             adapter=sequence.adapter,
-            forks=tuple(sequence.draw(each.index) for each in forks) if draw is not None else (),
-            checks=tuple(sequence.draw(drafted=drafted[:place]) for place in range(1, len(drafted) + 1)),
+            forks=tuple([sequence.draw(each.index) for each in forks]),
+            checks=tuple([sequence.draw(drafted=drafted[:place]) for place in range(1, len(drafted) + 1)]),
         )

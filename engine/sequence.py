@@ -109,17 +109,20 @@ class Sequence:
     @property
     def num_left(self) -> int:
         """Tokens to compute before the next one is sampled."""
-        return self.num_tokens - max(self.num_computed, self.num_saved)
+        computed, saved = self.num_computed, self.num_saved
+        return len(self.spec.tokens) + len(self.output) - (computed if computed > saved else saved)
 
     @property
     def is_decoding(self) -> bool:
         """True when one token is left to compute."""
-        return self.num_tokens - self.num_computed == 1
+        return len(self.spec.tokens) + len(self.output) - self.num_computed == 1
 
     def tokens(self, start: int, stop: int) -> tuple[int, ...]:
         """Return tokens `start` .. `stop - 1` of prompt and output."""
-        prompt = self.num_prompt
-        return self.spec.tokens[start:stop] + tuple(self.output[max(0, start - prompt) : max(0, stop - prompt)])
+        prompt = len(self.spec.tokens)
+        if start >= prompt:
+            return tuple(self.output[start - prompt : stop - prompt])
+        return self.spec.tokens[start:stop] + tuple(self.output[: max(0, stop - prompt)])
 
     def chain(self, num_blocks: int) -> list[BlockHash]:
         """Return the hashes of the first `num_blocks` blocks, which must be full of known tokens."""
@@ -186,21 +189,24 @@ class Sequence:
     def draw(self, index: int | None = None, drafted: tuple[int, ...] = ()) -> Draw:
         """Return the drawing of the token behind `drafted`; `index` is another's that forks off with it."""
         sampling, search = self.spec.sampling, self.group.search
+        reads_tokens = sampling.reads_tokens
         return Draw(
             sampling=sampling,
             index=self.index if index is None else index,
             position=len(self.output) + len(drafted),
-            prompt=self.spec.tokens if sampling.reads_tokens else (),
-            output=(*self.output, *drafted) if sampling.reads_tokens else (),
+            prompt=self.spec.tokens if reads_tokens else (),
+            output=(*self.output, *drafted) if reads_tokens else (),
             num_candidates=0 if search is None else search.num_candidates,
         )
 
     def scoring(self, start: int, stop: int) -> Scoring | None:
         """Return what is to be said of the prompt when tokens `start` .. `stop - 1` are computed, None for nothing."""
+        num_top = self.spec.sampling.prompt_logprobs
+        if num_top is None:
+            return None
         # The row of a token says how likely the next one is.
         first, last = max(start, self.num_scored), min(stop, self.num_prompt - 1)
-        num_top = self.spec.sampling.prompt_logprobs
-        if num_top is None or first >= last:
+        if first >= last:
             return None
         return Scoring(first_row=first - start, targets=self.spec.tokens[first + 1 : last + 1], num_top=num_top)
 

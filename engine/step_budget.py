@@ -27,9 +27,10 @@ class StepBudget:
 
     def grant(self, sequence: Sequence, count: int) -> None:
         """Let a sequence compute `count` tokens, no more than there is room for."""
-        assert 0 < count <= self.room(sequence)
         self._spend(sequence, count)
         self.grants[sequence] = count
+        assert count > 0
+        assert min(self._left, self._left_prefill) >= 0, f"{count} tokens are more than there is room for"
 
     @property
     def room_for_drafts(self) -> int:

@@ -47,7 +47,8 @@ class Rig:
 
     def _another_router(self) -> Pod:
         self._num_routers += 1
-        router = self.live.join_router(f"router-{self._num_routers}")
+        # One that ends has no other to hand requests to, as pods have: it is given the time to see them out.
+        router = self.live.join_router(f"router-{self._num_routers}", "--drain-s", "60")
         self.live.http = router["http"]  # who asks, asks it
         return router
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from pagewire.core.kv_layout import KVLayout
 from pagewire.core.sampling import FinishReason, SamplingParams
-from pagewire.engine.batch import draw_rows
+from pagewire.engine.batch_numbers import draw_rows
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.runner import OnGroup
 from pagewire.engine.step import Computed, Grant, Step
