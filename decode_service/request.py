@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pagewire.core.engine_messages import SequenceEnd, Stop
+from pagewire.core.engine_messages import Reserved, SequenceEnd, Stop
 from pagewire.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -22,6 +22,7 @@ from pagewire.core.errors import (
     InvalidRequest,
     PagewireError,
     PodLost,
+    Unavailable,
 )
 from pagewire.core.messages import Candidate, Ended, FirstToken, Submit, Tokens
 from pagewire.core.report import Report
@@ -167,7 +168,7 @@ class Request:
     async def _build_prompt(self) -> int:
         """Reserve, and have the prompt's KV brought here; return how many of its tokens need no computing."""
         self._is_in_engine = True  # from the question on: a grant that nobody waits for any more is given back, too
-        reserved = await self._around.admission.reserve(self._spec)
+        reserved = await self._reserve()
         self._hit_blocks = reserved.hit_blocks
         self._watch.stamp(Phase.RESERVED, self._around.clock.now())
         if reserved.in_parts:
@@ -186,6 +187,15 @@ class Request:
         if not candidates and not self._scores_prompt:
             num_blocks = await self._remote.fetch(self._hit_blocks)
         return await self._remote.ship(candidates, num_blocks)
+
+    async def _reserve(self) -> Reserved:
+        """Have blocks promised; raises Unavailable where what has begun elsewhere can never fit here."""
+        try:
+            return await self._around.admission.reserve(self._spec)
+        except InvalidRequest as error:
+            if not self._spec.output:
+                raise
+            raise Unavailable(f"{self._around.pod_id}: {error.message}", retry_after_s=0.0) from error
 
     @property
     def _is_built_here(self) -> bool:

@@ -165,6 +165,20 @@ class BlockPool:
         self.release([block_id])
         return copy
 
+    def hold_equal(self, block_id: int, block_hash: BlockHash) -> int:
+        """Exchange a hold of a full block for that of the one that the cache knows by its hash; return which is held.
+
+        It stays as it is where it is that one, there is none, or to hold it would break a promise.
+        """
+        known = self.match([block_hash])
+        if not known or known == [block_id]:
+            return block_id
+        if self.num_unreferenced(known) > self.num_available + self.num_unshared([block_id]):
+            return block_id
+        self.release([block_id])
+        self.share(known)
+        return known[0]
+
     def pin(self, block_ids: Sequence[int]) -> None:
         """Keep the blocks of a chain from its beginning cached for good; raises OutOfBlocks."""
         fresh = [block_id for block_id in block_ids if block_id not in self._pinned]

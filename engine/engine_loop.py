@@ -9,6 +9,7 @@ an answered abort.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from pagewire.core.engine_messages import (
     StepDone,
     Stop,
 )
-from pagewire.core.errors import ErrorInfo, PagewireError
+from pagewire.core.errors import EngineFailed, ErrorInfo, PagewireError
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.engine import hold, progress, reservation, role_terms
@@ -49,6 +50,8 @@ from pagewire.engine.sequence import State
 from pagewire.engine.step import AHEAD, Computed, Step
 from pagewire.engine.step_cost import StepShape
 from pagewire.engine.step_pace import StepPace
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.5  # how often an idle engine in brownout looks whether it is over
 
@@ -279,6 +282,8 @@ class EngineLoop:
             self._move()
             if step is None:
                 self._work = self._scheduler.num_preemptions > num_preempted  # who gave way left room for who waits
+                if not self._work and (stuck := self._scheduler.stuck) is not None:
+                    self._give_up(stuck)
                 return None
             self._in_step = self._requests_of(step)
             self._news.begins(step)
@@ -475,6 +480,13 @@ class EngineLoop:
                 self._scheduler.hand_off(sequence)
         else:
             self._scheduler.remove_request(group.request_id)
+
+    def _give_up(self, group: Group) -> None:
+        # Let in with too little room after all: without this nobody behind it would ever have any.
+        error = EngineFailed(f"{len(group.members)} beams wait for one another: the KV pool has no room for all")
+        log.error("request %s is given up: %s", group.request_id, error.message)
+        self._poison(group, error)
+        self._work = True
 
     def _stop(self, command: Stop) -> None:
         group = self._scheduler.groups.get(command.request_id)

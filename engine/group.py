@@ -41,11 +41,14 @@ class Group:
     def stop(self, index: int) -> Sequence | None:
         """Have nothing more of an index; return the member that is to be removed for it, None where none is.
 
-        Until the fork a member is all that fork off it: without one of them it goes on as the others.
+        Until the fork a member is all that fork off it: without one of them it goes on as the others. A search is told
+        nothing of the kind: what it finds hangs on all of its beams.
         """
+        if self.search is not None:
+            return None
         for each in self.members:
             left = [branch for branch in (Branch(index=each.index), *each.unforked) if branch.index != index]
-            if self.search is None and 0 < len(left) < each.num_seats:
+            if 0 < len(left) < each.num_seats:
                 each.index, each.unforked = left[0].index, tuple(left[1:])
                 return None
         return self.member(index)

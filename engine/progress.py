@@ -235,6 +235,8 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
         # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it,
         # where we still have it.
         _register(scheduler, sequence, 0, num_full)
+    if sequence.group.search is not None:
+        _hold_equals(scheduler, sequence, num_full)
 
 
 def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
@@ -245,6 +247,17 @@ def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) ->
             sequence.num_registered = reached
         return reached == end
     return True
+
+
+def _hold_equals(scheduler: Scheduler, sequence: Sequence, num_full: int) -> None:
+    """Have a beam hold the blocks that the cache knows in the place of its own with the same contents.
+
+    They are there where somebody else has computed the same meanwhile; those are what other beams will find, and beams
+    were let in because they hold what they have in common once.
+    """
+    table = sequence.block_table
+    for depth, block_hash in enumerate(sequence.chain(num_full)[sequence.num_gone :], sequence.num_gone):
+        table[depth] = scheduler.pool.hold_equal(table[depth], block_hash)
 
 
 def _chunk(scheduler: Scheduler, sequence: Sequence, *, is_last: bool, ships: bool) -> ChunkDone | None:

@@ -184,6 +184,20 @@ class Scheduler:
         """True while somebody waits for blocks that were not there."""
         return self._short is not None or bool(self.refused)
 
+    @property
+    def stuck(self) -> Group | None:
+        """The request whose beams wait for one another for good, where nothing advances: a fault of ours.
+
+        Those that are heard hold what the others lack, which is for nobody else to give back.
+        """
+        if not self.waiting or self.joined or self.holds or self.pool.num_reserved or self._departing:
+            return None
+        group = self.waiting[0].group
+        if group.search is None or not any(each.group is group for each in self.running):
+            return None
+        are_beams = all(each.group is group or each.state is State.WAITING for each in self.sequences.values())
+        return group if are_beams else None
+
     def hand_off(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch; its blocks stay held."""
         self.running.remove(sequence)

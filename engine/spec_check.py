@@ -73,11 +73,12 @@ def _check_beams(spec: SequenceSpec, limits: Limits, num_blocks: int, *, begins_
     if [spec.index, *(each.index for each in spec.branches)] != list(range(width)):
         raise InvalidRequest(f"{width} beams have the indices 0 .. {width - 1}, in this order", field=_BEAMS)
     # A beam that waits for others keeps its blocks, so all must fit at their longest, with one block each to spare;
-    # also once all were preempted, from where they have their prompt in common only if its blocks are found.
+    # also once all were preempted, from where they have their prompt in common only if its blocks are found: those that
+    # left the window are not, nor what is behind them.
     num_prompt = len(spec.tokens)
 
     def blocks(num_own: int) -> int:
-        if finds_equals:
+        if finds_equals and not limits.num_passed(num_prompt + num_own):
             return limits.num_forked_blocks(num_prompt, width, num_own) + width
         return width * (limits.most_held(num_prompt + num_own) + 1)
 

@@ -26,6 +26,7 @@ from pagewire.core.errors import (
     Draining,
     HandedOver,
     PagewireError,
+    PodLost,
     Unavailable,
     named,
     status_of,
@@ -307,9 +308,9 @@ class Dispatcher:
         if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:
             life.handed_over(placed)  # nothing failed: it costs neither a try nor the budget
         elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
-            raise error
+            raise _told(error)
         life.failed_keys.add(placed.key)
-        life.error = error
+        life.error = _told(error)
         life.forecast = None  # what was expected was not expected of this
         life.model.entrance.gate.places.forget(life.place)
         self._observers.attempt_failed(error)
@@ -383,6 +384,11 @@ class Dispatcher:
         except (TimeoutError, PagewireError) as error:
             log.warning("no report of a finished request: %s", error)
             return None
+
+
+def _told(error: PagewireError) -> PagewireError:
+    """Return what a caller hears of a failed attempt: whom a pod meant to hand it over to is nothing to a caller."""
+    return PodLost(error.message, retry_after_s=1.0) if isinstance(error, HandedOver) else error
 
 
 def _end_handovers(life: Life) -> None:

@@ -33,10 +33,14 @@ if TYPE_CHECKING:  # a life knows its model, and so its entrance
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """One request that wants pods; `closed` are those it must not have, once it is its turn."""
+    """One request that wants pods; `closed` are those it must not have, once it is its turn.
+
+    A pool that holds `whole` blocks takes all of it together.
+    """
 
     life: Life
     need: KvNeed
+    whole: int
     since_s: float
     closed: Set[str] | None = None
     refusal: PagewireError | None = None
@@ -79,7 +83,8 @@ class Entrance:
         """
         if self._closed is not None:
             raise self._closed()
-        visit = _Visit(life, self._need(life), self._clock.now())
+        need = self._need(life)
+        visit = _Visit(life, need, self._whole(life, need), self._clock.now())
         if not len(self._queue):
             # Mostly the best pod has room, and the others need not be looked at.
             placed = self._choose(visit, frozenset())
@@ -162,7 +167,15 @@ class Entrance:
 
     def _choose(self, visit: _Visit, closed: Set[str]) -> Placed | None:
         life = visit.life
-        return self._placer.place(life.request, life.prefix, life.failed_keys | closed)
+        closed = life.failed_keys | closed
+        placed = self._placer.place(life.request, life.prefix, closed)
+        if placed is None or placed.decode.room.holds(visit.whole):
+            return placed
+        fitting = {pod.key for pod in self._fitting(visit)}
+        if placed.decode.key in fitting:
+            return placed
+        small = {pod.key for pod in self._placer.reach(life.prefix)} - fitting
+        return self._placer.place(life.request, life.prefix, closed | small)
 
     def _take(self, visit: _Visit, placed: Placed) -> Placed:
         """Hold a placement against its SLO, and promise the request its blocks there; raises Refused."""
@@ -198,9 +211,17 @@ class Entrance:
 
     def _room(self, visit: _Visit) -> dict[str, bool]:
         """Return the pods that a request may have, and whether each has room for it."""
+        return {pod.key: self._has_room(visit, pod) for pod in self._fitting(visit)}
+
+    def _fitting(self, visit: _Visit) -> list[Pod]:
+        """Return the pods whose pools hold all of a request together, all pods where there are none.
+
+        On others it would go through host memory, if at all: a pool may be too small for several sequences, or for a
+        prompt that is to be computed elsewhere.
+        """
         life = visit.life
         pods = [pod for pod in self._placer.reach(life.prefix) if pod.key not in life.failed_keys]
-        return {pod.key: self._has_room(visit, pod) for pod in pods}
+        return [pod for pod in pods if pod.room.holds(visit.whole)] or pods
 
     def _has_room(self, visit: _Visit, pod: Pod) -> bool:
         need = visit.need.without(self._cached(visit, pod))
@@ -213,6 +234,20 @@ class Entrance:
             num_sequences=life.request.sampling.num_sequences,
             block_size=life.prefix.fingerprint.block_size,
         )
+
+    @staticmethod
+    def _whole(life: Life, need: KvNeed) -> int:
+        sampling = life.request.sampling
+        if not sampling.use_beam_search:
+            return need.blocks
+        # None gives way to the others, so an engine takes them if all fit at their longest, a block each to spare.
+        longest = KvNeed.of(
+            prompt_tokens=len(life.request.prompt),
+            answer_tokens=sampling.max_tokens,
+            num_sequences=sampling.num_beams,
+            block_size=life.prefix.fingerprint.block_size,
+        )
+        return longest.blocks + sampling.num_beams
 
     @staticmethod
     def _cached(visit: _Visit, pod: Pod) -> int:

@@ -93,6 +93,11 @@ class KvRoom:
             return True
         return min(blocks, load.blocks_total) <= self.blocks
 
+    def holds(self, blocks: int) -> bool:
+        """True when the pool could ever hold as many at once, or has not said how many it has."""
+        load = self._load
+        return load.blocks_total == 0 or blocks <= load.blocks_total - load.blocks_pinned
+
     def report(self, load: Load) -> None:
         """Take the pod's word for what it has."""
         self._load = load

@@ -102,6 +102,9 @@ def serve(line: RankLine, follower: Follower) -> None:
     try:
         while (data := told.get()) is not None:
             line.send(follower.compute(ModelPass.from_bytes(data)).encode())
+    except RankLost as error:
+        log.critical("this rank is over: %s", error)
+        sys.exit(EXIT_ALONE)
     finally:
         is_over.set()
 

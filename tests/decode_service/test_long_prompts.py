@@ -9,6 +9,8 @@ import pytest
 import tiny_model
 from pods import BLOCK, Colocated, pods, prompt, until
 
+from pagewire.core.sequence_spec import Branch
+
 BLOCK_BYTES = 3 * 2 * 2 * BLOCK * 16 * 4  # L, K and V, Hk, B, D, fp32
 SMALL: dict[str, Any] = {"kv_memory_bytes": 10 * BLOCK_BYTES, "host_kv_memory_bytes": 20 * BLOCK_BYTES}
 
@@ -46,6 +48,19 @@ async def test_an_answer_that_outgrew_the_pool_goes_on_on_another_pod_though_pre
         assert (whole.cause, whole.tokens) == ("", colocated.answer(prompt(1, 100), 150))
         rest = await cluster.ask("rest", prompt(1, 100), 150, on=new, output=tuple(whole.tokens[:110]))
         assert (rest.cause, rest.tokens) == ("", whole.tokens[110:])
+
+
+async def test_several_answers_that_began_elsewhere_are_for_another_pod_where_they_do_not_fit(model: Path) -> None:
+    """Nobody who has begun an answer is told that the request is wrong."""
+    begun, others = (7,), (Branch(index=1, output=(9,)),)
+    async with pods(model, d=dict(SMALL)) as cluster:
+        asked = await cluster.ask("rest", prompt(1, 170), 30, output=begun, others=others, n=2)
+        assert asked.cause == "unavailable"
+        assert asked.ended is not None
+        assert asked.ended.error is not None
+        assert "the KV pool has 10" in asked.ended.error.message
+        fresh = await cluster.ask("fresh", prompt(1, 170), 30, n=2)
+        assert fresh.cause == "invalid_request"
 
 
 async def test_cancelled_in_the_middle_it_leaves_nothing(model: Path, colocated: Colocated) -> None:

@@ -114,10 +114,11 @@ class Coming:
     is_aborted: bool
     count: int = 1  # of answers, where nothing is searched
     joins_after: int | None = None  # steps between its reservation and its start, as on a decode pod
+    begins_alike: bool = False
 
     def spec(self, number: int) -> SequenceSpec:
-        """Return it, with a prompt of its own."""
-        chance = random.Random(number)
+        """Return it, with a prompt of its own, or one that begins as all others that do."""
+        chance = random.Random("alike" if self.begins_alike else number)
         prompt = [chance.randrange(END) for _ in range(self.length)]
         if not self.width:
             plain = SamplingParams(n=self.count, max_tokens=self.max_tokens, temperature=0.0)
@@ -142,6 +143,7 @@ REQUESTS = st.lists(
         is_aborted=st.sampled_from([False, False, False, True]),
         count=st.integers(1, 4),
         joins_after=st.sampled_from([None, None, 0, 3, 20]),
+        begins_alike=st.booleans(),
     ),
     min_size=4,
     max_size=12,
@@ -243,13 +245,18 @@ class Run:
 
     def _compute(self, step: Step) -> None:
         for grant in step.grants:
-            before = self.scheduler.sequences[grant.request_id].tokens(0, grant.start)
-            assert self.memory.read(list(grant.block_ids), grant.start) == list(before), "wrong KV is read"
+            first = self._first_seen(grant.start)
+            before = self.scheduler.sequences[grant.request_id].tokens(first, grant.start)
+            assert self.memory.read(list(grant.block_ids), grant.start, first) == list(before), "wrong KV is read"
             self.memory.write(list(grant.block_ids), grant.start, grant.tokens)
         for grant in step.grants:  # after all wrote: nobody wrote where another reads
-            stop = grant.start + len(grant.tokens)
-            tokens = self.scheduler.sequences[grant.request_id].tokens(0, stop)
-            assert self.memory.read(list(grant.block_ids), stop) == list(tokens), "KV was spoilt"
+            first, stop = self._first_seen(grant.start), grant.start + len(grant.tokens)
+            tokens = self.scheduler.sequences[grant.request_id].tokens(first, stop)
+            assert self.memory.read(list(grant.block_ids), stop, first) == list(tokens), "KV was spoilt"
+
+    def _first_seen(self, position: int) -> int:
+        window = self.scheduler.limits.window
+        return max(0, position - window + 1) if window else 0
 
     def _found(self, grant: Grant) -> dict[str, Computed]:
         tokens = self.scheduler.sequences[grant.request_id].tokens(0, grant.start + len(grant.tokens))
@@ -279,6 +286,45 @@ def test_any_load_of_beams_has_the_answers_of_each_alone(
     squeezes: list[Squeeze],
 ) -> None:
     run(requests, policy, mode, num_blocks, num_slots, squeezes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    requests=REQUESTS,
+    policy=st.sampled_from(PolicyName),
+    mode=st.sampled_from(PreemptionMode),
+    num_blocks=st.integers(12, 24),
+    num_slots=st.sampled_from([0, 40]),
+    window=st.sampled_from([B, 3 * B - 1, 5 * B]),
+    squeezes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20), st.integers(5, 40)), max_size=6),
+)
+def test_with_a_window_what_is_let_in_has_its_answers_too(
+    requests: list[Coming],
+    policy: PolicyName,
+    mode: PreemptionMode,
+    num_blocks: int,
+    num_slots: int,
+    window: int,
+    squeezes: list[Squeeze],
+) -> None:
+    requests = [replace(each, joins_after=None) for each in requests]
+    run(requests, policy, mode, num_blocks, num_slots, squeezes, window=window)
+
+
+def test_beams_that_are_longer_than_the_window_find_none_of_what_they_had_in_common() -> None:
+    """Preempted, each would have a window of its own, where all of them together were counted as one."""
+    beams = Coming(
+        steps=0, length=80, width=3, max_tokens=12, penalty=2.5, stopping=EarlyStopping.NEVER, priority=0,
+        is_aborted=False,
+    )  # fmt: skip
+    requests = [replace(beams, length=14, width=0, max_tokens=34)] * 2 + [beams]
+    limits = replace(LIMITS, window=3 * B)
+    least = 3 * (limits.most_held(92) + 1)
+    mode = PreemptionMode.RECOMPUTE
+    scheduler = run(requests, PolicyName.FCFS, mode, least, 0, [(9, 12, 30)], window=limits.window)
+    assert scheduler.num_preemptions > 0
+    with pytest.raises(InvalidRequest, match=f"may need {least} blocks; the KV pool has {least - 1}"):
+        Scheduler(BlockPool(least - 1), limits, policy_of(Role.COLOCATED)).add(beams.spec(1))
 
 
 @settings(max_examples=100, deadline=None)
@@ -318,9 +364,11 @@ def run(
     squeezes: Sequence[Squeeze] = (),
     *,
     caches: bool = True,
+    window: int = 0,
 ) -> Scheduler:
     pool = BlockPool(num_blocks, num_slots, caches=caches)
-    scheduler = Scheduler(pool, LIMITS, policy_of(Role.COLOCATED), policy_named(policy), Preemption(mode))
+    limits = replace(LIMITS, window=window)
+    scheduler = Scheduler(pool, limits, policy_of(Role.COLOCATED), policy_named(policy), Preemption(mode))
     load = Run(scheduler, Memory(num_blocks, num_slots), squeezes)
     for number, request in enumerate(requests):
         for _ in range(request.steps):
@@ -328,7 +376,7 @@ def run(
         try:
             load.add(request.spec(number), request.joins_after)
         except InvalidRequest:
-            assert not caches, "these pools have room for any of them"
+            assert window or not caches, "these pools have room for any of them"
             load.abort(str(number))
         if request.is_aborted and number:
             load.abort(str(number - 1))

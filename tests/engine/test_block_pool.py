@@ -293,3 +293,22 @@ def test_an_orphan_shows() -> None:
     table = pool.allocate(2)
     assert pool.num_orphaned([table]) == 0
     assert pool.num_orphaned([table[:1]]) == 1
+
+
+def test_a_hold_is_exchanged_for_that_of_a_known_equal_where_no_promise_is_broken() -> None:
+    pool = BlockPool(4)
+    known = fill(pool, hashes(1, 2))
+    own = pool.allocate(2)
+    assert [pool.hold_equal(each, name) for each, name in zip(own, hashes(1, 2), strict=True)] == known
+    assert (pool.num_free, pool.num_claims) == (2, 4)
+    assert pool.hold_equal(known[0], hashes(1)[0]) == known[0]
+    assert pool.hold_equal(known[0], hashes(3)[0]) == known[0]
+    pool.release(known)
+    pool.release(known)  # nobody's now: to hold one takes it from those that may be promised
+    shared = pool.allocate(1)
+    pool.share(shared)
+    pool.reserve(3)
+    assert pool.hold_equal(shared[0], hashes(1)[0]) == shared[0]
+    pool.release(shared)
+    assert pool.hold_equal(shared[0], hashes(1)[0]) == known[0]
+    pool.check()

@@ -44,10 +44,9 @@ def test_the_last_one_and_those_that_have_forked_are_to_be_removed() -> None:
     assert (first.index, other.index) == (0, 1)
 
 
-def test_a_beam_is_removed_and_keeps_who_may_come() -> None:
+def test_of_a_search_no_beam_is_stopped_by_itself() -> None:
     asked = SamplingParams(use_beam_search=True, beam_width=2, temperature=0.0)
     group = Group(request_id="r", search=BeamSearch.of(asked, 5, frozenset()))
     beam = lone_sequence([1], asked, group=group, unforked=(Branch(index=1),))
-    assert group.stop(1) is None
-    assert group.stop(0) is beam
-    assert (beam.index, beam.unforked) == (0, (Branch(index=1),))
+    assert (group.stop(0), group.stop(1)) == (None, None)
+    assert (beam.index, beam.unforked, group.members) == (0, (Branch(index=1),), [beam])

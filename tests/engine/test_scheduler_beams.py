@@ -8,17 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_runs import spec
+from engine_runs import greedy, spec
 from lone_sequences import add, asked, commit, granted, names, occupy, small_scheduler
+from made_up_engine import IdleMover
 
-from pagewire.core.engine_messages import Join
+from pagewire.core.clock import ManualClock
+from pagewire.core.engine_messages import Add, Join
+from pagewire.core.errors import ErrorInfo
+from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import branches
-from pagewire.engine import hold, reservation
+from pagewire.engine import hold, progress, reservation, spec_check
 from pagewire.engine.beam_search import Candidates
+from pagewire.engine.engine_loop import EngineLoop
+from pagewire.engine.runner import OnGroup
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import State
-from pagewire.engine.step import Computed
+from pagewire.engine.step import Computed, Grant, Step
 
 
 def beam(*tokens: int) -> Computed:
@@ -130,3 +136,73 @@ def test_a_beam_that_waits_takes_the_blocks_of_who_joined_behind_it() -> None:
         granted(scheduler)
         assert (waiting.state is State.RUNNING) is has_blocks
         assert (scheduler.sequences["j"].state is State.RUNNING) is not has_blocks
+
+
+def test_beams_hold_once_what_somebody_else_computes_beside_them() -> None:
+    """Both lost the same prompt, and compute it anew in one step: the cache has the other's blocks."""
+    scheduler = small_scheduler(
+        25, Role.COLOCATED, max_num_batched_tokens=200, max_num_seqs=10, chunk_size=64, max_model_len=64
+    )
+    prompt = range(10, 46)
+    for number, (length, max_tokens) in enumerate(((1, 45), (2, 28), (4, 45))):
+        first = 50 + 10 * number
+        scheduler.add(spec(f"older {number}", range(first, first + length), greedy(max_tokens)))
+    for _ in range(3):
+        any_step(scheduler)
+    scheduler.add(spec("alike", prompt, greedy(19)))
+    sampling = SamplingParams(n=4, use_beam_search=True, beam_width=4, max_tokens=11, temperature=0.0, ignore_eos=True)
+    scheduler.add(spec("beams", prompt, sampling, branches=branches(4)))
+    while any_step(scheduler):
+        assert scheduler.stuck is None
+    assert scheduler.num_preemptions > 4
+    assert (list(scheduler.sequences), scheduler.pool.num_available) == ([], 25)
+
+
+def any_step(scheduler: Scheduler) -> bool:
+    """Take a step in which every beam has the same continuations; return whether somebody computed."""
+    grants = granted(scheduler)
+    for grant in grants:
+        if grant.request_id in scheduler.sequences:
+            progress.commit(scheduler, scheduler.sequences[grant.request_id], grant, same_for_all(grant))
+    return bool(grants)
+
+
+def same_for_all(grant: Grant) -> dict[str, Computed]:
+    return {
+        name: beam(*range(1, draw.num_candidates + 1)) if draw.num_candidates else Computed(token=50)
+        for name, draw in grant.draws().items()
+    }
+
+
+class SameForAll:
+    """A runner that has every beam go on alike."""
+
+    num_recaptures = 0
+
+    def run(self, step: Step, _on_group: OnGroup) -> dict[str, Computed]:
+        found: dict[str, Computed] = {}
+        for grant in step.grants:
+            found |= same_for_all(grant)
+        return found
+
+    def rehearse(self) -> None:
+        """There is nothing."""
+
+
+def test_beams_that_wait_for_one_another_for_good_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None should; if they do, whoever comes behind them has the pool again, and their caller an error."""
+    monkeypatch.setattr(spec_check, "_check_beams", lambda *_arguments, **_more: None)
+    scheduler = small_scheduler(7, Role.COLOCATED, max_num_batched_tokens=64, chunk_size=64)
+    loop = EngineLoop(scheduler, SameForAll(), ManualClock(), IdleMover())
+    sampling = SamplingParams(n=4, use_beam_search=True, beam_width=4, max_tokens=20, temperature=0.0, ignore_eos=True)
+    loop.add(Add(spec=spec("beams", range(9), sampling, branches=branches(4))))
+    loop.add(Add(spec=spec("behind", range(20, 30), greedy(3))))
+    ends: dict[str, ErrorInfo | None] = {}
+    for _ in range(60):
+        done = loop.step()
+        ends |= {end.request_id: end.error for end in done.ends} if done is not None else {}
+    assert ends["behind"] is None
+    assert ends["beams"] is not None
+    assert ends["beams"].cause == "internal"
+    loop.check()
+    assert scheduler.pool.num_held == 0

@@ -118,7 +118,9 @@ async def test_what_was_handed_over_and_ends_in_an_error_is_held_no_longer(
     first.fail_at = (5, HandedOver("going"))
     second.refusal = error
     async with start(first, second, policy="least_loaded", placement_wait_s=0.05) as router:
-        assert (await ask(router)).status_code >= 500
+        answer = await ask(router)
+        assert answer.status_code >= 500
+        assert answer.json()["error"]["code"] == ("pod_lost" if isinstance(error, HandedOver) else error.cause)
         await first.until(lambda: bool(first.cancels))
         assert [each.reason for each in first.cancels] == ["moved"]
 

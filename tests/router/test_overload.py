@@ -143,6 +143,44 @@ async def test_a_pod_that_has_room_is_taken_and_the_full_one_is_not(start: Start
         assert (len(full.submits), len(free.submits)) == (0, 4)
 
 
+@pytest.mark.parametrize(
+    ("small", "is_busy", "fields", "takes"),
+    [
+        (2, False, {}, False),
+        (3, False, {}, True),
+        (3, False, {"n": 2}, False),
+        (4, False, {"n": 2}, True),
+        (5, False, {"n": 2, "use_beam_search": True, "temperature": 0}, False),
+        (6, False, {"n": 2, "use_beam_search": True, "temperature": 0}, True),
+        (2, True, {}, False),
+    ],
+)
+async def test_a_pool_that_could_never_hold_a_request_is_not_asked_where_another_could(
+    start: StartRouter, small: int, is_busy: bool, fields: dict[str, Any], takes: bool
+) -> None:
+    """A prompt of two blocks with an answer of one more, or of one for each; beams want another one each to spare."""
+    pods = FakePod("d0"), FakePod("d1")
+    pods[0].load, pods[1].load = Load(blocks_total=small, blocks_free=small), (FULL if is_busy else ROOM)
+    async with start(*pods, policy="round_robin") as router:
+        await router.has_heard()
+        asked = [asyncio.create_task(ask(router, **fields)) for _ in range(4)]
+        if is_busy:  # to wait for the one that could is better than to be refused
+            await waiting(router, 4)
+            pods[1].load = ROOM
+        assert [(await each).status_code for each in asked] == [200] * 4
+        assert (len(pods[0].submits) > 0) == takes
+
+
+async def test_a_pool_that_is_too_small_is_asked_where_there_is_no_other(start: StartRouter) -> None:
+    large, small = FakePod("d0"), FakePod("d1")
+    large.load, small.load = ROOM, Load(blocks_total=2, blocks_free=2)
+    large.refusal = PodLost("gone")
+    async with start(large, small) as router:
+        await router.has_heard()
+        assert (await ask(router)).status_code == 200
+        assert (len(large.submits), len(small.submits)) == (1, 1)
+
+
 async def test_when_every_pod_refuses_it_is_429(start: StartRouter) -> None:
     pods = FakePod("d0"), FakePod("d1")
     for pod in pods:
