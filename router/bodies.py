@@ -80,7 +80,8 @@ REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS 
     "messages": (),
     "max_tokens": (),
 }
-# What a message's own fields say, and what its servers would have to have besides the model.
+# What a message's own fields say, what would have to be stored or written anew, and what its servers would have to have
+# besides the model.
 REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS | {
     "input": (),
     "stop": (),
@@ -91,6 +92,8 @@ REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS |
     "top_logprobs": (0,),
     "parallel_tool_calls": (True,),
     "service_tier": ("auto", "standard_only"),
+    "thread": (),
+    "compaction": (),
     "mcp_servers": ([],),
     "container": (),
     "fallbacks": ([],),
