@@ -114,6 +114,7 @@ def test_fields_are_those_of_a_chat() -> None:
         top_logprobs=2, tools=FUNCTIONS, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False,
         chat_template_kwargs={"x": 1}, reasoning={"effort": "low", "summary": "auto"}, store=True, user="u",
         include=["reasoning.encrypted_content"], max_tool_calls=3, stream_options={"include_obfuscation": False},
+        context_management=[{"type": "compaction", "compact_threshold": 9000}],
     )  # fmt: skip
     assert ask.unknown_fields == ()
     (asked,) = ask.asks
@@ -173,6 +174,8 @@ def test_a_format_of_text_is_a_grammar() -> None:
         ({"n": 2}, UnsupportedField, "n"),
         ({"messages": []}, UnsupportedField, "messages"),
         ({"conversation": "c"}, UnsupportedField, "conversation"),
+        ({"moderation": {"model": "omni-moderation-latest"}}, UnsupportedField, "moderation"),
+        ({"personality": "friendly"}, UnsupportedField, "personality"),
         ({"max_output_tokens": "7"}, InvalidRequest, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, UnsupportedField, "tools"),
         ({"tools": "now"}, InvalidRequest, "tools"),
