@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import byte_tokenizer
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
 from fake_pod import FakePod
 from pydantic import TypeAdapter
 from router_rig import RunningRouter, running_router
@@ -225,6 +226,18 @@ async def test_anthropics_package_goes_round(valkey: ValkeyServer, tmp_path: Pat
         assert count.input_tokens == second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0)
         async with client.messages.stream(**asked(ANSWER)) as stream:
             assert "".join([text async for text in stream.text_stream]) == "It is 東京."
+
+
+async def test_what_is_served_is_listed_as_these_clients_read_it(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with served(valkey, tmp_path) as router, client_of(router) as client:
+        page = await client.models.list()
+        assert (page.has_more, page.first_id, page.last_id) == (False, "fake", "fake")
+        (listed,) = [model async for model in page]
+        told = await client.models.retrieve("fake")
+        assert ModelInfo.model_validate(told.to_dict()) == listed == told
+        assert (told.id, told.type, told.display_name) == ("fake", "model", "fake")
+        (same,) = (await router.http.get("/v1/models")).json()["data"]
+        assert (told.created_at.timestamp(), told.created_at.utcoffset()) == (same["created"], timedelta())
 
 
 async def test_what_would_have_to_be_stored_is_refused_and_these_clients_say_all_again(

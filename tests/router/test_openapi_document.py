@@ -16,6 +16,7 @@ from pagewire.router.guided import FIELDS
 CHAT, COMPLETE, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 RESPOND, MESSAGE, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 USER = {"role": "user", "content": "hi"}
+PAGE = {"has_more": False, "first_id": "a", "last_id": "b"}
 HEALTH = ("/health", "/ready", "/ping", "/live")
 
 
@@ -103,9 +104,15 @@ def test_an_answer_has_a_choice_at_least_and_each_an_end(
 @pytest.mark.parametrize(
     ("path", "right", "wrong"),
     [
-        ("/v1/models", {"object": "list", "data": []}, {"object": "lists", "data": []}),
-        ("/v1/models", {"object": "list", "data": []}, {"object": "list", "data": [{}]}),
-        ("/v1/models", {"object": "list", "data": []}, {"object": "list"}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "lists", "data": [], **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", "data": [{}], **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", "data": []}),
+        (
+            "/v1/models",
+            {"object": "list", "data": [], **PAGE},
+            {"object": "list", "data": [], **PAGE, "has_more": True},
+        ),
         ("/version", {"version": "1"}, {"version": 1}),
         ("/version", {"version": "1"}, {}),
         ("/load", {"server_load": 1}, {"server_load": "1"}),
