@@ -136,6 +136,16 @@ def test_fields_are_those_of_a_chat() -> None:
     assert parsed("a", include=["message.output_text.logprobs"]).ask.logprobs == 0
 
 
+def test_some_tools_alone_may_be_called() -> None:
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "now"}]}
+        call = parsed("a", tools=FUNCTIONS, tool_choice=choice)
+        assert call.ask.tools is not None
+        assert call.ask.tools.barred == {"get_weather"}
+        assert (call.ask.tools.is_forced, len(call.ask.tools.definitions)) == (mode == "required", 2)
+        assert call.echoed["tool_choice"] == choice
+
+
 def test_a_format_of_text_is_a_grammar() -> None:
     schema = {"type": "object"}
     named = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}}
@@ -228,6 +238,13 @@ def test_a_response_repeats_what_was_asked_for() -> None:
         ("a", {"text": {"format": {}}}, "text.format is an object with a type"),
         ("a", {"text": {"format": {"type": "xml"}}}, "text.format.type 'xml' is not supported"),
         ("a", {"top_logprobs": 99}, "top_logprobs must be between"),
+        ("a", {"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode is auto or required"),
+        ("a", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools is a list"),
+        (
+            "a",
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+            "tool_choice.tools.0 is no object that names a function",
+        ),
     ],
 )
 def test_a_refusal_names_the_place(given: Any, fields: dict[str, Any], said: str) -> None:
