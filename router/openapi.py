@@ -202,6 +202,13 @@ def document(version: str) -> Json:
                     _of_either(MessagesBody, messages=TURNS) | {"required": ["messages"]},
                 )
             },
+            "/v1/responses/input_tokens": {
+                "post": _operation(
+                    "countInputTokens", "Count the tokens of a response's prompt",
+                    _object(object={"const": "response.input_tokens"}, input_tokens={"type": "integer"}),
+                    _of_either(ResponsesBody, input=LONG["input"]) | {"required": ["input"]},
+                )
+            },
             "/v1/models": {"get": _operation("models", "List what is served", MODELS)},
             "/v1/models/{model}": {"get": _operation("model", "Describe a model", MODEL, path_parameter="model")},
             "/tokenize": {
