@@ -281,6 +281,14 @@ async def test_what_asks_for_nothing_is_taken(start: StartRouter) -> None:
                 assert answer.status_code == 200, answer.text
 
 
+async def test_a_model_that_does_not_reason_may_be_asked_not_to(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for fields in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+            for path in ("/v1/chat/completions", "/tokenize"):
+                answer = await router.http.post(path, json={**HELLO, **fields})
+                assert answer.status_code == 200, answer.text
+
+
 async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
     async with start(FakePod("c0")) as router:
         for body, part in BODIES:
