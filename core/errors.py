@@ -5,6 +5,7 @@
     |  |- ContextTooLong         prompt and answer are more than the model takes
     |  |- UnknownModel
     |  |- UnsupportedField
+    |  |- UnsupportedEncoding
     |  |- UnknownPod
     |- Unauthenticated
     |- Forbidden                 known, and not allowed to
@@ -83,6 +84,12 @@ class UnsupportedField(InvalidRequest):
     """A field that we know and do not honour."""
 
     cause = "unsupported_field"
+
+
+class UnsupportedEncoding(InvalidRequest):
+    """The request came compressed, or otherwise coded as we do not read it."""
+
+    cause = "unsupported_encoding"
 
 
 class UnknownPod(InvalidRequest):
@@ -231,6 +238,7 @@ STATUS_OF: dict[type[PagewireError], Status] = {
     ContextTooLong: Status("INVALID_ARGUMENT", 400, False),
     UnknownModel: Status("NOT_FOUND", 404, False),
     UnsupportedField: Status("INVALID_ARGUMENT", 400, False),
+    UnsupportedEncoding: Status("UNIMPLEMENTED", 415, False),
     UnknownPod: Status("NOT_FOUND", 404, False),
     Unauthenticated: Status("UNAUTHENTICATED", 401, False),
     Forbidden: Status("PERMISSION_DENIED", 403, False),

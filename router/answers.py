@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, PagewireError, status_of
@@ -40,17 +41,25 @@ def error_body(error: PagewireError) -> Json:
 
 
 def models_body(served: Iterable[Limits], created: int) -> Json:
-    """Return the list of the models that are served, each with its adapters behind it."""
+    """Return the list of the models that are served, each with its adapters behind it: OpenAI's, and Anthropic's in one
+    page.
+    """
     names = [(limits, name) for limits in served for name in (limits.model, *limits.adapters)]
-    return {"object": "list", "data": [model_body(limits, created, name) for limits, name in names]}
+    models = [model_body(limits, created, name) for limits, name in names]
+    page = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+    return {"object": "list", "data": models, **page}
 
 
 def model_body(limits: Limits, created: int, name: str) -> Json:
-    """Return what is said of one model, or of an adapter of it."""
+    """Return what is said of one model, or of an adapter of it, in OpenAI's words and in Anthropic's."""
     return {
         "id": name,
         "object": "model",
+        "type": "model",
+        "display_name": name,
         "created": created,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
         "owned_by": "pagewire",
         "root": limits.model,
         "parent": None if name == limits.model else limits.model,

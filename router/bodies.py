@@ -20,6 +20,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
+    "moderation": (),
     "spaces_between_special_tokens": (True,),
     "chat_template": (),
     "vllm_xargs": ({},),
@@ -72,15 +73,17 @@ _OF_CHATS_AND_COMPLETIONS: dict[str, tuple[object, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
 }
-# What would have to be stored, and what goes on when its caller is gone.
+# What would have to be stored, what goes on when its caller is gone, and a manner that no template knows.
 REFUSED_OF_RESPONSES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS | {
     "previous_response_id": (),
     "conversation": (),
     "background": (False,),
+    "personality": (),
     "messages": (),
     "max_tokens": (),
 }
-# What a message's own fields say, and what its servers would have to have besides the model.
+# What a message's own fields say, what would have to be stored or written anew, and what its servers would have to have
+# besides the model.
 REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS | {
     "input": (),
     "stop": (),
@@ -91,6 +94,8 @@ REFUSED_OF_MESSAGES: dict[str, tuple[object, ...]] = _OF_CHATS_AND_COMPLETIONS |
     "top_logprobs": (0,),
     "parallel_tool_calls": (True,),
     "service_tier": ("auto", "standard_only"),
+    "thread": (),
+    "compaction": (),
     "mcp_servers": ([],),
     "container": (),
     "fallbacks": ([],),
@@ -194,7 +199,9 @@ class ChatBody(Body):
 
 
 class ResponsesBody(Common):
-    """Body of /v1/responses. What there is of streams, of tools that OpenAI runs and of its cache changes nothing."""
+    """Body of /v1/responses. What there is of streams, of tools that OpenAI runs, of its cache and of compaction, which
+    would only make room, changes nothing.
+    """
 
     input: Any = None
     instructions: str | None = None
@@ -214,6 +221,7 @@ class ResponsesBody(Common):
     stream_options: Any = None
     max_tool_calls: Any = None
     prompt_cache_options: Any = None
+    context_management: Any = None
     metadata: Any = None
 
 

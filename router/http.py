@@ -118,6 +118,7 @@ class FrontDoor:
                 Route("/ready", self.health),
                 Route("/ping", self.health, methods=["GET", "POST"]),
                 Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
+                Route("/v1/responses/input_tokens", self.input_tokens, methods=["POST"]),
                 Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/detokenize", self.detokenize, methods=["POST"]),
                 Route("/version", self.version),
@@ -165,7 +166,11 @@ class FrontDoor:
 
     async def count_tokens(self, request: Request) -> Response:
         """POST /v1/messages/count_tokens: how many tokens the prompt of a message has."""
-        return await self._told(request, self._token_desk.count, message_error)
+        return await self._told(request, self._token_desk.count_message, message_error)
+
+    async def input_tokens(self, request: Request) -> Response:
+        """POST /v1/responses/input_tokens: how many tokens the prompt of a response has."""
+        return await self._told(request, self._token_desk.count_response)
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize: the tokens of a text or a chat."""

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, status_of
+from pagewire.core.errors import Cancelled, InvalidRequest, PagewireError, UnsupportedEncoding, status_of
 from pagewire.router.answers import error_body
 from pagewire.router.validation import is_request_id
 
@@ -59,6 +59,8 @@ def refusal(error: PagewireError, request_id: str, body_of_error: ErrorBody = er
     headers = id_headers(request_id)
     if status.http == 401:
         headers["www-authenticate"] = 'Bearer realm="pagewire"'
+    elif status.http == 415:
+        headers["accept-encoding"] = "identity"
     elif status.http in (429, 503):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     elif status.http >= 500:
@@ -67,7 +69,14 @@ def refusal(error: PagewireError, request_id: str, body_of_error: ErrorBody = er
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:
-    """Return a request's body; raises InvalidRequest where it is larger, Cancelled where its sender goes away."""
+    """Return a request's body; raises InvalidRequest where it is larger, UnsupportedEncoding where it is compressed,
+    Cancelled where its sender goes away.
+    """
+    encodings = ",".join(request.headers.getlist("content-encoding")).split(",")
+    coded = next((each for each in map(str.strip, encodings) if each.lower() not in ("", "identity")), None)
+    if coded is not None:
+        text = f"the body's content-encoding is {coded[:50]!r}, bodies are read as they are: send it without one"
+        raise UnsupportedEncoding(text, field="body")
     data, num_bytes = bytearray(), 0
     try:
         async for part in request.stream():

@@ -16,7 +16,7 @@ from pagewire.router.ask import ChatOptions
 from pagewire.router.tool_fields import as_tool_message, message_calls
 
 MAX_PROMPTS = 128
-UNSUPPORTED_PARTS = ("audio", "refusal")
+_PARTS = ("text", "refusal")  # and what holds the text of each
 
 
 def prompts(value: object) -> tuple[str | tuple[int, ...] | None, ...]:
@@ -161,16 +161,13 @@ def messages(value: object) -> tuple[Mapping[str, Any], ...]:
 
 
 def _message(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    for name in UNSUPPORTED_PARTS:
-        if message.get(name):
-            raise UnsupportedField(f"{where}.{name} is not supported", field="messages")
-    content, calls = message.get("content"), message.get("tool_calls")
-    # A message that calls tools need not say anything.
-    read: dict[str, Any] = {
-        "role": message.get("role"),
-        "content": "" if content is None and calls else _content(f"{where}.content", content),
-    }
-    if read["role"] is None:
+    if message.get("audio"):
+        raise UnsupportedField(f"{where}.audio is not supported", field="messages")
+    role, calls = message.get("role"), message.get("tool_calls")
+    # An assistant need not say anything: it called tools, or its answer was cut off before.
+    need_not_speak = role == "assistant" or bool(calls)
+    read: dict[str, Any] = {"role": role, "content": _said(where, message, need_not_speak=need_not_speak)}
+    if role is None:
         raise InvalidRequest(f"{where}.role is missing", field="messages")
     if message.get("reasoning") is not None:
         read["reasoning_content"] = message["reasoning"]
@@ -186,6 +183,15 @@ def _message(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
+def _said(where: str, message: Mapping[str, Any], *, need_not_speak: bool) -> str:
+    """Return the text of a message: its content, and behind it what it refuses to say."""
+    content, refusal = message.get("content"), message.get("refusal")
+    if not isinstance(refusal, (str, type(None))):
+        raise _wrong(f"{where}.refusal", "a string", refusal)
+    said = "" if content is None and need_not_speak else _content(f"{where}.content", content)
+    return "\n".join(filter(None, (said, refusal)))
+
+
 def _content(where: str, content: Any) -> str:
     if isinstance(content, str):
         return content
@@ -197,13 +203,14 @@ def _content(where: str, content: Any) -> str:
     for i, part in enumerate(content):
         if not isinstance(part, dict):
             raise _wrong(f"{where}.{i}", "an object", part)
-        kind, text = part.get("type"), part.get("text")
+        kind = part.get("type")
         if not isinstance(kind, str):
             raise _wrong(f"{where}.{i}.type", "a string", kind)
-        if kind != "text" or text is None:
+        text = part.get(kind) if kind in _PARTS else None
+        if text is None:
             raise UnsupportedField(f"{where}: parts of type {kind[:50]!r} are not supported", field="messages")
         if not isinstance(text, str):
-            raise _wrong(f"{where}.{i}.text", "a string", text)
+            raise _wrong(f"{where}.{i}.{kind}", "a string", text)
         texts.append(text)
     return "\n".join(texts)
 

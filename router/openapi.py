@@ -114,8 +114,34 @@ ERROR: Json = {
 }
 MODEL: Json = {
     "type": "object",
-    "required": ["id", "object", "created", "owned_by", "max_model_len"],
-    "properties": {"id": {"type": "string"}, "max_model_len": {"type": "integer"}},
+    "required": [
+        "id",
+        "object",
+        "created",
+        "owned_by",
+        "max_model_len",
+        "type",
+        "display_name",
+        "created_at",
+        "lifecycle",
+    ],
+    "properties": {
+        "id": {"type": "string"},
+        "max_model_len": {"type": "integer"},
+        "type": {"const": "model"},
+        "created_at": {"type": "string", "format": "date-time"},
+    },
+}
+MODELS: Json = {
+    "type": "object",
+    "required": ["object", "data", "has_more", "first_id", "last_id"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": MODEL},
+        "has_more": {"const": False},
+        "first_id": {"type": "string"},
+        "last_id": {"type": "string"},
+    },
 }
 RESPONSE: Json = {
     "type": "object",
@@ -176,7 +202,14 @@ def document(version: str) -> Json:
                     _of_either(MessagesBody, messages=TURNS) | {"required": ["messages"]},
                 )
             },
-            "/v1/models": {"get": _operation("models", "List what is served", _listed(MODEL))},
+            "/v1/responses/input_tokens": {
+                "post": _operation(
+                    "countInputTokens", "Count the tokens of a response's prompt",
+                    _object(object={"const": "response.input_tokens"}, input_tokens={"type": "integer"}),
+                    _of_either(ResponsesBody, input=LONG["input"]) | {"required": ["input"]},
+                )
+            },
+            "/v1/models": {"get": _operation("models", "List what is served", MODELS)},
             "/v1/models/{model}": {"get": _operation("model", "Describe a model", MODEL, path_parameter="model")},
             "/tokenize": {
                 "post": _operation(
@@ -280,10 +313,6 @@ def _or_null(schema: Json) -> Json:
 
 def _object(**properties: Json) -> Json:
     return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _listed(item: Json) -> Json:
-    return _object(object={"const": "list"}, data={"type": "array", "items": item})
 
 
 def _answer(said: str) -> Json:

@@ -1,4 +1,5 @@
-"""What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's, and what counts a message's tokens.
+"""What `/tokenize` and `/detokenize` are asked and answer, in the shapes of vLLM's, and what counts the tokens of a
+message's prompt and of a response's.
 
 Knows JSON and the tokenizer. Invariant: what is counted is the prompt that a chat or a completion with the same body
 has; a body that one would refuse is refused, but for the prompt's length, which whoever counts wants to know.
@@ -14,6 +15,7 @@ from pagewire.router.anthropic.call import parse_count
 from pagewire.router.intake import Intake
 from pagewire.router.models import Models
 from pagewire.router.openai import Call, parse_detokenize, parse_tokenize
+from pagewire.router.responses import call as responses
 from pagewire.router.validation import Limits, callers_words, check_token_ids
 
 ORIGIN = {"request_id": "tokenize"}
@@ -35,10 +37,15 @@ class TokenDesk:
             "count": len(tokens), "max_model_len": limits.max_model_len, "tokens": list(tokens), "token_strs": strings,
         }  # fmt: skip
 
-    async def count(self, data: bytes) -> dict[str, Any]:
+    async def count_message(self, data: bytes) -> dict[str, Any]:
         """Return how many tokens the prompt of a message has; raises InvalidRequest."""
         _, _, tokens = await self._prompt(parse_count(data, ORIGIN))
         return {"input_tokens": len(tokens)}
+
+    async def count_response(self, data: bytes) -> dict[str, Any]:
+        """Return how many tokens the prompt of a response has; raises InvalidRequest."""
+        _, _, tokens = await self._prompt(responses.parse(data, ORIGIN))
+        return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
     async def detokenize(self, data: bytes) -> dict[str, Any]:
         """Return the text of tokens, special ones too; raises InvalidRequest."""

@@ -37,7 +37,7 @@ _BEFORE = ToolWords("functions", "function_call", ("none", "auto"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """The tools of a request, as templates take them. The model has to call one if `is_forced`, at most one if
-    `is_single`; `callable` are those that it may be forced to call. The caller asked for them in `words`.
+    `is_single`, and `callable` ones alone. The caller asked for them in `words`.
     """
 
     definitions: tuple[Mapping[str, Any], ...]
@@ -51,6 +51,22 @@ class Tools:
         """What the tools are called, and of what form their arguments are."""
         functions = (each["function"] for each in self.definitions)
         return {each["name"]: each.get("parameters") or ANY_OBJECT for each in functions}
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """What those are called that may not be called."""
+        return frozenset(self.schemas) - {name for name, _ in self.callable}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """What a choice says: by its `word`, if there is one, whether a tool may or has to be called, by `names` which ones
+    alone, None for all, and whether one at most.
+    """
+
+    word: str | None
+    names: tuple[str, ...] | None = None
+    is_single: bool = False
 
 
 def tools(body: Mapping[str, Any]) -> Tools | None:
@@ -67,25 +83,28 @@ def tools(body: Mapping[str, Any]) -> Tools | None:
         if body.get(_NOW.tools) or body.get(_NOW.choice) is not None:
             raise InvalidRequest("functions and tools do not go together", field="functions")
     functions = _functions(words, body.get(words.tools))
-    choice = body.get(words.choice)
-    named = _named(words, choice)
+    choice = _choice(words, body.get(words.choice))
     if not functions:
-        if choice not in (None, "none", "auto"):
+        if choice.word == "required" or choice.names is not None:
             raise InvalidRequest(f"{words.choice} asks for a call, and there are no {words.tools}", field=words.choice)
         return None
-    if choice == "none":
+    if choice.word == "none":
         return None
-    allowed = [each for each in functions if named is None or each["name"] == named]
-    if not allowed:
+    known = {each["name"] for each in functions}
+    unknown = next((name for name in choice.names or () if name not in known), None)
+    if unknown is not None:
         raise InvalidRequest(
-            f"{words.choice} names {str(named)[:64]!r}, which is not in {words.tools}", field=words.choice
+            f"{words.choice} names {unknown[:64]!r}, which is not in {words.tools}", field=words.choice
         )
+    allowed = known if choice.names is None else frozenset(choice.names)
     given = body[words.tools]
     return Tools(
         definitions=tuple(given if words is _NOW else ({"type": "function", "function": each} for each in given)),
-        callable=tuple((each["name"], each.get("parameters") or ANY_OBJECT) for each in allowed),
-        is_forced=named is not None or choice == "required",
-        is_single=named is not None or is_parallel is False,
+        callable=tuple(
+            (each["name"], each.get("parameters") or ANY_OBJECT) for each in functions if each["name"] in allowed
+        ),
+        is_forced=choice.word == "required",
+        is_single=choice.is_single or is_parallel is False,
         words=words,
     )
 
@@ -174,15 +193,37 @@ def _function(field: str, where: str, function: object) -> Mapping[str, Any]:
     return function
 
 
-def _named(words: ToolWords, choice: object) -> str | None:
-    """Return the tool that a choice names, None for a word."""
-    if choice is None or choice in words.choices:
-        return None
-    function = choice if isinstance(choice, dict) else None
-    if function is not None and words is _NOW:
-        function = function.get("function") if function.get("type") == "function" else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+def _choice(words: ToolWords, given: Any) -> _Choice:
+    """Return what a choice says: a word, the one tool that has to be called, or those that may be or have to."""
+    if given is None or given in words.choices:
+        return _Choice(word=given)
+    if words is _NOW and isinstance(given, dict) and given.get("type") == "allowed_tools":
+        return _allowed(f"{words.choice}.allowed_tools", given.get("allowed_tools"))
+    name = _named(given if words is _NOW else {"type": "function", "function": given})
+    if name is None:
         raise InvalidRequest(
             f"{words.choice} is {', '.join(words.choices)}, or an object that names a function", field=words.choice
         )
-    return str(function["name"])
+    return _Choice(word="required", names=(name,), is_single=True)
+
+
+def _allowed(where: str, given: Any) -> _Choice:
+    mode, tools = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
+    if mode not in ("auto", "required"):
+        raise InvalidRequest(f"{where}.mode is auto or required", field=_NOW.choice)
+    if not isinstance(tools, list) or not tools:
+        raise InvalidRequest(f"{where}.tools is a list of tools, one at least", field=_NOW.choice)
+    names: list[str] = []
+    for place, tool in enumerate(tools):
+        name = _named(tool)
+        if name is None:
+            raise InvalidRequest(f"{where}.tools.{place} is no object that names a function", field=_NOW.choice)
+        names.append(name)
+    return _Choice(word=mode, names=tuple(names))
+
+
+def _named(tool: Any) -> str | None:
+    """Return the name of a function that is told by it alone, None where there is none."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None

@@ -19,12 +19,15 @@ from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
+from pagewire.text.reasoning.formats import format_of
 from pagewire.text.template_budget import MAX_SECONDS, BoundedSandbox, Budget, bounded
 
 # Names under which a message's reasoning comes; templates read the first, some the second.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _END_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 NOTHING: Mapping[str, Any] = {}
+# What asks a model not to reason.
+_OFF: Mapping[str, object] = {"reasoning_effort": "none", "enable_thinking": False}
 # What no caller may set by its name in a template.
 _OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 
@@ -48,6 +51,7 @@ class ChatTemplate:
         self.variables = frozenset(read - set(environment.globals))
         self._template.globals = dict(self._template.globals)  # a ChainMap, which is read slowly for each rendering
         self._special_tokens = dict(special_tokens)
+        self._may_reason = bool(self.variables & _OFF.keys()) or format_of(source) is not None
 
     @property
     def options(self) -> frozenset[str]:
@@ -67,11 +71,13 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt, which ends within the last message if that is to be continued.
 
-        `wishes` are options that the template need not read. Raises InvalidRequest where it refuses the messages, or
-        does not read another option that is set.
+        `wishes` are options that the template need not read, as it need not one that turns off what it knows nothing
+        of, reasoning. Raises InvalidRequest where it refuses the messages, or does not read another option that is set.
         """
         _refuse_unread("documents", {"documents"} - self.variables if documents else ())
         for name in sorted(set(options) - self.options):
+            if not self._may_reason and name in _OFF and _is(options[name], _OFF[name]):
+                continue
             # The one option that has a field of its own.
             _refuse_unread(name if name == "reasoning_effort" else "chat_template_kwargs", {name})
         options = {name: wishes[name] for name in wishes.keys() & self.options} | dict(options)
@@ -97,6 +103,11 @@ class ChatTemplate:
             said = "they are nested too deeply" if isinstance(error, RecursionError) else error
             raise InvalidRequest(f"the model's chat template refuses the messages: {said}", field="messages") from error
         return _cut(text) if continue_final_message else text
+
+
+def _is(value: object, wanted: object) -> bool:
+    # 0 == False in Python, and not in JSON.
+    return value == wanted and type(value) is type(wanted)
 
 
 def _refuse_unread(field: str, names: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagewire.core.errors import EngineFailed, PagewireError, status_of
+from pagewire.core.errors import EngineFailed, PagewireError, UnsupportedField, status_of
 from pagewire.core.sampling import FinishReason
 from pagewire.router import sse
 from pagewire.router.answers import error_body, ours
@@ -23,12 +23,16 @@ _REASONS = {FinishReason.LENGTH: "max_tokens", FinishReason.TOOL_CALLS: "tool_us
 
 
 _KINDS = {404: "not_found_error", 500: "api_error", 503: "overloaded_error"}  # where OpenAI has other words
+# By fields that are not supported, what Anthropic's package knows it by: without a thread it says all again.
+_DETAILS: dict[str, Json] = {"thread": {"error_code": "thread_unsupported_request", "unsupported": []}}
 
 
 def message_error(error: PagewireError) -> Json:
     """Return the error object of `error` in Anthropic's words."""
     body = error_body(error)
     body["error"]["type"] = _KINDS.get(status_of(error).http, body["error"]["type"])
+    if isinstance(error, UnsupportedField) and error.field in _DETAILS:
+        body["error"]["details"] = _DETAILS[error.field]
     return body
 
 

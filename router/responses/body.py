@@ -24,6 +24,8 @@ NAMES = (
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),
     ("logprobs", "top_logprobs"),
+    ("tool_choice.allowed_tools", "tool_choice"),
+    ("tool_choice", "tool_choice"),
 )
 _PASSED = (
     *Common.model_fields,
@@ -114,6 +116,15 @@ def _tool(where: str, tool: Any) -> Json:
 
 
 def _choice(choice: Any) -> Any:
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    return choice
+    """Return a `tool_choice` as a chat has it."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return _named(choice)
+    tools = choice.get("tools")
+    named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+
+
+def _named(tool: Any) -> Any:
+    if isinstance(tool, dict) and tool.get("type") == "function":
+        return {"type": "function", "function": {"name": tool.get("name")}}
+    return tool

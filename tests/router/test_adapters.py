@@ -50,7 +50,9 @@ async def test_a_request_names_an_adapter_as_its_model(start: StartRouter) -> No
 
 async def test_adapters_are_listed_behind_their_model(start: StartRouter) -> None:
     async with start(serving("a0")) as router:
-        listed = (await router.http.get("/v1/models")).json()["data"]
+        page = (await router.http.get("/v1/models")).json()
+        listed = page["data"]
+        assert (page["first_id"], page["last_id"]) == ("fake", "support/v2")
         assert [(each["id"], each["parent"]) for each in listed] == [
             ("fake", None), ("legal", "fake"), ("support/v2", "fake"),
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
 from typing import Any
@@ -280,6 +281,14 @@ async def test_what_asks_for_nothing_is_taken(start: StartRouter) -> None:
                 assert answer.status_code == 200, answer.text
 
 
+async def test_a_model_that_does_not_reason_may_be_asked_not_to(start: StartRouter) -> None:
+    async with start(FakePod("c0")) as router:
+        for fields in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+            for path in ("/v1/chat/completions", "/tokenize"):
+                answer = await router.http.post(path, json={**HELLO, **fields})
+                assert answer.status_code == 200, answer.text
+
+
 async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
     async with start(FakePod("c0")) as router:
         for body, part in BODIES:
@@ -288,6 +297,26 @@ async def test_http_refuses_bodies_that_are_none(start: StartRouter) -> None:
             assert answer.json()["error"]["param"] == "body"
             assert part in answer.json()["error"]["message"]
         await nothing_happened(router)
+
+
+async def test_a_compressed_body_is_told_that_it_is_one(start: StartRouter) -> None:
+    plain = json.dumps({"prompt": "hello", "max_tokens": 2}).encode()
+    zipped = gzip.compress(plain)
+    async with start(FakePod("c0")) as router:
+        for encoding, path in (
+            ("gzip", "/v1/completions"), ("Gzip", "/tokenize"), ("identity, br", "/v1/messages"),
+        ):  # fmt: skip
+            answer = await router.http.post(path, content=zipped, headers={"content-encoding": encoding})
+            assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+            error = answer.json()["error"]
+            assert (error["code"], error["param"]) == ("unsupported_encoding", "body")
+            assert repr(encoding.rpartition(" ")[2]) in error["message"]
+        large, coded = zipped * 100_000, {"content-encoding": "gzip"}
+        assert (await router.http.post("/v1/completions", content=large, headers=coded)).status_code == 415
+        await nothing_happened(router)
+        for encoding in ("identity", "", "Identity"):
+            answer = await router.http.post("/v1/completions", content=plain, headers={"content-encoding": encoding})
+            assert answer.status_code == 200, answer.text
 
 
 async def test_whole_characters_may_be_written_as_surrogates(start: StartRouter) -> None:

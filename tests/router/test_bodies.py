@@ -43,6 +43,7 @@ def read(is_chat: bool, fields: dict[str, Any]) -> Call:
         (False, "add_generation_prompt", True, False),
         (False, "max_completion_tokens", None, 5),
         (True, "audio", None, {}),
+        (True, "moderation", None, {"model": "omni-moderation-latest"}),
     ],
 )
 def test_what_is_not_honoured_is_refused_unless_it_asks_for_nothing(

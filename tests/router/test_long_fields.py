@@ -66,10 +66,19 @@ def test_what_is_right_comes_out() -> None:
         (of.messages, [{"role": "user"}], "messages.0.content is missing"),
         (of.messages, [{**USER, "name": 5}], "messages.0.name is a number, must be a string"),
         (of.messages, [{**USER, "tool_calls": [{}]}], "only an assistant calls tools"),
+        (of.messages, [{"role": "user", "tool_calls": [{}]}], "only an assistant calls tools"),
+        (of.messages, [{"role": "user", "refusal": "no"}], "messages.0.content is missing"),
         (of.messages, [{**USER, "content": 5}], "messages.0.content is a number, must be a string or a list of parts"),
         (of.messages, [{**USER, "content": [5]}], "messages.0.content.0 is a number, must be an object"),
         (of.messages, [{**USER, "content": [{"text": "a"}]}], "messages.0.content.0.type is null, must be a string"),
         (of.messages, [{**USER, "content": [{"type": "text", "text": 5}]}], "messages.0.content.0.text is a number"),
+        (
+            of.messages,
+            [{**USER, "content": [{"type": "refusal", "refusal": []}]}],
+            "messages.0.content.0.refusal is a list, must be a string",
+        ),
+        (of.messages, [{"role": "assistant", "refusal": 0}], "messages.0.refusal is a number, must be a string"),
+        (of.messages, [{"role": "assistant", "content": 0}], "messages.0.content is a number"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(read: Callable[[object], object], value: object, message: str) -> None:
@@ -82,7 +91,7 @@ def test_what_is_wrong_is_named_with_its_place(read: Callable[[object], object],
 @pytest.mark.parametrize(
     "extra",
     [
-        {"audio": {}, "refusal": "no"},
+        {"audio": {"id": "a"}},
         {"content": [{"type": "image_url"}]},
         {"content": [{"type": "refusal", "text": "a"}]},
         {"content": [{"type": "text"}]},
@@ -110,6 +119,25 @@ def test_messages_keep_what_templates_read_and_parts_become_one_text() -> None:
     assert read[2] == {"role": "tool", "content": "1", "tool_call_id": "c"}
     assert (read[3]["content"], len(read[3]["tool_calls"])) == ("a", 1)
     assert read[3]["reasoning_content"] == "by its other name"
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({}, ""),
+        ({"content": None}, ""),
+        ({"content": None, "refusal": ""}, ""),
+        ({"content": None, "refusal": "no"}, "no"),
+        ({"refusal": "no"}, "no"),
+        ({"content": "", "refusal": "no"}, "no"),
+        ({"content": "a", "refusal": "no"}, "a\nno"),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "no"}]}, "a\nno"),
+        ({"content": [{"type": "refusal", "refusal": "no", "text": "a"}]}, "no"),
+        ({"content": []}, ""),
+    ],
+)
+def test_an_assistant_may_have_said_nothing_or_refused(said: dict[str, object], text: str) -> None:
+    assert of.messages([{"role": "assistant", **said}]) == ({"role": "assistant", "content": text},)
 
 
 def test_by_older_words_an_answer_belongs_to_the_call_before_it() -> None:

@@ -19,6 +19,7 @@ from pagewire.core.errors import (
     Unauthenticated,
     Unavailable,
     UnknownModel,
+    UnsupportedField,
 )
 from pagewire.core.report import Report
 from pagewire.core.sampling import FinishReason
@@ -205,6 +206,13 @@ def test_an_answer_that_was_shortened_under_pressure_did_not_fill_the_context() 
 def test_errors_have_words_that_these_clients_know(error: PagewireError, kind: str) -> None:
     told = message_error(error)
     assert (told["type"], told["error"]["type"], told["error"]["message"]) == ("error", kind, "a")
+
+
+def test_a_thread_that_is_not_there_is_told_as_these_clients_look_for_it() -> None:
+    told = message_error(UnsupportedField("a", field="thread"))
+    assert told["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": []}
+    others: list[PagewireError] = [UnsupportedField("a", field="n"), InvalidRequest("a", field="thread")]
+    assert not any("details" in message_error(each)["error"] for each in others)
 
 
 def test_cached_tokens_are_counted_by_themselves() -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import byte_tokenizer
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types import Message, ModelInfo, RawMessageStreamEvent
 from fake_pod import FakePod
 from pydantic import TypeAdapter
 from router_rig import RunningRouter, running_router
@@ -225,6 +226,49 @@ async def test_anthropics_package_goes_round(valkey: ValkeyServer, tmp_path: Pat
         assert count.input_tokens == second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0)
         async with client.messages.stream(**asked(ANSWER)) as stream:
             assert "".join([text async for text in stream.text_stream]) == "It is 東京."
+
+
+async def test_what_is_served_is_listed_as_these_clients_read_it(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with served(valkey, tmp_path) as router, client_of(router) as client:
+        page = await client.models.list()
+        assert (page.has_more, page.first_id, page.last_id) == (False, "fake", "fake")
+        (listed,) = [model async for model in page]
+        told = await client.models.retrieve("fake")
+        assert ModelInfo.model_validate(told.to_dict()) == listed == told
+        assert (told.id, told.type, told.display_name) == ("fake", "model", "fake")
+        (same,) = (await router.http.get("/v1/models")).json()["data"]
+        assert (told.created_at.timestamp(), told.created_at.utcoffset()) == (same["created"], timedelta())
+
+
+async def test_what_would_have_to_be_stored_is_refused_and_these_clients_say_all_again(
+    valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    @anthropic.beta_async_tool
+    async def get_weather(city: str) -> str:
+        """of today"""
+        return f"In {city}, rain."
+
+    call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
+    counted = SAYS.replace("{{ messages[-1]", "{{ messages | length }}: {{ messages[-1]")
+    async with served(valkey, tmp_path, template=counted) as router, client_of(router) as client:
+        for name in ("thread", "compaction"):
+            refused = await router.http.post(MESSAGES, json=asked("a", **{name: {"type": "create"}}))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+        assert await answered(router, "a", thread=None, compaction=None)
+        thread = client.beta.messages.thread(model="fake", max_tokens=200)
+        with pytest.raises(anthropic.BadRequestError, match="thread is not supported"):
+            await thread.send({"role": "user", "content": "one"})
+        thread = client.beta.messages.thread(
+            model="fake", max_tokens=200, unsupported_request_behavior="continue_unthreaded"
+        )
+        for said, wanted in (("one", "1: one"), ("two", "3: two")):
+            answer = await thread.send({"role": "user", "content": said})
+            assert [block.text for block in answer.content if block.type == "text"] == [wanted]
+        runner = client.beta.messages.tool_runner(
+            model="fake", max_tokens=200, tools=[get_weather], messages=[{"role": "user", "content": call}]
+        )
+        last = await runner.until_done()
+        assert [block.text for block in last.content if block.type == "text"] == ["3: In Rome, rain."]
 
 
 async def test_a_key_may_come_as_anthropics_clients_send_it(valkey: ValkeyServer, tmp_path: Path) -> None:

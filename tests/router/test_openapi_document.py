@@ -15,7 +15,9 @@ from pagewire.router.guided import FIELDS
 
 CHAT, COMPLETE, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 RESPOND, MESSAGE, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
+INPUTS = "/v1/responses/input_tokens"
 USER = {"role": "user", "content": "hi"}
+PAGE = {"has_more": False, "first_id": "a", "last_id": "b"}
 HEALTH = ("/health", "/ready", "/ping", "/live")
 
 
@@ -37,6 +39,7 @@ def test_every_operation_has_the_name_that_generated_clients_call_it_by() -> Non
         ("post", RESPOND): "respond",
         ("post", MESSAGE): "message",
         ("post", COUNT): "countTokens",
+        ("post", INPUTS): "countInputTokens",
         ("get", "/v1/models"): "models",
         ("get", "/v1/models/{model}"): "model",
         ("post", TOKENIZE): "tokenize",
@@ -103,9 +106,15 @@ def test_an_answer_has_a_choice_at_least_and_each_an_end(
 @pytest.mark.parametrize(
     ("path", "right", "wrong"),
     [
-        ("/v1/models", {"object": "list", "data": []}, {"object": "lists", "data": []}),
-        ("/v1/models", {"object": "list", "data": []}, {"object": "list", "data": [{}]}),
-        ("/v1/models", {"object": "list", "data": []}, {"object": "list"}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "lists", "data": [], **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", "data": [{}], **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", **PAGE}),
+        ("/v1/models", {"object": "list", "data": [], **PAGE}, {"object": "list", "data": []}),
+        (
+            "/v1/models",
+            {"object": "list", "data": [], **PAGE},
+            {"object": "list", "data": [], **PAGE, "has_more": True},
+        ),
         ("/version", {"version": "1"}, {"version": 1}),
         ("/version", {"version": "1"}, {}),
         ("/load", {"server_load": 1}, {"server_load": "1"}),
@@ -189,12 +198,14 @@ def test_a_body_is_right_or_wrong(path: str, body: dict[str, Any], is_right: boo
 
 
 def test_items_are_one_at_least() -> None:
-    body = schema_of(paths()[RESPOND]["post"]["requestBody"])
-    assert body["properties"]["input"] == {
-        "anyOf": [
-            {"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "object"}, "minItems": 1},
-        ],
-    }  # fmt: skip
+    for path in (RESPOND, INPUTS):
+        body = schema_of(paths()[path]["post"]["requestBody"])
+        assert body["required"] == ["input"]
+        assert body["properties"]["input"] == {
+            "anyOf": [
+                {"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "object"}, "minItems": 1},
+            ],
+        }  # fmt: skip
     answer = paths()[RESPOND]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert answer["properties"]["output"] == {"type": "array", "items": {"type": "object"}, "minItems": 1}
 
@@ -215,14 +226,14 @@ def test_blocks_are_one_at_least_and_an_answers_length_is_said_unless_it_is_coun
 
 
 def test_only_what_may_stream_or_be_guided_says_so() -> None:
-    posts = [CHAT, COMPLETE, RESPOND, MESSAGE, COUNT, TOKENIZE, DETOKENIZE]
+    posts = [CHAT, COMPLETE, RESPOND, MESSAGE, COUNT, INPUTS, TOKENIZE, DETOKENIZE]
     streams = [CHAT, COMPLETE, RESPOND, MESSAGE]
     fields = {path: schema_of(paths()[path]["post"]["requestBody"])["properties"].keys() for path in posts}
     assert [path for path, names in fields.items() if names >= {"stream", "stream_interval"}] == streams
     assert [path for path, names in fields.items() if "stream_options" in names] == [CHAT, COMPLETE, RESPOND]
-    assert not (fields[TOKENIZE] | fields[COUNT]) & set(openapi.STREAMS)
-    assert [path for path, names in fields.items() if names & set(FIELDS)] == [*streams, COUNT, TOKENIZE]
-    assert not any("response_format" in fields[path] for path in (RESPOND, MESSAGE, COUNT))
+    assert not (fields[TOKENIZE] | fields[COUNT] | fields[INPUTS]) & set(openapi.STREAMS)
+    assert [path for path, names in fields.items() if names & set(FIELDS)] == [*streams, COUNT, INPUTS, TOKENIZE]
+    assert not any("response_format" in fields[path] for path in (RESPOND, MESSAGE, COUNT, INPUTS))
     for path, ways in paths().items():
         for told in ways.values():
             may_stream = "text/event-stream" in told["responses"]["200"]["content"]

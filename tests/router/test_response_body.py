@@ -114,6 +114,7 @@ def test_fields_are_those_of_a_chat() -> None:
         top_logprobs=2, tools=FUNCTIONS, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False,
         chat_template_kwargs={"x": 1}, reasoning={"effort": "low", "summary": "auto"}, store=True, user="u",
         include=["reasoning.encrypted_content"], max_tool_calls=3, stream_options={"include_obfuscation": False},
+        context_management=[{"type": "compaction", "compact_threshold": 9000}],
     )  # fmt: skip
     assert ask.unknown_fields == ()
     (asked,) = ask.asks
@@ -133,6 +134,16 @@ def test_fields_are_those_of_a_chat() -> None:
     assert parsed("a", top_logprobs=0).ask.logprobs == 0
     assert parsed("a").ask.logprobs is None
     assert parsed("a", include=["message.output_text.logprobs"]).ask.logprobs == 0
+
+
+def test_some_tools_alone_may_be_called() -> None:
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "now"}]}
+        call = parsed("a", tools=FUNCTIONS, tool_choice=choice)
+        assert call.ask.tools is not None
+        assert call.ask.tools.barred == {"get_weather"}
+        assert (call.ask.tools.is_forced, len(call.ask.tools.definitions)) == (mode == "required", 2)
+        assert call.echoed["tool_choice"] == choice
 
 
 def test_a_format_of_text_is_a_grammar() -> None:
@@ -173,6 +184,8 @@ def test_a_format_of_text_is_a_grammar() -> None:
         ({"n": 2}, UnsupportedField, "n"),
         ({"messages": []}, UnsupportedField, "messages"),
         ({"conversation": "c"}, UnsupportedField, "conversation"),
+        ({"moderation": {"model": "omni-moderation-latest"}}, UnsupportedField, "moderation"),
+        ({"personality": "friendly"}, UnsupportedField, "personality"),
         ({"max_output_tokens": "7"}, InvalidRequest, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, UnsupportedField, "tools"),
         ({"tools": "now"}, InvalidRequest, "tools"),
@@ -225,6 +238,13 @@ def test_a_response_repeats_what_was_asked_for() -> None:
         ("a", {"text": {"format": {}}}, "text.format is an object with a type"),
         ("a", {"text": {"format": {"type": "xml"}}}, "text.format.type 'xml' is not supported"),
         ("a", {"top_logprobs": 99}, "top_logprobs must be between"),
+        ("a", {"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode is auto or required"),
+        ("a", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools is a list"),
+        (
+            "a",
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+            "tool_choice.tools.0 is no object that names a function",
+        ),
     ],
 )
 def test_a_refusal_names_the_place(given: Any, fields: dict[str, Any], said: str) -> None:

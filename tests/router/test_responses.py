@@ -177,6 +177,11 @@ async def test_the_openai_package_goes_round(valkey: ValkeyServer, tmp_path: Pat
             asked += [{"type": "function_call_output", "call_id": call.call_id, "output": "{}"} for call in calls]
             second = await client.responses.create(model="fake", input=asked, tools=FUNCTIONS)
             assert second.output_text == "{}"
+            count = await client.responses.input_tokens.count(model="fake", input=asked, tools=FUNCTIONS)
+            assert second.usage is not None
+            assert (count.object, count.input_tokens) == ("response.input_tokens", second.usage.input_tokens)
+            with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+                await client.responses.input_tokens.count(model="fake", input="a", previous_response_id=first.id)
             async with client.responses.stream(model="fake", input=ANSWER) as stream:
                 deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
                 final = await stream.get_final_response()

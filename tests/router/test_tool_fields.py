@@ -43,6 +43,59 @@ def test_a_choice_says_which_may_be_called_and_whether_one_has_to(
     assert (older.is_forced, older.is_single) == (isinstance(choice, dict), True)
 
 
+def only(mode: object, *names: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]}}
+
+
+@pytest.mark.parametrize(
+    ("names", "called", "barred"),
+    [(["g"], ["g"], {"f"}), (["g", "f", "g"], ["f", "g"], set())],
+)
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_some_alone_may_be_called_or_have_to_and_all_are_shown(
+    mode: str, names: list[str], called: list[str], barred: set[str]
+) -> None:
+    told = tools({"tools": TOOLS, "tool_choice": only(mode, *names)})
+    assert told is not None
+    assert list(told.definitions) == TOOLS
+    assert [name for name, _ in told.callable] == called
+    assert told.barred == barred
+    assert (told.is_forced, told.is_single) == (mode == "required", False)
+    single = tools({"tools": TOOLS, "tool_choice": only(mode, *names), "parallel_tool_calls": False})
+    assert single is not None
+    assert single.is_single
+    every = tools({"tools": TOOLS})
+    assert every is not None
+    assert every.barred == set()
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (only("auto", "f", "h"), "tool_choice names 'h', which is not in tools"),
+        (only("none", "f"), "tool_choice.allowed_tools.mode is auto or required"),
+        (only([], "f"), "tool_choice.allowed_tools.mode is auto or required"),
+        (only("auto"), "tool_choice.allowed_tools.tools is a list of tools, one at least"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools.mode is"),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": {"f": 1}}},
+            "tool_choice.allowed_tools.tools is",
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named("f"), {"type": "mcp"}]}},
+            "tool_choice.allowed_tools.tools.1 is no object that names a function",
+        ),
+    ],
+)
+def test_what_allows_no_tools_is_refused_by_its_place(choice: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        tools({"tools": TOOLS, "tool_choice": choice})
+    assert (str(refused.value)[: len(said)], refused.value.field) == (said, "tool_choice")
+    for none in ({"tool_choice": only("auto", "f")}, {"functions": [F], "function_call": only("auto", "f")}):
+        with pytest.raises(InvalidRequest):
+            tools(none)
+
+
 def test_none_are_called_where_there_are_none_or_none_is_chosen() -> None:
     assert tools({}) is None
     assert tools({"tools": [], "tool_choice": "auto"}) is None

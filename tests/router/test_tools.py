@@ -147,6 +147,29 @@ async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tm
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+async def test_some_tools_alone_may_be_called_and_the_prompt_shows_all(
+    valkey: ValkeyServer, tmp_path: Path, format_name: str
+) -> None:
+    pod = FakePod("c0")
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
+        some: dict[str, Any] = {"mode": "required", "tools": [NAMED]}
+        await chat(router, "hello", tool_choice={"type": "allowed_tools", "allowed_tools": some})
+        asked = pod.submits[-1].spec
+        assert asked.sampling.grammar is not None
+        forced = grammar.calls(FORMATS[format_name], [("get_weather", SCHEMA)], {}, is_single=False)
+        assert asked.sampling.grammar.text == forced
+        await chat(router, "hello", tool_choice="auto")
+        assert pod.submits[-1].spec.tokens == asked.tokens
+        some["mode"] = "auto"
+        for stream in (False, True):
+            choice = {"type": "allowed_tools", "allowed_tools": some}
+            said = await chat(router, SAID[format_name], stream=stream, tool_choice=choice)
+            assert [each["function"]["name"] for each in said["message"]["tool_calls"]] == ["get_weather"]
+            assert "now" in said["message"]["content"], "words, as they stand"
+            assert pod.submits[-1].spec.sampling.grammar is None
+
+
 async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyServer, tmp_path: Path) -> None:
     folder = byte_tokenizer.save(
         tmp_path, chat_template="{% if tools and false %}{% endif %}{{ messages[-1].content }}<|im_end|>"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers
 from transformers import AutoTokenizer
 
-from pagewire.core.errors import InvalidRequest
+from pagewire.core.errors import InvalidRequest, UnsupportedField
 from pagewire.text.detokenizer import Detokenizer
 from pagewire.text.tokenizer import Tokenizer
 
@@ -134,6 +134,33 @@ def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(folder)
     assert Tokenizer(folder).render_chat(CHATS[0]) == "hello!"
     assert theirs.apply_chat_template(CHATS[0], tokenize=False) == "hello!"
+
+
+OFF: list[dict[str, object]] = [
+    {"reasoning_effort": "none"},
+    {"enable_thinking": False},
+    {"reasoning_effort": "none", "enable_thinking": False},
+]
+
+
+@pytest.mark.parametrize("options", OFF)
+def test_who_does_not_reason_may_be_asked_not_to(tmp_path: Path, options: dict[str, object]) -> None:
+    plain = Tokenizer(byte_tokenizer.save(tmp_path / "plain"))
+    assert plain.render_chat(CHATS[0], options=options) == plain.render_chat(CHATS[0])
+    for unread in ({"mood": "glad"}, {"enable_thinking": True}, {"enable_thinking": 0}, {"reasoning_effort": "low"}):
+        with pytest.raises(UnsupportedField, match="does not read"):
+            plain.render_chat(CHATS[0], options={**options, **unread})
+
+
+@pytest.mark.parametrize("reads", ["{{ enable_thinking }}", "{{ reasoning_effort }}", "<think>"])
+def test_who_reasons_is_not_passed_over_where_it_cannot_be_turned_off(tmp_path: Path, reads: str) -> None:
+    told = Tokenizer(byte_tokenizer.save(tmp_path, chat_template="{{ messages[0].content }}" + reads))
+    for options in OFF:
+        if all(name in reads for name in options):
+            told.render_chat(CHATS[0], options=options)
+            continue
+        with pytest.raises(UnsupportedField, match="does not read"):
+            told.render_chat(CHATS[0], options=options)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,14 @@ Call = tuple[str, str]
 
 
 def read(
-    tool_format: ToolFormat, pieces: list[str], most: int | None = None, tools: Mapping[str, Schema] = KNOWN
+    tool_format: ToolFormat,
+    pieces: list[str],
+    most: int | None = None,
+    tools: Mapping[str, Schema] = KNOWN,
+    barred: Collection[str] = (),
 ) -> tuple[str, list[Call]]:
     """Return the words and the calls, names and arguments; the deltas are what a client would add up."""
-    reader = ToolReader(tool_format, tools, most=most)
+    reader = ToolReader(tool_format, tools, most=most, barred=barred)
     said = [*(reader.push(piece) for piece in pieces), reader.finish()]
     calls: dict[int, Call] = {}
     for part in (part for each in said for part in each.calls):
@@ -176,6 +180,32 @@ def test_what_is_no_call_is_words_and_nothing_is_lost(tool_format: ToolFormat, t
     for cut in range(len(text) + 1):
         assert read(tool_format, [text[:cut], text[cut:]]) == (text, [])
     assert read(tool_format, list(text)) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "words", "text"),
+    [
+        (HERMES, "I see. ", '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
+        (HERMES, "", '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>'),
+        (MISTRAL, "I see. ", '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]'),
+        (MISTRAL, "", '[TOOL_CALLS]add[ARGS]{"a": 1}'),
+        (LLAMA3_JSON, "", '{"name": "add", "parameters": {"a": 1}}'),
+        (PYTHONIC, "", "[add(a=1)]"),
+        (
+            QWEN3_CODER,
+            "I see. ",
+            "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (QWEN3_CODER, "", "<function=add>\n</function>"),
+    ],
+)
+def test_a_call_of_a_tool_that_may_not_be_called_is_words(tool_format: ToolFormat, words: str, text: str) -> None:
+    said = words + text
+    for pieces in ([said], list(said)):
+        assert read(tool_format, pieces, barred=["add"]) == (said, [])
+        assert [name for name, _ in read(tool_format, pieces, barred=["now"])[1]] == ["add"]
+    both = f'{HERMES.opening[0]}{{"name": "now"}}</tool_call>'
+    assert read(HERMES, [both + both.replace("now", "add")], barred=["now"]) == (both, [("add", "{}")])
 
 
 def said_of(tool_format: ToolFormat, pieces: list[str]) -> Said:

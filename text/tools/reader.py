@@ -6,7 +6,7 @@ that holds no call nothing is lost.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 
 from pagewire.text.scanner import Depth, Scanner
@@ -49,12 +49,19 @@ def joined(first: tuple[CallPart, ...], second: tuple[CallPart, ...], num_words:
 
 class ToolReader:
     """The reader of one answer. `tools` are those that there are, each with the schema of its arguments; calls beyond
-    `most` are dropped.
+    `most` are dropped, those of `barred` names are words.
     """
 
-    def __init__(self, tool_format: ToolFormat, tools: Mapping[str, Schema], *, most: int | None = None) -> None:
+    def __init__(
+        self,
+        tool_format: ToolFormat,
+        tools: Mapping[str, Schema],
+        *,
+        most: int | None = None,
+        barred: Collection[str] = (),
+    ) -> None:
         self._scanner = Scanner()
-        self._calls = _Calls(tools)
+        self._calls = _Calls(tools, barred)
         self._most = most
         self._steps: Generator[None, None, None] = tool_format.read(self._scanner, self._calls)
 
@@ -88,8 +95,9 @@ class ToolReader:
 class _Calls(Calls):
     """Gathers what the reading of a format says, until it is taken."""
 
-    def __init__(self, tools: Mapping[str, Schema]) -> None:
+    def __init__(self, tools: Mapping[str, Schema], barred: Collection[str]) -> None:
         self.tools = tools
+        self.barred = barred
         self.count = 0
         self.depth = Depth()  # in the arguments of the last call
         self._words = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from pagewire.text.scanner import Depth, NotACall, Scanner, Wait, json_of
@@ -24,11 +24,12 @@ Schema = Mapping[str, Any]
 
 
 class Calls(Protocol):
-    """Who is told what a text says; `tools` are those that there are, each with the schema of its arguments, and
-    `count` the calls that have begun.
+    """Who is told what a text says; `tools` are those that there are, each with the schema of its arguments, `barred`
+    names of which a call is none, and `count` the calls that have begun.
     """
 
     tools: Mapping[str, Schema]
+    barred: Collection[str]
     count: int
 
     def say(self, words: str) -> None:
@@ -218,7 +219,7 @@ def _arguments(scanner: Scanner, calls: Calls, name: str, *, is_marked: bool) ->
 
 
 def _begin(scanner: Scanner, calls: Calls, name: str, *, is_marked: bool) -> None:
-    if not NAME.fullmatch(name) or (not is_marked and name not in calls.tools):
+    if not NAME.fullmatch(name) or (not is_marked and name not in calls.tools) or name in calls.barred:
         raise NotACall
     calls.begin(name)
     scanner.mark()
