@@ -231,12 +231,14 @@ def register_full_blocks(scheduler: Scheduler, sequence: Sequence) -> None:
     num_full = sequence.num_computed // scheduler.limits.block_size
     if num_full == sequence.num_registered:
         return
-    if not _register(scheduler, sequence, sequence.num_registered, num_full):
+    first = sequence.num_registered
+    if not _register(scheduler, sequence, first, num_full):
         # The chain's beginning stood for another sequence's block, which left the cache; now our own stands for it,
         # where we still have it.
-        _register(scheduler, sequence, 0, num_full)
+        first = 0
+        _register(scheduler, sequence, first, num_full)
     if sequence.group.search is not None:
-        _hold_equals(scheduler, sequence, num_full)
+        _hold_equals(scheduler, sequence, first, num_full)
 
 
 def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> bool:
@@ -249,14 +251,14 @@ def _register(scheduler: Scheduler, sequence: Sequence, first: int, end: int) ->
     return True
 
 
-def _hold_equals(scheduler: Scheduler, sequence: Sequence, num_full: int) -> None:
+def _hold_equals(scheduler: Scheduler, sequence: Sequence, first: int, end: int) -> None:
     """Have a beam hold the blocks that the cache knows in the place of its own with the same contents.
 
     They are there where somebody else has computed the same meanwhile; those are what other beams will find, and beams
     were let in because they hold what they have in common once.
     """
-    table = sequence.block_table
-    for depth, block_hash in enumerate(sequence.chain(num_full)[sequence.num_gone :], sequence.num_gone):
+    table, first = sequence.block_table, max(first, sequence.num_gone)
+    for depth, block_hash in enumerate(sequence.chain(end)[first:], first):
         table[depth] = scheduler.pool.hold_equal(table[depth], block_hash)
 
 

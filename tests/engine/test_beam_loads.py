@@ -383,7 +383,9 @@ def run(
     for _ in range(3000):
         if load.is_over:
             break
-        assert load.step() or load.taken or load.joining, "nobody advances"
+        preempted = scheduler.num_preemptions  # who gave way left room for who waits, in the next step
+        advances = load.step() or scheduler.num_preemptions > preempted
+        assert advances or load.taken or load.joining, "nobody advances"
     load.give_back()
     assert load.is_over, "somebody starves"
     assert (pool.num_held, pool.num_reserved) == (0, 0)
