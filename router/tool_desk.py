@@ -92,7 +92,9 @@ class CallFinder:
         reader = self._readers.get(chunk.index)
         if reader is None:
             most = 1 if self._tools.is_single else None
-            reader = self._readers[chunk.index] = ToolReader(self._format, self._tools.schemas, most=most)
+            reader = self._readers[chunk.index] = ToolReader(
+                self._format, self._tools.schemas, most=most, is_forced=self._tools.is_forced
+            )
         said, ending = reader.push(chunk.text), chunk.ending
         if ending is not None:
             rest = reader.finish()

@@ -147,6 +147,23 @@ async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tm
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+async def test_a_forced_call_that_is_cut_off_is_never_a_text(
+    valkey: ValkeyServer, tmp_path: Path, format_name: str
+) -> None:
+    text = SAID[format_name].removeprefix("I see.").lstrip()
+    num_tokens = len(byte_tokenizer.build().encode(text).ids)
+    cuts = {*range(1, 8), *range(8, num_tokens, 5)}  # within the first mark, calls, and between two
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+        for cut in cuts:
+            for stream in (False, True):
+                choice = await chat(router, text, stream=stream, max_tokens=cut, tool_choice="required")
+                assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "length"), cut
+        choice = await chat(router, text, max_tokens=7)
+        assert choice["message"]["content"]
+        assert text.startswith(choice["message"]["content"])
+
+
 async def test_a_setting_names_the_format_that_no_template_tells(valkey: ValkeyServer, tmp_path: Path) -> None:
     folder = byte_tokenizer.save(
         tmp_path, chat_template="{% if tools and false %}{% endif %}{{ messages[-1].content }}<|im_end|>"

@@ -331,6 +331,30 @@ def test_one_is_within_a_call_until_its_arguments_are_whole(tool_format: ToolFor
         assert first.is_within_call == (is_open and len(arguments) == 1)
 
 
+@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+def test_a_forced_call_that_is_cut_off_before_its_name_is_no_words(tool_format: ToolFormat) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [("get_weather", {"city": "Paris"}), ("now", {})]
+    text = written(tool_format, calls, as_json)
+    are_words = set()
+    for end in range(len(text) + 1):
+        pieces = [text[:end]], list(text[:end])
+        for each in pieces:
+            forced = ToolReader(tool_format, KNOWN, is_forced=True)
+            said = [*map(forced.push, each), forced.finish()]
+            assert "".join(part.words for part in said) == "", text[:end]
+            assert [(part.name, part.at) for one in said for part in one.calls if part.name] == [
+                (name, 0) for name, _ in read(tool_format, each)[1]
+            ]
+        are_words.add(read(tool_format, pieces[0])[0] != "")
+    assert are_words == {True, False}  # where it may as well be words, it is
+
+
+def test_words_that_were_told_amid_forced_calls_stay() -> None:
+    reader = ToolReader(HERMES, KNOWN, is_forced=True)
+    assert reader.push("hello <tool") == Said(words="hello")
+    assert reader.finish() == Said()
+
+
 def is_json(text: str) -> bool:
     try:
         json.loads(text)

@@ -1,7 +1,7 @@
 """Reads the tool calls out of one answer while it grows.
 
 Pure; knows text only. Invariants: how the text was cut into pieces changes neither the words nor the calls; of a text
-that holds no call nothing is lost.
+that holds no call nothing is lost, unless its calls are forced: then what it ends amid is a call's beginning.
 """
 
 from __future__ import annotations
@@ -49,13 +49,21 @@ def joined(first: tuple[CallPart, ...], second: tuple[CallPart, ...], num_words:
 
 class ToolReader:
     """The reader of one answer. `tools` are those that there are, each with the schema of its arguments; calls beyond
-    `most` are dropped.
+    `most` are dropped. A grammar allows nothing but calls where they are forced.
     """
 
-    def __init__(self, tool_format: ToolFormat, tools: Mapping[str, Schema], *, most: int | None = None) -> None:
+    def __init__(
+        self,
+        tool_format: ToolFormat,
+        tools: Mapping[str, Schema],
+        *,
+        most: int | None = None,
+        is_forced: bool = False,
+    ) -> None:
         self._scanner = Scanner()
         self._calls = _Calls(tools)
         self._most = most
+        self._is_forced = is_forced
         self._steps: Generator[None, None, None] = tool_format.read(self._scanner, self._calls)
 
     @property
@@ -77,6 +85,7 @@ class ToolReader:
     def finish(self) -> Said:
         """Return what was held back: the text is over."""
         self._scanner.is_over = True
+        self._calls.is_mute = self._is_forced  # what looked like a call would have become one
         return self._advance()
 
     def _advance(self) -> Said:
@@ -92,11 +101,13 @@ class _Calls(Calls):
         self.tools = tools
         self.count = 0
         self.depth = Depth()  # in the arguments of the last call
+        self.is_mute = False
         self._words = ""
         self._parts: dict[int, CallPart] = {}
 
     def say(self, words: str) -> None:
-        self._words += words
+        if not self.is_mute:
+            self._words += words
 
     def begin(self, name: str) -> None:
         self._parts[self.count] = CallPart(index=self.count, name=name, at=len(self._words))
