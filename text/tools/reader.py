@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pagewire.text.scanner import Depth, Scanner
 from pagewire.text.tools.formats import ToolFormat
-from pagewire.text.tools.readings import Calls, Schema
+from pagewire.text.tools.readings import Calls, Schema, calls_or_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def joined(first: tuple[CallPart, ...], second: tuple[CallPart, ...], num_words:
 
 class ToolReader:
     """The reader of one answer. `tools` are those that there are, each with the schema of its arguments; calls beyond
-    `most` are dropped. A grammar allows nothing but calls where they are forced.
+    `most` are dropped. A grammar allows nothing but calls if they are forced, calls or words if the text `is_either`.
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class ToolReader:
         *,
         most: int | None = None,
         is_forced: bool = False,
+        is_either: bool = False,
     ) -> None:
         self._scanner = Scanner()
         self._calls = _Calls(tools)
         self._most = most
         self._is_forced = is_forced
-        self._steps: Generator[None, None, None] = tool_format.read(self._scanner, self._calls)
+        read = calls_or_words(tool_format.read, "".join(tool_format.opening[:1])) if is_either else tool_format.read
+        self._steps: Generator[None, None, None] = read(self._scanner, self._calls)
 
     @property
     def has_calls(self) -> bool:
