@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from pagewire.core.clock import Clock, MonotonicClock
 from pagewire.core.errors import Unauthenticated
 from pagewire.core.fingerprint import Fingerprint
@@ -19,6 +21,7 @@ from pagewire.router.authenticator import Authenticator
 from pagewire.router.balancing import Balancing
 from pagewire.router.cache_watch import CacheWatch
 from pagewire.router.config import RouterConfig
+from pagewire.router.cross_origin import CrossOrigin
 from pagewire.router.dispatch import Dispatcher
 from pagewire.router.ejection import Ejection
 from pagewire.router.entrance import Entrance
@@ -132,7 +135,9 @@ class Router:
         self.changes = RoleChanges(pools, self.leases, self.clock, wait_s=config.role_change_wait_s)
         app = door.app((*OperatorDoor(self.changes).routes(), *live.LiveDoor(self.feed).routes()))
         open_paths = OPEN_PATHS | live.OPEN_PATHS | ({"/metrics"} if config.open_metrics else set())
-        guarded = HttpGuard(app, self.authenticator, refused, open_paths=open_paths)
+        guarded: ASGIApp = HttpGuard(app, self.authenticator, refused, open_paths=open_paths)
+        if config.allow_origin:
+            guarded = CrossOrigin(guarded, config.allow_origin)
         self.http = HttpServer(guarded, edge, upload_s=config.upload_s, stall_s=config.stall_s)
         guard = GrpcGuard(self.authenticator, refused)
         patience = Patience(upload_s=config.upload_s, stall_s=config.stall_s)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +30,10 @@ class SloGateMode(StrEnum):
     AUTO = "auto"
     SHADOW = "shadow"
 
+
+ANY_ORIGIN = "*"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.\-]*://[!-~]+")  # as browsers say it, who read no more than equality into it
+_IN_NO_ORIGIN = frozenset("/?#@,")
 
 # Of numbers, those that a setting may be; no bound takes "not a number", and seconds that are waited have an end.
 _BOUNDS: Bounds = {
@@ -110,6 +116,9 @@ class RouterConfig:
         "", help="key of an operator, who sees what all do and may change pods' roles; empty: nobody's", is_secret=True
     )
     open_metrics: bool = setting(False, help="let /metrics be read without a key, where keys are asked for")
+    allow_origin: tuple[str, ...] = setting(
+        (), help="origin whose pages browsers let call the API, as https://chat.example; * for any; none when unset"
+    )
     tool_format: Literal["auto", "none", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"] = setting(
         "auto", help="how the model writes tool calls; auto: as its chat template tells it to"
     )
@@ -195,6 +204,7 @@ class RouterConfig:
             check_redis(self.redis_url)
         if self.tls_client_ca and not (self.tls_cert or self.edge_cert):
             raise ValueError("tls_client_ca needs a certificate of our own: edge_cert or tls_cert")
+        _check_origins(self.allow_origin)
         check_bounds(self, _BOUNDS)
         self.rebalance_rules()  # refuses what cannot be
 
@@ -224,3 +234,13 @@ class RouterConfig:
             full_queue_s=self.rebalance_queue_s,
             full_sequences=self.rebalance_sequences,
         )
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    """Raise ValueError unless each is an origin as browsers say it, or there is one that stands for any."""
+    for each in origins:
+        is_origin = _ORIGIN.fullmatch(each) and not _IN_NO_ORIGIN.intersection(each.partition("://")[2])
+        if each != ANY_ORIGIN and not is_origin:
+            raise ValueError(f"allow_origin is like https://chat.example:8443, without a path, or *; is {each!r:.100}")
+    if ANY_ORIGIN in origins and len(origins) > 1:
+        raise ValueError("allow_origin * is for any origin: no other goes beside it")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.core.sampling import Grammar, GrammarKind
-from pagewire.text import lark
+from pagewire.core.sampling import MAX_GRAMMAR_CHARS, Grammar, GrammarKind
+from pagewire.text import gbnf, lark
 
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1024
@@ -100,8 +100,20 @@ def _of(field: str, kind: str, value: Any) -> Grammar:
         _check_json(field, value)
     if not isinstance(value, str):
         raise InvalidRequest(f"{field}: {kind} is a text" + (" or an object" if kind == "json" else ""), field=field)
+    if kind == "grammar" and gbnf.is_gbnf(value):
+        value = _gbnf(field, value)
     kinds = {"json": GrammarKind.JSON_SCHEMA, "regex": GrammarKind.REGEX, "grammar": GrammarKind.LARK}
     return Grammar(kind=kinds[kind], text=value, field=field)
+
+
+def _gbnf(field: str, text: str) -> str:
+    """Return a grammar in GBNF as one in Lark's EBNF, which goes into others too; raises InvalidRequest."""
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise InvalidRequest(f"{field} has 1 to {MAX_GRAMMAR_CHARS} characters, got {len(text)}", field=field)
+    try:
+        return gbnf.as_lark(text)
+    except gbnf.NoGbnf as error:
+        raise InvalidRequest(f"{field} is no grammar in GBNF: {error}", field=field) from error
 
 
 def _check_json(field: str, text: str) -> None:

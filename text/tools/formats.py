@@ -6,12 +6,10 @@ Pure; knows text only. How each is read is in `readings.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from pagewire.text.scanner import Scanner, Wait
 from pagewire.text.tools import keyed, readings
-from pagewire.text.tools.readings import Calls
+from pagewire.text.tools.readings import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +31,12 @@ class ToolFormat:
     """One way to write calls: `opening`, calls with `between` them, `closing`, each in pieces that may be tokens.
 
     A call is `before_name`, its name, `before_arguments`, a JSON object or `keywords`, `after_arguments`. `marks` are
-    to be seen in the text where they are special tokens.
+    to be seen in the text where they are special tokens. Calls that are nothing but JSON, as `is_json` says, cannot be
+    told from an answer that is JSON.
     """
 
     name: str
-    read: Callable[[Scanner, Calls], Wait[None]]
+    read: Reading
     opening: tuple[str, ...] = ()
     before_name: str
     before_arguments: str
@@ -46,6 +45,7 @@ class ToolFormat:
     closing: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     keywords: Keywords | None = None
+    is_json: bool = False
 
 
 HERMES = ToolFormat(
@@ -78,6 +78,7 @@ LLAMA3_JSON = ToolFormat(
     after_arguments="}",
     between=("; ",),
     marks=("<|python_tag|>",),
+    is_json=True,
 )
 PYTHONIC = ToolFormat(
     name="pythonic",

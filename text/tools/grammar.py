@@ -1,4 +1,4 @@
-"""The grammar of an output that has to be tool calls, in the words of the model's own format.
+"""The grammar of an output that has to be tool calls, or may be, in the words of the model's own format.
 
 Pure; writes llguidance's Lark, where a rule may be a JSON schema. So a forced call reads like one that the model chose,
 and the same reader reads it.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pagewire.core.sampling import Grammar, GrammarKind
 from pagewire.text import lark
 from pagewire.text.tools import keyed
 from pagewire.text.tools.formats import Keywords, ToolFormat
@@ -43,6 +45,18 @@ def calls(
         keywords = tool_format.keywords
         lines += [f"arguments{i}: {lark.json_value(schema)}"] if keywords is None else _keywords(keywords, i, schema)
     return "\n".join(lines)
+
+
+def calls_or(calls_grammar: str, answer: Grammar) -> Grammar:
+    """Return the grammar of an output that is all calls, or all that `answer` rules.
+
+    A schema that is no JSON is left as it is: to refuse it is somebody else's.
+    """
+    other = lark.nested(answer)
+    if other is None:
+        return answer
+    text = f"start: calls | answer\ncalls: %lark {{\n{calls_grammar}\n}}\nanswer: {other}"
+    return replace(answer, kind=GrammarKind.LARK, text=text)
 
 
 def _keywords(keywords: Keywords, i: int, schema: Schema) -> list[str]:

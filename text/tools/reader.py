@@ -1,7 +1,7 @@
 """Reads the tool calls out of one answer while it grows.
 
 Pure; knows text only. Invariants: how the text was cut into pieces changes neither the words nor the calls; of a text
-that holds no call nothing is lost.
+that holds no call nothing is lost, unless its calls are forced: then what it ends amid is a call's beginning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pagewire.text.scanner import Depth, Scanner
 from pagewire.text.tools.formats import ToolFormat
-from pagewire.text.tools.readings import Calls, Schema
+from pagewire.text.tools.readings import Calls, Schema, calls_or_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,8 @@ def joined(first: tuple[CallPart, ...], second: tuple[CallPart, ...], num_words:
 
 class ToolReader:
     """The reader of one answer. `tools` are those that there are, each with the schema of its arguments; calls beyond
-    `most` are dropped, those of `barred` names are words.
+    `most` are dropped, those of `barred` names are words. A grammar allows nothing but calls if they are forced, calls
+    or words if the text `is_either`.
     """
 
     def __init__(
@@ -59,11 +60,15 @@ class ToolReader:
         *,
         most: int | None = None,
         barred: Collection[str] = (),
+        is_forced: bool = False,
+        is_either: bool = False,
     ) -> None:
         self._scanner = Scanner()
         self._calls = _Calls(tools, barred)
         self._most = most
-        self._steps: Generator[None, None, None] = tool_format.read(self._scanner, self._calls)
+        self._is_forced = is_forced
+        read = calls_or_words(tool_format.read, "".join(tool_format.opening[:1])) if is_either else tool_format.read
+        self._steps: Generator[None, None, None] = read(self._scanner, self._calls)
 
     @property
     def has_calls(self) -> bool:
@@ -84,6 +89,7 @@ class ToolReader:
     def finish(self) -> Said:
         """Return what was held back: the text is over."""
         self._scanner.is_over = True
+        self._calls.is_mute = self._is_forced  # what looked like a call would have become one
         return self._advance()
 
     def _advance(self) -> Said:
@@ -100,11 +106,13 @@ class _Calls(Calls):
         self.barred = barred
         self.count = 0
         self.depth = Depth()  # in the arguments of the last call
+        self.is_mute = False
         self._words = ""
         self._parts: dict[int, CallPart] = {}
 
     def say(self, words: str) -> None:
-        self._words += words
+        if not self.is_mute:
+            self._words += words
 
     def begin(self, name: str) -> None:
         self._parts[self.count] = CallPart(index=self.count, name=name, at=len(self._words))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from pagewire.text.scanner import Depth, NotACall, Scanner, Wait, json_of
@@ -43,6 +43,9 @@ class Calls(Protocol):
     def go_on(self, arguments: str) -> None:
         """This is more of its arguments."""
         ...
+
+
+Reading = Callable[[Scanner, Calls], Wait[None]]
 
 
 def hermes(scanner: Scanner, calls: Calls) -> Wait[None]:
@@ -138,6 +141,23 @@ def qwen3_coder(scanner: Scanner, calls: Calls) -> Wait[None]:
         yield from scanner.space()
         if (yield from scanner.ends_within("</tool_call>")) or (yield from scanner.found("</tool_call>")):
             yield from scanner.space()
+
+
+def calls_or_words(read: Reading, opening: str) -> Reading:
+    """Return the reading of a text that is all calls, as `read` reads them, if it begins with `opening`, else all
+    words.
+    """
+
+    def reading(scanner: Scanner, calls: Calls) -> Wait[None]:
+        yield from scanner.space()
+        may_be_calls = yield from scanner.found(opening)
+        scanner.rewind()
+        if may_be_calls:
+            yield from read(scanner, calls)
+        else:
+            yield from _words(scanner, calls)
+
+    return reading
 
 
 def _words(scanner: Scanner, calls: Calls, *markers: str) -> Wait[str]:
