@@ -25,6 +25,7 @@ from pagewire.core.errors import (
     DeadlineExceeded,
     Draining,
     HandedOver,
+    InvalidRequest,
     PagewireError,
     PodLost,
     Unavailable,
@@ -307,6 +308,10 @@ class Dispatcher:
             raise self._cut_off()
         if isinstance(error, HandedOver) and life.num_handovers < MAX_HANDOVERS:
             life.handed_over(placed)  # nothing failed: it costs neither a try nor the budget
+        elif isinstance(error, InvalidRequest) and not life.num_output and life.model.entrance.has_larger(life, placed):
+            pass  # what is too much for one pool may be right for a larger one, and no failure of anybody
+        elif isinstance(error, InvalidRequest) and life.error is not None and status_of(life.error).retryable:
+            raise life.error  # from a pod that would have had room: to come back later helps
         elif not status_of(error).retryable or life.num_tries >= self._config.max_attempts or not self._budget.spend():
             raise _told(error)
         life.failed_keys.add(placed.key)

@@ -99,6 +99,12 @@ class Entrance:
         placed.decode.room.release(life.internal_id)
         self._changed(placed.decode)
 
+    def has_larger(self, life: Life, placed: Placed) -> bool:
+        """True where the pool of some pod that was not tried is larger than that of the one that was."""
+        tried = life.failed_keys | {placed.decode.key}
+        pods = (pod for pod in self._placer.reach(life.prefix) if pod.key not in tried)
+        return any(pod.load.blocks_total > placed.decode.load.blocks_total for pod in pods)
+
     def close(self, why: Callable[[], PagewireError]) -> None:
         """Send all away that wait, each with an error of its own, and whoever comes."""
         self._closed = why

@@ -28,6 +28,7 @@ HERE_FOR = "pagewire.here_for_s"  # in a scope, once its request's last byte was
 OUTLET = "pagewire.outlet"  # in a scope: the `Outlet` of its answer
 
 FAREWELL_S = 0.5  # for the other end to take leave of TLS, as one that is idle does not
+LAST_LOOK_S = 0.05  # from when a connection has been idle for long enough until it ends, unless something has come
 
 # A server may pass over a wish for another protocol; the parser would leave the body unread for that protocol.
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
@@ -148,6 +149,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             idle_s, close = self.timeout_keep_alive, self.timeout_keep_alive_handler
             self.timeout_keep_alive_task = self.loop.call_later(idle_s, close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End an idle connection once our loop has looked whether it is: after a standstill it runs timers first."""
+        self.timeout_keep_alive_task = self.loop.call_later(LAST_LOOK_S, super().timeout_keep_alive_handler)
 
     def _wait(self) -> None:
         self._patience = self.loop.call_later(self.upload_s, self._impatient)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from pods import until
@@ -160,3 +164,52 @@ async def test_no_body_is_another_request_wherever_a_head_is_cut() -> None:
             assert [path for path, _ in app.seen] == (["/a", "/b"] if is_whole else ["/a"] * len(app.seen)), cut
             app.seen.clear()
             writer.close()
+
+
+STANDING_STILL = """
+import asyncio, sys, uvloop
+from pagewire.router.http_server import HttpServer, listen
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+async def serve():
+    listener = listen("127.0.0.1", 0)
+    server = HttpServer(app, None)
+    server.config.timeout_keep_alive = 1
+    print(listener.getsockname()[1], flush=True)
+    await server.serve(sockets=[listener])
+
+uvloop.run(serve())
+"""
+
+
+def answered(answers: BinaryIO) -> bool:
+    """Read an answer of two bytes; return whether it is one."""
+    head = list(iter(answers.readline, b"\r\n"))
+    return head[0].startswith(b"HTTP/1.1 200 ") and answers.read(2) == b"{}"
+
+
+def test_a_request_to_a_process_that_stood_still_is_answered() -> None:
+    """It finds its timers due and requests unread: what is not read yet is no idleness."""
+    command = [sys.executable, "-P", "-c", STANDING_STILL]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            request = HEAD % (b"/", 2, b"") + b"{}"
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                answers = connection.makefile("rb")
+                connection.sendall(request)
+                assert answered(answers)
+                server.send_signal(signal.SIGSTOP)
+                time.sleep(0.3)
+                connection.sendall(request)
+                time.sleep(1.5)
+                server.send_signal(signal.SIGCONT)
+                assert answered(answers)
+                assert not answers.read(), "one that is idle ends"
+        finally:
+            server.kill()

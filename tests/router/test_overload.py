@@ -26,7 +26,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from router_rig import RunningRouter, StartRouter, eventually, leap
 
-from pagewire.core.errors import Overloaded, PodLost
+from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, PodLost
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
@@ -179,6 +179,35 @@ async def test_a_pool_that_is_too_small_is_asked_where_there_is_no_other(start: 
         await router.has_heard()
         assert (await ask(router)).status_code == 200
         assert (len(large.submits), len(small.submits)) == (1, 1)
+
+
+TOO_MUCH = InvalidRequest("the prompt does not fit the KV pool together", field="prompt")
+
+
+async def test_what_is_too_much_for_one_pool_is_for_a_larger_one(start: StartRouter) -> None:
+    """A pod knows better what it needs than whoever counts blocks: with a window, say, or in parts."""
+    small, large = FakePod("d0"), FakePod("d1")
+    small.load, large.load = replace(ROOM, blocks_total=99), ROOM
+    small.refusal = TOO_MUCH
+    async with start(small, large, policy="round_robin", max_attempts=1) as router:
+        await router.has_heard()
+        assert [(await ask(router)).status_code for _ in range(4)] == [200] * 4
+        assert len(large.submits) == 4
+        assert small.submits, "who takes turns was asked"
+
+
+@pytest.mark.parametrize("earlier", [None, Overloaded("no room", retry_after_s=7.0), PodLost("gone")])
+async def test_what_is_too_much_for_the_largest_is_wrong_unless_another_had_no_time(
+    start: StartRouter, earlier: PagewireError | None
+) -> None:
+    large, small = FakePod("d0"), FakePod("d1")
+    large.load, small.load = ROOM, replace(ROOM, blocks_total=2)
+    large.refusal, small.refusal = earlier or TOO_MUCH, TOO_MUCH
+    async with start(large, small) as router:
+        await router.has_heard()
+        answer = await ask(router)
+        assert answer.json()["error"]["code"] == (earlier or TOO_MUCH).cause
+        assert (len(large.submits), len(small.submits)) == (1, 0 if earlier is None else 1)
 
 
 async def test_when_every_pod_refuses_it_is_429(start: StartRouter) -> None:
