@@ -523,7 +523,7 @@ PARSERS = (
         name="reasoning",
         parse=_reasoned,
         seeds=lambda: THOUGHTS,
-        files=("text/reasoning/reader.py", "text/reasoning/grammar.py"),
+        files=("text/reasoning/reader.py", "text/reasoning/grammar.py", "text/lark.py"),
         mutate=text,
         cost=16,
     ),
