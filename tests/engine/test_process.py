@@ -271,7 +271,7 @@ def test_settings_survive_the_border() -> None:
 async def test_a_grammar_is_compiled_beside_the_steps_and_a_bad_one_refused_by_its_field(decode: EngineClient) -> None:
     def guided(name: str, text: str) -> SequenceSpec:
         grammar = Grammar(kind=GrammarKind.REGEX, text=text, field="guided_regex")
-        return spec(name, PROMPT, SamplingParams(max_tokens=20, grammar=grammar))
+        return spec(name, PROMPT, SamplingParams(max_tokens=200, grammar=grammar))
 
     ears = Ears(decode)
     decode.add(Add(spec=guided("bad", "((")))
@@ -287,8 +287,12 @@ async def test_a_grammar_is_compiled_beside_the_steps_and_a_bad_one_refused_by_i
     assert (error.cause, error.field) == ("invalid_request", "guided_regex")
     assert "bad" not in heard.tokens
     assert bytes(heard.tokens["good"][:-1]).decode() in ("yes", "no")
-    decode.add(Add(spec=guided("gone", "[a-z]{1,9}")))
-    await decode.abort("gone")
+    await stop(decode.pid)  # until both commands are there: else the answer may be whole before the second
+    decode.add(Add(spec=guided("gone", "[a-z]{200}")))
+    aborting = asyncio.create_task(decode.abort("gone"))
+    await asyncio.sleep(0)
+    os.kill(decode.pid, signal.SIGCONT)
+    await aborting
     decode.add(Add(spec=guided("last", "yes|no")))
     heard = await ears.until(lambda heard: "last" in heard.ends)
     assert "gone" not in heard.ends
