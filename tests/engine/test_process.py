@@ -105,17 +105,20 @@ async def test_a_prompt_prefilled_in_one_process_is_decoded_in_another(tiny: Tin
     assert prefill.exit_code == 0
 
 
-async def test_an_abort_returns_when_the_sequence_is_gone(decode: EngineClient) -> None:
-    ears = Ears(decode)
-    decode.add(Add(spec=spec("a", PROMPT, greedy(200))))
+async def test_an_abort_returns_when_the_sequence_is_gone(tiny: TinyModel) -> None:
+    long = dataclasses.replace(config(tiny("llama_long"), Role.DECODE), max_model_len=10_000, kv_memory_bytes=64 << 20)
+    client = await EngineClient.start(long)
+    ears = Ears(client)
+    client.add(Add(spec=spec("a", PROMPT, greedy(9_000))))  # seconds, in which a busy machine lets us abort it
     await ears.until(lambda heard: len(heard.tokens.get("a", [])) >= 3)
-    await decode.abort("a")
+    await client.abort("a")
     said = len(ears.heard.tokens["a"])
-    await decode.abort("a")
-    decode.add(Add(spec=spec("b", PROMPT, greedy(1))))
+    await client.abort("a")
+    client.add(Add(spec=spec("b", PROMPT, greedy(1))))
     await ears.until(lambda heard: "b" in heard.ends)
     assert len(ears.heard.tokens["a"]) == said
     assert "a" not in ears.heard.ends
+    await client.close()
 
 
 async def test_kept_blocks_are_held_for_others_until_released(decode: EngineClient) -> None:

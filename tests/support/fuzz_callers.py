@@ -40,6 +40,7 @@ from pagewire.router.events import Chunk
 from pagewire.router.intake import Intake
 from pagewire.router.keys import NewKey
 from pagewire.router.responses import call as responses
+from pagewire.text import gbnf
 from pagewire.text.reasoning import formats as reasoning
 from pagewire.text.reasoning.grammar import behind_reasoning
 from pagewire.text.reasoning.reader import ReasoningReader
@@ -257,6 +258,16 @@ def _compiled(kind: GrammarKind) -> Callable[[bytes], None]:
     return compile_it
 
 
+def _written_as_lark(data: bytes) -> None:
+    """What the router writes is compiled where it came from, or refused by name."""
+    told = data.decode(errors="replace")
+    try:
+        written = gbnf.as_lark(told)
+    except gbnf.NoGbnf as error:
+        raise InvalidRequest(str(error), field="guide") from error
+    _grammars().compile(Grammar(kind=GrammarKind.LARK, text=written, field="guide"))
+
+
 @functools.cache
 def _grammars() -> Grammars:
     return Grammars(model() / "tokenizer.json", 320, {2})
@@ -276,6 +287,10 @@ SCHEMA: dict[str, Any] = {
     "$defs": {"t": {"type": "object", "patternProperties": {"^x": {"const": 1}}, "allOf": [{"minProperties": 1}]}},
 }
 LARK = 'start: ("(" start ")") | NUMBER | w~1..3\nw: /[a-z]+/ "x"i\nNUMBER: /[0-9]{1,2}/\n%ignore " "'
+GBNF = (
+    'root ::= "(" root ")" | number [^a-f\\]\\x41]*\n# digits\nnumber ::= [0-9]{1,2} ("." [0-9]+)?\n',
+    'root ::= item ("," sp item)*\nsp ::= " "?\nitem ::= "a\\"b\\u00e9" | . | ()\n',
+)
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 
@@ -498,6 +513,15 @@ PARSERS = (
         seeds=lambda: [LARK.encode()],
         errors=(InvalidRequest,),
         files=("engine/grammars.py",),
+        mutate=text,
+        cost=8,
+    ),
+    Parser(
+        name="GBNF grammar",
+        parse=_written_as_lark,
+        seeds=lambda: [each.encode() for each in GBNF],
+        errors=(InvalidRequest,),
+        files=("text/gbnf.py", "text/lark.py", "engine/grammars.py"),
         mutate=text,
         cost=8,
     ),
