@@ -56,14 +56,21 @@ class BlockMover:
 
 
 def _groups(moves: Sequence[Move]) -> list[list[Move]]:
-    """Cut moves where their way changes, or one needs or replaces what one before it wrote: each group goes at once."""
+    """Cut moves where their way changes, or one writes or reads what one before it wrote, or writes what that read.
+
+    Each group goes at once, its blocks in any order.
+    """
     groups: list[list[Move]] = []
+    sources: set[int] = set()
     targets: set[int] = set()
     for move in moves:
-        follows = move.target in targets or (move.way is Way.WITHIN and move.source in targets)
+        meets = move.source in targets or move.target in sources  # where both are blocks of one memory
+        follows = move.target in targets or (move.way is Way.WITHIN and meets)
         if not groups or groups[-1][0].way is not move.way or follows or len(groups[-1]) == MAX_BLOCKS_AT_ONCE:
             groups.append([])
+            sources.clear()
             targets.clear()
         groups[-1].append(move)
+        sources.add(move.source)
         targets.add(move.target)
     return groups

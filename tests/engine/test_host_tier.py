@@ -209,6 +209,22 @@ def test_moves_within_the_pool_are_made_one_after_the_other() -> None:
     assert torch.equal(pool, before[[2, 0, 0, 2]]), "1 was written before it was read, 2 read before it was written"
 
 
+class LastFirst(TorchBackend):
+    """Copies blocks in an order of its own, as a GPU does: whatever the caller must not count on."""
+
+    def copy_blocks(self, pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        for source, target in zip(sources.flip(0), targets.flip(0), strict=True):
+            pool[target] = pool[source]
+
+
+def test_a_block_that_was_copied_is_written_over_only_when_its_copy_is_made() -> None:
+    """Two beams part, the one that was left with the block they shared gives it up, and it is taken for a copy."""
+    pool = torch.arange(8.0).view(4, 1, 2, 1, 1, 1).clone()
+    before = pool.clone()
+    BlockMover(pool, 0, LastFirst()).move([Move(0, 1, Way.WITHIN), Move(2, 0, Way.WITHIN), Move(2, 3, Way.WITHIN)])
+    assert torch.equal(pool, before[[2, 0, 2, 2]])
+
+
 def test_a_shared_prefix_that_others_follow_in_host_memory_is_not_dropped_with_a_recompute() -> None:
     pool = BlockPool(3, 6)
     memory = Memory(pool)
