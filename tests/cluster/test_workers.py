@@ -23,7 +23,7 @@ import httpx
 import psutil
 import pytest
 from certificates import Certificates
-from fake_pod import SECRET, FakePod, fake_pods
+from fake_pod import SECRET, FakePod, fake_pods, registered
 from free_ports import free_port
 from lives import left_behind
 from raw_stream import repeated, streamed
@@ -79,7 +79,7 @@ async def running(tmp_path: Path, workers: int, *flags: str) -> AsyncIterator[Ro
         async with fake_pods(FakePod("c0")) as (pod,), contextlib.AsyncExitStack() as stack:
             registry = Registry(RedisAddress.parse(redis), cluster)
             stack.push_async_callback(registry.aclose)
-            await registry.register(pod.registration)
+            await stack.enter_async_context(registered(registry, pod))
             command = ["-P", "-m", "pagewire.cli.main", "router", "--model", str(model), "--cluster", cluster]
             command += ["--port", "0", "--grpc-port", "0", "--workers", str(workers), "--drain-s", "5"]
             command += flags

@@ -46,6 +46,7 @@ from pagewire.serving.handshake import Identity
 from pagewire.serving.link import CHANNEL_OPTIONS, Link, LinkEvents, LinkTimes
 from pagewire.serving.link_server import LinkServer
 from pagewire.serving.registration import Registration
+from pagewire.serving.registry import REGISTRATION_TTL_S, Registry
 from pagewire.serving.tls import CLEAR
 
 SECRET = b"test-secret"
@@ -331,6 +332,27 @@ class FakePod:
         if link.is_up:
             timelines = (timeline,) if self.timelines is None else self.timelines
             link.send(Ended(request_id=request_id, error=info, report=report, timelines=timelines))
+
+
+@contextlib.asynccontextmanager
+async def registered(registry: Registry, *pods: FakePod) -> AsyncIterator[None]:
+    """Keep pods in discovery, as real ones keep themselves: a process may take longer to start than one entry lives."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(REGISTRATION_TTL_S / 5)
+            for pod in pods:
+                with contextlib.suppress(OSError):
+                    await registry.register(pod.registration)
+
+    for pod in pods:
+        await registry.register(pod.registration)
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
