@@ -159,6 +159,8 @@ class RedisPipe:
             else:
                 try:
                     _, wire = await loop.create_connection(_Wire, self._host, self._port, ssl=address.tls())
+                except OSError:  # a certificate that is not believed is a ValueError as well
+                    raise
                 except (ValueError, OverflowError) as error:  # a cluster says itself where its servers are
                     raise OSError(f"{self.where} is no address: {error}") from error
             try:
