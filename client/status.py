@@ -12,6 +12,14 @@ from pagewire.core.errors import STATUS_OF, InvalidRequest, PagewireError, Route
 _DETAILS_KEY = "grpc-status-details-bin"
 # How gRPC words that the other side, which says CANCELLED when it stops, or something in between broke the stream off.
 _BROKEN_STREAM = {"INTERNAL": "RST_STREAM", "UNKNOWN": "Stream removed", "CANCELLED": "CANCELLED"}
+# What is most likely meant by gRPC's words for a connection that did not come about.
+_UNCONNECTED = "failed to connect"
+_LIKELY = {
+    "Socket closed": "it may speak TLS alone, or refuse the certificate that it was shown or not shown",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "missing selected ALPN": "it speaks TLS, and no gRPC: HTTP has another port",
+    "http1.x server": "it speaks HTTP, and no gRPC: that has another port",
+}
 
 
 def error_from_wire(
@@ -30,7 +38,8 @@ def error_from_wire(
                 field = detail.field_violations[0].field
             elif isinstance(detail, error_details_pb2.RetryInfo):
                 retry_after_s = max(0.0, detail.retry_delay.seconds + detail.retry_delay.nanos / 1e9)
-    error = from_cause(cause or _cause_of(code, message), message, field=field, retry_after_s=retry_after_s)
+    cause = cause or _cause_of(code, message)
+    error = from_cause(cause, _explained(message), field=field, retry_after_s=retry_after_s)
     error.request_id = request_id
     return error
 
@@ -49,6 +58,12 @@ def _details(data: bytes) -> list[object]:
         # Details are an extra; the status code and its text still say what happened.
         return []
     return found
+
+
+def _explained(message: str) -> str:
+    likely = (meaning for words, meaning in _LIKELY.items() if words in message)
+    meaning = next(likely, "") if message.startswith(_UNCONNECTED) else ""
+    return f"{message}; {meaning}" if meaning else message
 
 
 def _cause_of(code: str, message: str) -> str:

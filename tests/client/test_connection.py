@@ -246,6 +246,26 @@ async def test_a_channel_goes_with_the_last_call_on_it(rotation: Rotation, route
     assert await comes_true(lambda: not sockets() - before, within_s=10, every_s=0.01)
 
 
+@pytest.mark.parametrize(
+    ("has_tls", "speaks_tls", "told"),
+    [
+        (False, True, "may speak TLS alone"),
+        (True, True, "refuse the certificate that it was shown or not shown"),
+        (True, False, "does not speak TLS"),
+    ],
+)
+async def test_whoever_comes_by_tls_or_without_it_to_the_wrong_router_is_told(
+    rotation: Rotation, has_tls: bool, speaks_tls: bool, told: str
+) -> None:
+    tls = Tls(ca=rotation.files / "ca.pem") if has_tls else None
+    with scripted_server(rotation.credentials() if speaks_tls else None) as (_, address):
+        with Client(address, tls=tls, retry=ONCE) as client, pytest.raises(RouterLost, match=told):
+            client.generate("hi")
+        async with AsyncClient(address, tls=tls, retry=ONCE) as aio:
+            with pytest.raises(RouterLost, match=told):
+                await aio.generate("hi")
+
+
 def test_files_that_cannot_be_used_are_named(rotation: Rotation) -> None:
     (rotation.files / "garbage.pem").write_text("garbage", encoding="utf-8")
     files = {name: rotation.files / f"{name}.pem" for name in ("ca", "client", "garbage", "gone")}

@@ -79,6 +79,29 @@ def test_a_status_without_details_is_told_by_its_name_and_its_words(
     assert error.message == (f"{code.lower()}: {words}" if has_no_class else words)
 
 
+@pytest.mark.parametrize(
+    ("words", "meaning"),
+    [
+        ("UNAVAILABLE: ipv4:1.2.3.4:5: Socket closed", "may speak TLS alone, or refuse the certificate"),
+        ("UNKNOWN: ipv4:1.2.3.4:5: Tls handshake failed: WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("UNKNOWN: ipv4:1.2.3.4:5: Cannot check peer: missing selected ALPN property.", "speaks TLS, and no gRPC"),
+        (
+            "INTERNAL: ipv4:1.2.3.4:5: (Trying to connect an http1.x server (HTTP status 400))",
+            "speaks HTTP, and no gRPC",
+        ),
+    ],
+)
+def test_what_is_likely_meant_is_said_of_a_connection_that_did_not_come_about(words: str, meaning: str) -> None:
+    words = f"failed to connect to all addresses; last error: {words}"
+    error = error_from_wire("UNAVAILABLE", words, (), "r1")
+    assert type(error) is RouterLost
+    assert error.message.startswith(f"{words}; it {meaning}")
+
+
+def test_of_a_connection_that_broke_nothing_is_guessed() -> None:
+    assert error_from_wire("UNAVAILABLE", "Socket closed", (), "r1").message == "Socket closed"
+
+
 def test_details_say_more_than_the_status() -> None:
     details = packed(ErrorInfo(reason="overloaded", metadata={"request_id": "theirs"}))
     error = error_from_wire("INTERNAL", "full", ((KEY, details),), "ours")
