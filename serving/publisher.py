@@ -88,8 +88,7 @@ class Publisher:
             try:
                 await self._register()
             except (OSError, TimeoutError) as error:
-                self._away()
-                log.warning("Redis is away: %s", error)
+                self._away(error)
             await asyncio.sleep(REGISTRATION_TTL_S / 5)
 
     async def _register(self) -> None:
@@ -97,6 +96,8 @@ class Publisher:
         was_known = await self._registry.register(registration)
         if self._registered_id and (self._was_away or not was_known):
             self._ledger.announce()
+        if self._was_away:
+            log.info("Redis is told of this pod again")
         self._was_away = False
         self._registered_id = registration.index_id
         self._filled.set()
@@ -106,8 +107,8 @@ class Publisher:
             await self._until_due()
             try:
                 await self._write_due()
-            except (OSError, TimeoutError):
-                self._away()
+            except (OSError, TimeoutError) as error:
+                self._away(error)
                 await asyncio.sleep(REGISTRATION_TTL_S / 10)
 
     async def _write_due(self) -> None:
@@ -134,6 +135,9 @@ class Publisher:
                 async with asyncio.timeout(due_s):
                     await self._filled.wait()
 
-    def _away(self) -> None:
+    def _away(self, error: Exception) -> None:
+        """Redis was not told of the pod; an outage is logged when it begins and when it is over."""
         self.outages += 1
+        if not self._was_away:
+            log.warning("Redis is not told of this pod now: %s", error)
         self._was_away = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -249,8 +250,9 @@ async def test_late_answers_go_to_those_who_asked_for_them(tmp_path: Path) -> No
 
 
 async def test_what_an_outage_kept_from_the_index_is_written_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, publisher.__name__)
     monkeypatch.setattr(publisher, "REGISTRATION_TTL_S", 0.25)
     with redis_rig.server(redis_rig.VALKEY, tmp_path) as server:
         async with both(server) as ways, publishing(*ways) as pub:
@@ -262,10 +264,16 @@ async def test_what_an_outage_kept_from_the_index_is_written_afterwards(
             await eventually(lambda: is_told(0, 0, None))
             server.stop()
             pub.publish(stored=[block(3)], evicted=[block(1)])
-            await asyncio.sleep(0.3)
+
+            async def was_tried_often() -> bool:
+                return pub.outages > 10
+
+            await eventually(was_tried_often)
             server.start()
             await eventually(lambda: is_told(None, 0, 0))
-            assert pub.outages > 0
+    began, ended = (record.message for record in caplog.records)  # and not once for each try
+    assert began.startswith("Redis is not told of this pod now: ")
+    assert ended == "Redis is told of this pod again"
 
 
 def test_the_loop_that_processes_run_on_will_do(server: redis_rig.Server) -> None:
