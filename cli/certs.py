@@ -10,6 +10,7 @@ import datetime
 import errno
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 NAMES = ("router", "pod", "client")
 HOSTS = ("localhost", "127.0.0.1", "::1", "pagewire")
+MAX_HOST = 253
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII | re.IGNORECASE)
+MAX_DAYS = 36_525.0  # a century
 BACKDATED = datetime.timedelta(minutes=5)  # for clocks that are behind
 
 
@@ -84,8 +88,11 @@ class Authority:
 def make(folder: Path, *, days: float = 30.0, hosts: Sequence[str] = HOSTS) -> list[Path]:
     """Write ca.pem, and NAME.pem with NAME.key for a router, the pods and a client: all of them or none.
 
-    Raises FileExistsError where one is there already, ValueError on a host that a certificate cannot name.
+    Raises FileExistsError where one is there already, ValueError on a host that a certificate cannot name, or days of
+    which nobody would have anything.
     """
+    if not 0 < days <= MAX_DAYS:
+        raise ValueError(f"certificates are valid for more than 0 and at most {MAX_DAYS:g} days, not {days:g}")
     authority, files = Authority(days=days), dict[Path, tuple[bytes, int]]()
     for name in NAMES:
         certificate, key = authority.signed(name, days=days, hosts=hosts)
@@ -105,6 +112,9 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        # Whatever is ASCII could be written into it, and then no client would find what it looks for.
+        if len(host) > MAX_HOST or not all(map(_LABEL.fullmatch, host.removeprefix("*.").split("."))):
+            raise ValueError(f"a certificate names hosts and addresses, and {host!r} is neither") from None
         return x509.DNSName(host)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import stat
 from pathlib import Path
 
@@ -29,10 +31,40 @@ def test_each_certificate_goes_with_its_key_and_authority(tmp_path: Path) -> Non
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
 
 
-def test_all_is_written_or_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"A-label|ASCII"):
-        make(tmp_path / "set", hosts=("b\u00fccher.example",))
+@pytest.mark.parametrize(
+    "host",
+    [
+        "b\u00fccher.example",
+        "",
+        "two words",
+        "10.0.0.0/8",
+        "https://router",
+        "router:8000",
+        "a..b",
+        "-a",
+        "a" * 64,
+        "a." * 127 + "b",
+    ],
+)
+def test_what_no_client_would_look_for_is_refused_by_name(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(host))):
+        make(tmp_path / "set", hosts=("localhost", host))
     assert not (tmp_path / "set").exists()
+
+
+def test_names_of_all_kinds_are_taken(tmp_path: Path) -> None:
+    hosts = ("router", "*.pods.serving.svc", "redis_1", "A-b.example", "xn--bcher-kva.example", "fe80::1", "1.2.3")
+    make(tmp_path / "set", hosts=hosts)
+
+
+@pytest.mark.parametrize("days", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_days_of_which_nobody_has_anything_are_refused(tmp_path: Path, days: float) -> None:
+    with pytest.raises(ValueError, match=r"^certificates are valid for more than 0 and at most 36525 days"):
+        make(tmp_path / "set", days=days)
+    assert not (tmp_path / "set").exists()
+
+
+def test_all_is_written_or_nothing(tmp_path: Path) -> None:
     make(tmp_path / "set")
     (tmp_path / "set" / "ca.pem").unlink()
     with pytest.raises(FileExistsError, match=r"router\.pem"):
