@@ -135,9 +135,10 @@ class TenantLimits:
     def _check_tokens(self, account: _Account, tokens: int, now_s: float, *, wanted: int) -> None:
         if account.bucket is not None and account.bucket.wait_s(tokens, now_s) > 0:
             wait_s = account.bucket.wait_s(wanted, now_s)
-            message = f"this tenant has used its tokens; {wanted} more may be had in {wait_s:.1f} s"
-            # Told the time in full, however long: coming back before would be in vain.
-            raise Refused(Reason.TENANT_TOKENS, message, retry_after_s=max(bounded_s(wait_s), wait_s))
+            # Told in full, however long: coming back before would be in vain.
+            retry_after_s = max(bounded_s(wait_s), wait_s)
+            message = f"this tenant has used its tokens; {wanted} more may be had in {retry_after_s:.1f} s"
+            raise Refused(Reason.TENANT_TOKENS, message, retry_after_s=retry_after_s)
 
     def _account(self, tenant: Tenant, now_s: float) -> _Account:
         account = self._accounts.get(tenant.name)

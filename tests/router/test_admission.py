@@ -185,7 +185,9 @@ def test_tokens_are_refused_until_the_bucket_has_them_and_no_longer() -> None:
     limits.charge(slow, 80, 0.0)
     late = refusal(limits.charge, slow, 60, 0.0)
     assert (late.reason, late.retry_after_s) == (Reason.TENANT_TOKENS, 4.0)
-    refusal(limits.charge, slow, 60, 3.9)
+    soon = refusal(limits.charge, slow, 60, 3.99)
+    assert "60 more may be had in 1.0 s" in soon.message  # as long as it is told to wait
+    assert soon.retry_after_s == 1.0
     limits.charge(slow, 60, 4.0)
     limits.settle(slow, 200, 4.0)  # an answer: 200 owed
     assert refusal(limits.enter, slow, 4.0).retry_after_s == pytest.approx(26.0)  # a prompt like its last
