@@ -21,6 +21,7 @@ from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmas
 
 from pagewire.core.errors import InvalidRequest
 from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.text.closed_schema import closed
 
 MAX_COMPILED = 256
 MAX_MATCHED = 256
@@ -164,7 +165,7 @@ def _source(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             try:
-                return LLMatcher.grammar_from_json_schema(grammar.text)
+                return LLMatcher.grammar_from_json_schema(closed(grammar.text))
             except ValueError as error:
                 raise InvalidRequest(f"{grammar.field}: {error}", field=grammar.field) from error
         case GrammarKind.REGEX:

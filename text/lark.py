@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pagewire.core.sampling import Grammar, GrammarKind
+from pagewire.text.closed_schema import closed
 
 ANYTHING = "/(?s:.*)/"
 _ESCAPED_OR_BOUND = re.compile(r"\\.|[/\n]", re.DOTALL)
@@ -26,8 +27,8 @@ def pieces(texts: Sequence[str], token_ids: Mapping[str, int]) -> str:
 
 
 def json_value(schema: object) -> str:
-    """Return what is JSON by a schema."""
-    return "%json " + json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    """Return what is JSON by a schema, closed."""
+    return "%json " + closed(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
 
 
 def everything_to(rule: str, end: str) -> str:

@@ -103,6 +103,8 @@ class StreamClient:
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % (self._host.encode(), self._port or 80, len(data))
         ) + data
+        while self._idle and self._idle[-1].is_closed:  # hung up on since
+            self._idle.pop()
         if not self._idle:
             await self.open(1)
         connection = self._idle.pop()

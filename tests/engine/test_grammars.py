@@ -97,6 +97,14 @@ def test_a_mask_is_what_the_grammar_lets_follow(grammars: Grammars) -> None:
     assert found == [may_follow(text) for text in texts]
 
 
+def test_an_object_has_no_members_that_its_schema_does_not_name(grammars: Grammars) -> None:
+    named = {"type": "object", "properties": {"a": {"enum": [1]}}, "x-guidance": {"whitespace_flexible": False}}
+    (follow,) = allowed(grammars, guided("a", '{"a":1', schema(named)))
+    assert follow == {ord("}")}
+    (follow,) = allowed(grammars, guided("b", '{"a":1', schema({**named, "additionalProperties": True})))
+    assert follow == {ord("}"), ord(",")}
+
+
 def test_a_mask_is_a_fold_however_the_output_came(grammars: Grammars) -> None:
     """Token by token, at once, again, and back behind another output of the same name: always the same."""
     for end in range(7):

@@ -492,9 +492,9 @@ PARSERS = (
     Parser(
         name="JSON schema",
         parse=_compiled(GrammarKind.JSON_SCHEMA),
-        seeds=lambda: _dumped(SCHEMA),
+        seeds=lambda: _dumped(SCHEMA, {name: each for name, each in SCHEMA.items() if name != "additionalProperties"}),
         errors=(InvalidRequest,),
-        files=("engine/grammars.py",),
+        files=("engine/grammars.py", "text/closed_schema.py"),
         mutate=as_json,
         cost=8,
     ),

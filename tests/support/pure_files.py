@@ -203,6 +203,7 @@ PURE_FILES = (
     "slo/ttft_parts.py",
     "slo/workload.py",
     "text/detokenizer.py",
+    "text/closed_schema.py",
     "text/gbnf.py",
     "text/lark.py",
     "text/reasoning/formats.py",

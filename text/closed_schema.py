@@ -1,0 +1,79 @@
+"""JSON schemas whose objects have the members that they name, and no others, unless they say so.
+
+To JSON Schema an object that names `properties` may have any others beside them. Who asks a model for one does not mean
+that: a small model that may go on with another member does, until its tokens are used up. Pure; knows JSON values.
+Invariant: what fits a closed schema fits the one that it was made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Node = dict[str, Any]
+
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_INSIDE = (
+    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "propertyNames",
+    "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+)  # fmt: skip
+_OF_MEMBERS = frozenset(
+    ("properties", "patternProperties", "additionalProperties", "propertyNames", "required", "dependentRequired",
+     "minProperties", "maxProperties")
+)  # fmt: skip
+_OTHERS = frozenset(("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"))
+
+
+def closed(text: str) -> str:
+    """Return a schema, as JSON, in which objects that name members have no others, where nothing is said of those.
+
+    `additionalProperties` says it. One that puts an object together of several schemas comes back as it is, for each of
+    these names some of the members; so does what is no JSON.
+    """
+    try:
+        schema = json.loads(text)
+        nodes = [*_nodes(schema)]
+        if any(_puts_together(node) for node in nodes):
+            return text
+        for node in filter(_names_all, nodes):
+            node["additionalProperties"] = False
+        return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _nodes(schema: object) -> Iterator[Node]:
+    """Yield a schema and all within it that are objects; values that it only tells, as in `enum`, are none."""
+    ahead = [schema]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, list):
+            ahead += node
+        elif isinstance(node, dict):
+            yield node
+            ahead += [node[key] for key in _INSIDE if key in node]
+            ahead += [each for key in _BY_NAME if isinstance(node.get(key), dict) for each in node[key].values()]
+
+
+def _puts_together(node: Node) -> bool:
+    """Return whether several parts of it, or what it says and another schema, may speak of one object."""
+    others = node.keys() & _OTHERS
+    parts = node.get("allOf")
+    has_parts = isinstance(parts, list) and len(parts) > 1
+    return "not" in others or len(others) > 1 or has_parts or bool(others and node.keys() & _OF_MEMBERS)
+
+
+def _names_all(node: Node) -> bool:
+    """Return whether the members that it names are enough, and nothing is said of others."""
+    if "additionalProperties" in node or "unevaluatedProperties" in node:
+        return False
+    if "patternProperties" in node:
+        return True
+    named = node.get("properties")
+    if not isinstance(named, dict):
+        return False
+    needed, least = node.get("required", []), node.get("minProperties", 0)
+    if not isinstance(needed, list) or not isinstance(least, int):
+        return False
+    return least <= len(named) and all(isinstance(each, str) and each in named for each in needed)
