@@ -70,10 +70,7 @@ def _names_all(node: Node) -> bool:
         return False
     if "patternProperties" in node:
         return True
-    named = node.get("properties")
-    if not isinstance(named, dict):
-        return False
-    needed, least = node.get("required", []), node.get("minProperties", 0)
-    if not isinstance(needed, list) or not isinstance(least, int):
+    named, needed, least = node.get("properties"), node.get("required", []), node.get("minProperties", 0)
+    if not isinstance(named, dict) or not isinstance(needed, list) or not isinstance(least, int):
         return False
     return least <= len(named) and all(isinstance(each, str) and each in named for each in needed)

@@ -53,7 +53,10 @@ OPEN = [
     {"not": A},
     {**A, "if": B, "then": A},
     {"enum": [{"properties": {"a": 1}}], "default": {"properties": {}}},
-    {"type": "object", "properties": None, "required": 3},
+    {"type": "object", "properties": None},
+    {**A, "required": 3},
+    {**A, "required": [["a"]]},
+    {**A, "minProperties": "1"},
 ]
 NO_JSON = ["", "{", '{"properties": {}', "[" * 100_000, '{"properties":' * 100_000]
 
