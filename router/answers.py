@@ -64,6 +64,8 @@ def model_body(limits: Limits, created: int, name: str) -> Json:
         "root": limits.model,
         "parent": None if name == limits.model else limits.model,
         "max_model_len": limits.max_model_len,
+        "max_input_tokens": limits.max_model_len,
+        "max_tokens": limits.max_model_len - 1,  # behind a prompt of one
         "permission": [],
     }
 

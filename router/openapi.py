@@ -120,6 +120,8 @@ MODEL: Json = {
         "created",
         "owned_by",
         "max_model_len",
+        "max_input_tokens",
+        "max_tokens",
         "type",
         "display_name",
         "created_at",
@@ -128,6 +130,8 @@ MODEL: Json = {
     "properties": {
         "id": {"type": "string"},
         "max_model_len": {"type": "integer"},
+        "max_input_tokens": {"type": "integer"},
+        "max_tokens": {"type": "integer"},
         "type": {"const": "model"},
         "created_at": {"type": "string", "format": "date-time"},
     },

@@ -236,6 +236,7 @@ async def test_what_is_served_is_listed_as_these_clients_read_it(valkey: ValkeyS
         told = await client.models.retrieve("fake")
         assert ModelInfo.model_validate(told.to_dict()) == listed == told
         assert (told.id, told.type, told.display_name) == ("fake", "model", "fake")
+        assert (told.max_input_tokens, told.max_tokens) == (512, 511)
         (same,) = (await router.http.get("/v1/models")).json()["data"]
         assert (told.created_at.timestamp(), told.created_at.utcoffset()) == (same["created"], timedelta())
 
