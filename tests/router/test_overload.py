@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import secrets
 import socket
@@ -30,6 +31,7 @@ from pagewire.core.errors import InvalidRequest, Overloaded, PagewireError, PodL
 from pagewire.core.load import Load
 from pagewire.core.messages import Role
 from pagewire.protos import inference_pb2 as pb
+from pagewire.router import dispatch
 from pagewire.router.ask import Ask
 from pagewire.router.concurrency_limit import ConcurrencyLimit
 from pagewire.router.config import SloGateMode
@@ -419,6 +421,7 @@ async def test_a_tenant_has_so_many_requests_at_once(start: StartRouter, monkeyp
 async def test_a_predicted_miss_is_refused_by_name_while_the_gate_is_active(
     start: StartRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dispatch, "READ_WITHIN", math.inf)  # it is not for how long they lay unread
     async with start(FakePod("d0"), slo_ttft_s=1e-9) as router:
         for _ in range(3):  # in shadow mode
             assert (await ask(router)).status_code == 200
