@@ -182,7 +182,7 @@ async def test_a_connection_that_fills_and_drains_has_both_ways_in_order(start: 
                     said += await reader.read(1 << 16)
             writer.close()
     assert raw_stream.text_of(said) == raw_stream.repeated(number)
-    assert 0 < len(sent) < number / 2
+    assert 0 < len(sent) < 0.9 * number  # of one that never fills, all but the first and the last
 
 
 async def test_an_ended_request_is_freed_at_once(start: StartRouter) -> None:
