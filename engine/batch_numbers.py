@@ -81,7 +81,8 @@ def _end_to_end(parts: list[tuple[int, ...]]) -> Numbers:
 
 
 def _block_table(grants: tuple[Grant, ...]) -> Numbers:
-    width = max([len(grant.block_ids) for grant in grants])
+    tables = [grant.block_ids for grant in grants]
+    width = max(map(len, tables))
     # Padding repeats the last block: any valid id will do, nobody looks there.
-    rows = [grant.block_ids + (width - len(grant.block_ids)) * grant.block_ids[-1:] for grant in grants]
-    return _end_to_end(rows).reshape(len(grants), width)  # [S, M]
+    rows = [table + table[-1:] * (width - len(table)) if len(table) < width else table for table in tables]
+    return np.frombuffer(bytearray().join(rows), dtype=np.int64).reshape(len(grants), width)  # [S, M]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pagewire.core.block_hash import BlockHash
 from pagewire.engine.owner import Owner
 
 NO_BLOCK = -1  # stands in a block table for a block that is not in the pool
+
+
+def table_of(block_ids: Iterable[int] = ()) -> array[int]:
+    """Return a block table: ids as they lie in a step's tensors, so that to copy one reads no number in Python."""
+    return array("q", block_ids)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ each of them, and either no later token sees it, or its copy lies in a slot that
 
 from __future__ import annotations
 
-from pagewire.engine.block import NO_BLOCK
+from pagewire.engine.block import NO_BLOCK, table_of
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
 from pagewire.engine.sequence import Sequence
@@ -43,7 +43,7 @@ def spill(pool: BlockPool, limits: Limits, sequence: Sequence, most: int) -> boo
 def begin_behind(pool: BlockPool, limits: Limits, sequence: Sequence, num_gone: int, hits: list[int]) -> None:
     """Let a sequence without blocks hold cached ones behind `num_gone` that it has passed already."""
     pool.share(hits)
-    sequence.block_table, sequence.num_gone = [NO_BLOCK] * num_gone + hits, num_gone
+    sequence.block_table, sequence.num_gone = table_of([NO_BLOCK] * num_gone + hits), num_gone
     sequence.num_registered = num_gone + len(hits)
     sequence.num_computed = sequence.num_registered * limits.block_size
 
@@ -52,4 +52,4 @@ def release(pool: BlockPool, sequence: Sequence, *, parks: bool = True) -> None:
     """Give back all blocks of a sequence, and the slots that were lent to it; `parks` as in the pool."""
     pool.release(sequence.held, parks=parks)
     pool.host.give_back(sequence.spilled)
-    sequence.block_table, sequence.num_gone, sequence.spilled = [], 0, []
+    sequence.block_table, sequence.num_gone, sequence.spilled = table_of(), 0, []

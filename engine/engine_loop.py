@@ -352,9 +352,8 @@ class EngineLoop:
     def check(self) -> None:
         """Raise AssertionError where the pool's bookkeeping is broken, or blocks are held for nobody."""
         with self._changed:
-            pool = self._scheduler.pool
-            pool.check()
-            num_orphaned = pool.num_orphaned(self._scheduler.tables())
+            self._scheduler.pool.check()
+            num_orphaned = self._scheduler.num_orphaned()
             assert num_orphaned == 0, f"{num_orphaned} blocks are held for nobody"
 
     # ------------------------------------------------------------------------------- steps in flight, without the lock

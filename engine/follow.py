@@ -64,8 +64,8 @@ def _further(scheduler: Scheduler, sequence: Sequence, grant: Grant, draw: Draw)
     if start % scheduler.limits.block_size == 0:  # into the next block
         first = start // scheduler.limits.block_size
         if first == len(sequence.block_table):
-            sequence.block_table += scheduler.pool.allocate(1)
-        block_ids = tuple(sequence.block_table[: first + 1])
+            sequence.block_table.extend(scheduler.pool.allocate(1))
+        block_ids = sequence.block_table[: first + 1]
     else:
         block_ids = grant.block_ids
     return Grant(

@@ -6,11 +6,13 @@ Knows no graph. Invariant: nobody sits in the last row.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import torch
 
+from pagewire.engine.block import table_of
 from pagewire.engine.packed_batch import host_memory, lines
 from pagewire.engine.step import Grant
 
@@ -23,7 +25,7 @@ class GraphTable:
         self._width = width
         self._most_edits = lines(num_rows + width)  # a row anew, and a block for each of the others
         self.memory = torch.zeros(most_inputs + 2 * self._most_edits, dtype=torch.int64, device=device)
-        self._known: list[tuple[int, ...]] = [()] * num_rows
+        self._known: list[array[int]] = [table_of()] * num_rows
 
     def send(self, grants: Sequence[Grant], size: int, write: Callable[[torch.Tensor], None]) -> None:
         """Fill the first `size` numbers of the memory, which `write` writes on the host, and the rows of these grants.
@@ -40,7 +42,7 @@ class GraphTable:
 
     def forget(self) -> None:
         """Have every row sent anew: something failed, and what the device holds is not known."""
-        self._known = [()] * len(self._known)
+        self._known = [table_of()] * len(self._known)
 
     def _edits(self, grants: Sequence[Grant]) -> list[tuple[int, int]]:
         """Return (place, block) of what the rows of these grants do not hold yet; from now on they are to."""

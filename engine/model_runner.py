@@ -14,6 +14,7 @@ import torch
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.batch import Batch
+from pagewire.engine.block import table_of
 from pagewire.engine.graph_limits import Bucket
 from pagewire.engine.graph_pool import GraphPool, Replayed
 from pagewire.engine.kv_cache import KVCache
@@ -125,7 +126,7 @@ class ModelRunner:
             draws = min(length, -(-left // -(-(num_tokens - start) // block)))  # as many of each as there are of others
             grants.append(
                 Grant(
-                    request_id=str(start), tokens=(0,) * length, start=0, block_ids=(0,),
+                    request_id=str(start), tokens=(0,) * length, start=0, block_ids=table_of((0,)),
                     draw=draw if draws else None, checks=(draw,) * (draws - 1),
                 )
             )  # fmt: skip

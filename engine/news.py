@@ -117,7 +117,7 @@ class News:
             block_steps=self._block_steps,
             block_steps_shared=self._block_steps_shared,
             token_steps=self._token_steps,
-            blocks_orphaned=pool.num_orphaned(scheduler.tables()),
+            blocks_orphaned=scheduler.num_orphaned(),
             blocks_allocated=pool.num_allocated,
             blocks_freed=pool.num_freed,
             graph_recaptures=self._runner.num_recaptures,

@@ -206,7 +206,7 @@ def group_done(sequence: Sequence, grant: Grant, group: int) -> ChunkDone:
     return ChunkDone(
         request_id=sequence.request_id,
         first_block=first,
-        block_ids=grant.block_ids[first:],
+        block_ids=tuple(grant.block_ids[first:]),
         cached_tokens=sequence.group.cached_tokens or 0,
         computed_tokens=sequence.group.computed_tokens,
         fetched_tokens=sequence.group.fetched_tokens,

@@ -12,6 +12,7 @@ from bisect import insort
 from pagewire.core.engine_messages import Join, Keep
 from pagewire.core.errors import EngineFailed, InvalidRequest, Overloaded
 from pagewire.core.sequence_spec import SequenceSpec
+from pagewire.engine.block import table_of
 from pagewire.engine.scheduler import Scheduler
 from pagewire.engine.sequence import Sequence, State
 
@@ -54,7 +55,7 @@ def reserve(scheduler: Scheduler, spec: SequenceSpec, first_block: int = 0, now_
     sequence.state = State.RESERVED
     sequence.promised = promised
     sequence.reported_blocks = first_block
-    sequence.block_table = hits
+    sequence.block_table = table_of(hits)
     sequence.num_registered = len(hits)
     sequence.num_computed = sequence.group.cached_tokens = len(hits) * limits.block_size
     return len(hits)
@@ -140,5 +141,5 @@ def _land(sequence: Sequence, num_computed: int) -> None:
 def _bind(scheduler: Scheduler, sequence: Sequence, num_blocks: int) -> None:
     count = min(num_blocks - len(sequence.block_table), sequence.promised)
     if count > 0:
-        sequence.block_table += scheduler.pool.allocate_reserved(count)
+        sequence.block_table.extend(scheduler.pool.allocate_reserved(count))
         sequence.promised -= count

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence as Several
 from collections.abc import Set
 from dataclasses import replace
 
@@ -255,16 +256,24 @@ class Scheduler:
             self.pool.release(sequence.block_table[end:])
             del sequence.block_table[end:]
 
-    def count_hits(self, sequence: Sequence, hits: list[int]) -> None:
+    def count_hits(self, sequence: Sequence, hits: Several[int]) -> None:
         """Account for the first admission of a request, with the cached blocks that its first sequence found."""
         self.num_prompt_tokens += sequence.num_given
         self.num_cached_tokens += len(hits) * self.limits.block_size
         self.num_pinned_tokens += self.pool.num_pinned_in(hits) * self.limits.block_size
 
-    def tables(self) -> list[list[int]]:
+    def tables(self) -> list[Several[int]]:
         """Return the blocks that each sequence and each hold keeps."""
         sequences = (*self.sequences.values(), *self._departing.values())
-        return [sequence.held for sequence in sequences] + list(self.holds.values())
+        return [*[sequence.held for sequence in sequences], *self.holds.values()]
+
+    def num_orphaned(self) -> int:
+        """Return how many blocks are held for nobody."""
+        sequences = (*self.sequences.values(), *self._departing.values())
+        num_known = sum([len(each.block_table) - each.num_gone for each in sequences])
+        if num_known + sum(map(len, self.holds.values())) == self.pool.num_claims:
+            return 0  # asked after every step: no look at each block while the totals agree
+        return self.pool.num_orphaned(self.tables())
 
     def num_held_tokens(self) -> int:
         """Return the tokens whose KV lies in blocks that sequences hold, each sequence counted for itself."""
@@ -289,12 +298,15 @@ class Scheduler:
         """
         budget = StepBudget(self.limits.max_num_batched_tokens, max_prefill_tokens)
         preempted_before = self.num_preemptions
-        self.running.sort(key=self.rank)
+        if self.scheduling.changes:
+            self.running.sort(key=self.rank)
         decodes: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self.running:
             (decodes if sequence.is_decoding else prompts).append(sequence)
-        for sequence in decodes + prompts:
+        for sequence in decodes:
+            self._grant_token(sequence, budget)
+        for sequence in prompts:
             self._grant(sequence, budget)
         # Whoever was just preempted would come straight back and be preempted again.
         self._admit(budget, with_waiting=self.num_preemptions == preempted_before)
@@ -315,7 +327,7 @@ class Scheduler:
             missing = self.limits.num_blocks(sequence.num_tokens + len(tokens)) - len(sequence.block_table)
             if missing > 0:  # what others are promised is not free, and nothing is evicted for a draft
                 free = max(0, min(self.pool.num_free, self.pool.num_available))
-                sequence.block_table += self.pool.allocate(min(missing, free))
+                sequence.block_table.extend(self.pool.allocate(min(missing, free)))
             drafts[sequence] = tokens[: len(sequence.block_table) * self.limits.block_size - sequence.num_tokens]
         return drafts
 
@@ -395,6 +407,15 @@ class Scheduler:
         if sequence.state is State.RUNNING and count > 0 and self._grow(sequence, count, budget):
             budget.grant(sequence, count)
 
+    def _grant_token(self, sequence: Sequence, budget: StepBudget) -> None:
+        """Do as `_grant` for one that decodes, of which a step may have hundreds."""
+        if sequence.state is not State.RUNNING or budget.is_spent:
+            return
+        first, table = sequence.num_computed // self.limits.block_size, sequence.block_table
+        is_covered = first < len(table) and self.pool.is_writable(table[first])
+        if is_covered or self._grow(sequence, 1, budget):
+            budget.grant_token(sequence)
+
     def _grow(self, sequence: Sequence, count: int, budget: StepBudget) -> bool:
         """Make the block table cover `count` more tokens in blocks that nobody else holds.
 
@@ -402,8 +423,6 @@ class Scheduler:
         the pool spills; False when others are promised what it needs, or hold it.
         """
         missing = self.limits.num_blocks(sequence.num_computed + count) - len(sequence.block_table)
-        if missing <= 0 and not self._needs_own(sequence):  # most decodes
-            return True
         while (short := max(missing, 0) + self._needs_own(sequence) - self.pool.num_available) > 0:
             if departed.is_too_large(self.pool, self.limits, sequence) and self.running + self.joined == [sequence]:
                 if not departed.spill(self.pool, self.limits, sequence, short):
@@ -419,7 +438,7 @@ class Scheduler:
             first = sequence.num_computed // self.limits.block_size
             sequence.block_table[first] = self.pool.own(sequence.block_table[first])
         if missing > 0:
-            sequence.block_table += self.pool.allocate(missing)
+            sequence.block_table.extend(self.pool.allocate(missing))
         return True
 
     def _needs_own(self, sequence: Sequence) -> bool:
@@ -489,7 +508,7 @@ class Scheduler:
         if sequence.group.cached_tokens is None:
             sequence.group.cached_tokens = sequence.num_computed
             self.count_hits(sequence, sequence.block_table)
-        sequence.block_table += self.pool.allocate(end - len(sequence.block_table))
+        sequence.block_table.extend(self.pool.allocate(end - len(sequence.block_table)))
         if is_too_large:
             self._lone = sequence
         if sequence is self._short:
@@ -505,12 +524,14 @@ class Scheduler:
             request_id=sequence.name,
             tokens=sequence.tokens(start, stop) + drafted,
             start=start,
-            block_ids=tuple(sequence.block_table[: self.limits.num_blocks(stop + len(drafted))]),
+            block_ids=sequence.block_table[: self.limits.num_blocks(stop + len(drafted))],
             draw=draw,
             seal=draw is not None and self.policy.hands_off,
             scoring=sequence.scoring(start, stop),
             spilled=tuple(sequence.spilled),
             adapter=sequence.adapter,
-            forks=tuple([sequence.draw(each.index) for each in forks]),
-            checks=tuple([sequence.draw(drafted=drafted[:place]) for place in range(1, len(drafted) + 1)]),
+            forks=tuple([sequence.draw(each.index) for each in forks]) if forks else (),
+            checks=tuple([sequence.draw(drafted=drafted[:end]) for end in range(1, len(drafted) + 1)])
+            if drafted
+            else (),
         )

@@ -32,6 +32,11 @@ class SchedulingPolicy(Protocol):
     """Ranks sequences. A handicap may fall while a sequence runs; while it waits it stays what it is."""
 
     @property
+    def changes(self) -> bool:
+        """False where it stays what it is while a sequence runs, too."""
+        ...
+
+    @property
     def span_s(self) -> float:
         """The largest handicap, in seconds; the least is 0."""
         ...
@@ -44,6 +49,7 @@ class SchedulingPolicy(Protocol):
 class FirstComeFirstServed:
     """In the order of arrival."""
 
+    changes = False
     span_s = 0.0
 
     def handicap_s(self, priority: int, num_left: int) -> float:
@@ -54,6 +60,7 @@ class FirstComeFirstServed:
 class Priority:
     """The lower a request's `priority`, the sooner."""
 
+    changes = False
     span_s = 2 * MAX_PRIORITY * S_PER_PRIORITY
 
     def handicap_s(self, priority: int, num_left: int) -> float:
@@ -64,6 +71,7 @@ class Priority:
 class ShortestRemainingPrefill:
     """The fewer tokens are left to compute before the next output token, the sooner: a decode has one left."""
 
+    changes = True
     span_s = MOST_TOKENS * S_PER_TOKEN
 
     def handicap_s(self, priority: int, num_left: int) -> float:

@@ -13,6 +13,7 @@ them. Either nobody sees them any more, or they are copied to the slots of host 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,7 +22,7 @@ from itertools import takewhile
 from pagewire.core.block_hash import BlockHash, chain, extend, max_hit_blocks
 from pagewire.core.sampling import FinishReason, SamplingParams
 from pagewire.core.sequence_spec import Branch, SequenceSpec
-from pagewire.engine.block import NO_BLOCK
+from pagewire.engine.block import NO_BLOCK, table_of
 from pagewire.engine.drafter import Drafter
 from pagewire.engine.group import Group
 from pagewire.engine.step import Draw, Scoring, fork_name
@@ -62,7 +63,7 @@ class Sequence:
     unforked: tuple[Branch, ...] = ()
     num_computed: int = 0
     num_saved: int = 0
-    block_table: list[int] = field(default_factory=list)
+    block_table: array[int] = field(default_factory=table_of)
     num_gone: int = 0
     spilled: list[int] = field(default_factory=list)
     promised: int = 0
@@ -79,15 +80,15 @@ class Sequence:
         return self.spec.request_id
 
     @property
-    def held(self) -> list[int]:
+    def held(self) -> array[int]:
         """The blocks of its table that are in the pool."""
         return self.block_table[self.num_gone :]
 
-    def let_go(self, num_blocks: int) -> list[int]:
+    def let_go(self, num_blocks: int) -> array[int]:
         """Take the first `num_blocks` of those that it holds out of the table; return them, to be released."""
         first, stop = self.num_gone, self.num_gone + num_blocks
         gone = self.block_table[first:stop]
-        self.block_table[first:stop] = [NO_BLOCK] * len(gone)
+        self.block_table[first:stop] = table_of([NO_BLOCK]) * len(gone)
         self.num_gone = stop
         return gone
 

@@ -6,6 +6,7 @@ and a step of 256 sequences has a thousand. It is not changed all the same.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, replace
 
 from pagewire.core.sampling import SamplingParams
@@ -72,7 +73,7 @@ class Grant:
     request_id: str
     tokens: tuple[int, ...]
     start: int
-    block_ids: tuple[int, ...]
+    block_ids: array[int]
     draw: Draw | None
     seal: bool = False
     scoring: Scoring | None = None

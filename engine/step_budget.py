@@ -32,6 +32,11 @@ class StepBudget:
         assert count > 0
         assert min(self._left, self._left_prefill) >= 0, f"{count} tokens are more than there is room for"
 
+    def grant_token(self, sequence: Sequence) -> None:
+        """Let one that decodes compute its token; there is room for one."""
+        self._left -= 1
+        self.grants[sequence] = 1
+
     @property
     def room_for_drafts(self) -> int:
         """Tokens that may be computed beside what is granted."""

@@ -8,6 +8,7 @@ for as long as it may be there, and is 0 once the sequence has blocks again.
 from __future__ import annotations
 
 from pagewire.engine import departed
+from pagewire.engine.block import table_of
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.limits import Limits
 from pagewire.engine.preemption import Preemption
@@ -38,7 +39,7 @@ def claim(pool: BlockPool, limits: Limits, sequence: Sequence) -> None:
         if tail is not None:
             table.append(tail)
             sequence.num_computed = sequence.num_saved
-    sequence.block_table = table
+    sequence.block_table = table_of(table)
     forget(pool, sequence)
 
 

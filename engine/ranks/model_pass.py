@@ -12,6 +12,7 @@ import sys
 from array import array
 from dataclasses import dataclass
 
+from pagewire.engine.block import table_of
 from pagewire.engine.ranks.rank_lost import RankLost
 from pagewire.engine.step import Grant, Step
 
@@ -43,7 +44,7 @@ class ModelPass:
             tokens = self.tokens[first : first + length]
             grants.append(
                 Grant(
-                    request_id=str(number), tokens=tokens, start=end - length, block_ids=table, draw=None,
+                    request_id=str(number), tokens=tokens, start=end - length, block_ids=table_of(table), draw=None,
                     adapter=adapter,
                 )
             )  # fmt: skip

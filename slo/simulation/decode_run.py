@@ -41,7 +41,7 @@ def begin(scheduler: Scheduler) -> list[Sequence] | None:
         sequence.state = State.RUNNING
     # Who runs takes blocks before who joins, as in a schedule.
     for sequence in growing:
-        sequence.block_table += scheduler.pool.allocate(1)
+        sequence.block_table.extend(scheduler.pool.allocate(1))
     batch = [*running, *joining]
     for sequence in joining:
         insort(running, sequence, key=scheduler.rank)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pagewire.engine.batch import Batch
 from pagewire.engine.batch_numbers import BatchNumbers
+from pagewire.engine.block import table_of
 from pagewire.engine.packed_batch import pack
 from pagewire.engine.step import Draw, Grant, Scoring, Step
 
@@ -36,7 +37,7 @@ def grants(draws: st.DrawFn, block_size: int) -> tuple[Grant, ...]:
                 request_id=f"r{number}",
                 tokens=tuple(draws(st.lists(st.integers(0, 99), min_size=count, max_size=count))),
                 start=start,
-                block_ids=tuple(blocks),
+                block_ids=table_of(blocks),
                 draw=DRAW if drawn else None,
                 forks=tuple(replace(DRAW, index=1 + each) for each in range(draws(st.integers(0, 2)))) if drawn else (),
                 checks=(DRAW,) * num_checks if drawn else (),
@@ -62,7 +63,7 @@ def test_every_number_is_that_of_its_token(data: st.DataObject, block_size: int)
     assert made.kv_lens == tuple(grant.start + len(grant.tokens) for grant in made_of)
     for row, grant in zip(made.block_table.tolist(), made_of, strict=True):
         count = len(grant.block_ids)
-        assert (tuple(row[:count]), set(row[count:])) == (
+        assert (table_of(row[:count]), set(row[count:])) == (
             grant.block_ids,
             {grant.block_ids[-1]} if row[count:] else set(),
         )
@@ -92,6 +93,6 @@ def test_both_batches_hold_these_numbers(data: st.DataObject) -> None:
 
 
 def test_a_token_that_is_none_is_an_error_and_no_other_token() -> None:
-    grant = Grant(request_id="a", tokens=(1 << 70,), start=0, block_ids=(0,), draw=DRAW)
+    grant = Grant(request_id="a", tokens=(1 << 70,), start=0, block_ids=table_of((0,)), draw=DRAW)
     with pytest.raises(OverflowError):
         BatchNumbers.of((grant,), 16)

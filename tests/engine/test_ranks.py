@@ -355,7 +355,7 @@ def test_a_pass_survives_the_line_and_nothing_else_does() -> None:
     data = sent.to_bytes()
     assert ModelPass.from_bytes(data) == sent
     grants = sent.step().grants
-    assert [(grant.tokens, grant.start, grant.block_ids) for grant in grants] == [
+    assert [(grant.tokens, grant.start, tuple(grant.block_ids)) for grant in grants] == [
         ((7, 8), 3, (3, 3)), ((9,), 32, (-1, 4)),
     ]  # fmt: skip
     broken = [

@@ -96,7 +96,7 @@ def test_what_is_cached_is_pinned_and_the_rest_promised() -> None:
     blocks = warm(scheduler, range(8))
     assert reservation.reserve(scheduler, request()) == 2
     sequence = scheduler.sequences["r"]
-    assert (sequence.block_table, sequence.promised, sequence.reported_blocks) == (blocks, 3, 0)
+    assert (list(sequence.block_table), sequence.promised, sequence.reported_blocks) == (blocks, 3, 0)
     assert (sequence.num_registered, sequence.num_computed, sequence.group.cached_tokens) == (2, 8, 8)
     assert (scheduler.pool.num_held, scheduler.pool.num_reserved) == (2, 3)
     assert sequence.arrived_s == 0.0
@@ -179,7 +179,7 @@ def test_what_is_larger_than_the_pool_is_promised_nothing_where_it_may_come_in_p
     warm(scheduler, range(8))
     assert reservation.reserve(scheduler, request(21), now_s=2.0) == 0
     sequence = scheduler.sequences["r"]
-    assert (sequence.state, sequence.block_table, sequence.promised) == (State.RESERVED, [], 0)
+    assert (sequence.state, list(sequence.block_table), sequence.promised) == (State.RESERVED, [], 0)
     assert reservation.comes_in_parts(sequence)
     assert reservation.bind(scheduler, "r", 3) == ()
     scheduler.add(spec("later", range(50, 55), greedy(1)), now_s=3.0)

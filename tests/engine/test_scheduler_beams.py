@@ -74,7 +74,7 @@ def test_who_lacks_blocks_after_that_too_waits() -> None:
     beams_wait(scheduler)
     large = add(scheduler, "p", 13, now_s=1.0)
     assert beam_steps(scheduler, 1) == [[]]
-    assert (large.state, large.block_table, scheduler.running) == (State.WAITING, [], [])
+    assert (large.state, list(large.block_table), scheduler.running) == (State.WAITING, [], [])
 
 
 @pytest.mark.parametrize(("n", "starts"), [(2, True), (3, True), (4, False)])

@@ -80,7 +80,7 @@ def test_idle_blocks_that_are_hit_are_taken_too() -> None:
         scheduler.add(spec("w", range(14), greedy(20)))
         assert len(granted(scheduler)) == 1 - lacking
         sequence = scheduler.sequences["w"]
-        assert sequence.block_table[:2] == ([] if lacking else blocks)
+        assert list(sequence.block_table[:2]) == ([] if lacking else blocks)
         assert (sequence.num_computed, sequence.num_registered) == ((0, 0) if lacking else (8, 2))
         assert sequence.group.cached_tokens == (None if lacking else 8)
 
@@ -153,7 +153,7 @@ def test_who_writes_into_a_block_that_others_hold_has_a_copy_first() -> None:
     scheduler.pool.take_moves()
     grants = granted(scheduler)
     assert scheduler.pool.take_moves() == (Move(before[1], first.block_table[1], Way.WITHIN),)
-    assert (first.block_table[0], forked.block_table) == (before[0], before)
+    assert (first.block_table[0], list(forked.block_table)) == (before[0], before)
     assert first.block_table[1] != before[1]
     commit(scheduler, grants)
     granted(scheduler)
@@ -198,7 +198,7 @@ def test_those_that_have_begun_fork_where_all_of_the_prompt_landed_and_else_wait
     scheduler.add(asked("n", 10, output=(4,), branches=begun))
     siblings = [scheduler.sequences["n\x1f1"], scheduler.sequences["n\x1f2"]]
     assert scheduler.waiting == [scheduler.sequences["n"], *siblings]
-    assert [(each.num_given, each.block_table, each.num_computed) for each in siblings] == [(12, [], 0), (11, [], 0)]
+    assert [(each.num_given, len(each.block_table), each.num_computed) for each in siblings] == [(12, 0, 0), (11, 0, 0)]
     assert stepped(scheduler) == [[("n", 0, 6)]], "the others wait for what it computes for them"
     assert stepped(scheduler, 2) == [[("n", 6, 5)], [("n", 11, 1), ("n\x1f1", 8, 4), ("n\x1f2", 8, 3)]]
 
@@ -240,6 +240,6 @@ def test_behind_a_window_only_what_the_next_token_sees_is_taken_of_the_cache() -
     grants = granted(scheduler)
     sequence = scheduler.sequences["w"]
     assert [(each.start, len(each.tokens)) for each in grants] == [(28, 2)]
-    assert sequence.block_table[:7] == [NO_BLOCK] * 6 + blocks[6:]
+    assert list(sequence.block_table[:7]) == [NO_BLOCK] * 6 + blocks[6:]
     assert (len(sequence.block_table), sequence.num_gone, scheduler.pool.num_held) == (8, 6, 2)
     assert (sequence.group.cached_tokens, scheduler.num_cached_tokens) == (28, 28)

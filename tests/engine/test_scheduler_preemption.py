@@ -39,7 +39,7 @@ def test_the_last_gives_its_blocks_to_the_first_and_nobody_starts_in_that_step()
     first, last = scheduler.running
     assert stepped(scheduler) == [[("a", 4, 1)]]
     assert (names(scheduler.running), names(scheduler.waiting)) == (["a"], ["c", "b"])
-    assert (last.state, last.num_computed, last.num_registered, last.block_table) == (State.WAITING, 0, 0, [])
+    assert (last.state, last.num_computed, last.num_registered, list(last.block_table)) == (State.WAITING, 0, 0, [])
     assert (scheduler.num_preemptions, scheduler.num_swaps, scheduler.preempted) == (1, 0, ["b"])
     assert not scheduler.may_take_blocks(add(scheduler, "d", 3, now_s=1.5)), "it comes behind one that waits"
     assert first.num_computed == 5
@@ -217,7 +217,7 @@ def test_it_has_what_is_cached_of_it() -> None:
     blocks = warm(scheduler, range(8))
     scheduler.add(spec("l", range(20), greedy(10)))
     assert [(each.start, len(each.tokens)) for each in granted(scheduler)] == [(8, 6)]
-    assert scheduler.sequences["l"].block_table[:2] == blocks
+    assert list(scheduler.sequences["l"].block_table[:2]) == blocks
     assert scheduler.sequences["l"].group.cached_tokens == 8
 
 

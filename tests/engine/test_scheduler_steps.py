@@ -15,6 +15,7 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import branches
 from pagewire.engine import hold, reservation
+from pagewire.engine.block import table_of
 from pagewire.engine.sequence import State
 from pagewire.engine.step import Draw, Grant, Scoring
 from pagewire.engine.step_cost import StepShape
@@ -185,7 +186,7 @@ def test_a_grant_says_all_that_a_step_needs() -> None:
     (first,) = granted(scheduler)
     table = tuple(scheduler.sequences["a"].block_table)
     assert first == Grant(
-        request_id="a", tokens=tuple(range(10, 16)), start=0, block_ids=table[:2], draw=None,
+        request_id="a", tokens=tuple(range(10, 16)), start=0, block_ids=table_of(table[:2]), draw=None,
         scoring=Scoring(first_row=0, targets=tuple(range(11, 17)), num_top=1),
     )  # fmt: skip
     commit(scheduler, [first], {})
@@ -195,7 +196,7 @@ def test_a_grant_says_all_that_a_step_needs() -> None:
         return Draw(sampling=sampling, index=index, position=0, prompt=tuple(range(10, 19)))
 
     assert second == Grant(
-        request_id="a", tokens=(16, 17, 18), start=6, block_ids=table, draw=draw(0), forks=(draw(1),),
+        request_id="a", tokens=(16, 17, 18), start=6, block_ids=table_of(table), draw=draw(0), forks=(draw(1),),
         scoring=Scoring(first_row=0, targets=(17, 18), num_top=1),
     )  # fmt: skip
 

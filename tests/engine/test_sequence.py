@@ -56,10 +56,10 @@ def test_what_is_left_counts_from_what_is_computed_or_saved(
 
 def test_blocks_leave_the_table_from_its_beginning() -> None:
     sequence = lone_sequence(PROMPT, block_table=[5, 6, 7, 8])
-    assert sequence.let_go(1) == [5]
-    assert sequence.let_go(2) == [6, 7]
-    assert sequence.block_table == [NO_BLOCK, NO_BLOCK, NO_BLOCK, 8]
-    assert (sequence.num_gone, sequence.held) == (3, [8])
+    assert list(sequence.let_go(1)) == [5]
+    assert list(sequence.let_go(2)) == [6, 7]
+    assert list(sequence.block_table) == [NO_BLOCK, NO_BLOCK, NO_BLOCK, 8]
+    assert (sequence.num_gone, list(sequence.held)) == (3, [8])
 
 
 def test_places_are_its_own_and_those_of_who_forks_off() -> None:
@@ -103,7 +103,7 @@ def test_a_sibling_begins_with_the_prompt_and_with_its_own_output() -> None:
     other = first.sibling(Branch(index=2, output=(41, 42)))
     assert (other.spec, other.group, other.name, other.index) == (first.spec, first.group, "r\x1f2", 2)
     assert (other.arrival, other.arrived_s, other.block_size, other.num_given) == (7, 2.5, 4, 10)
-    assert (other.output, other.block_table, other.num_computed) == ([41, 42], [], 0)
+    assert (other.output, list(other.block_table), other.num_computed) == ([41, 42], [], 0)
     assert other.num_scored == 9, "the first says what there is to say of the prompt"
 
 
@@ -114,7 +114,7 @@ def test_a_fork_has_what_is_common_and_no_more(common: int, table: int, full: in
     )
     expected = first.chain(3)[:full]
     forked = first.forked(Branch(index=1), common)
-    assert (forked.block_table, forked.num_gone) == ([NO_BLOCK, 2, 3, 4][:table], 1)
+    assert (list(forked.block_table), forked.num_gone) == ([NO_BLOCK, 2, 3, 4][:table], 1)
     assert (forked.num_computed, forked.num_registered, forked.hashes) == (common, min(full, 2), expected)
     assert (forked.name, forked.output) == ("r\x1f1", [])
 

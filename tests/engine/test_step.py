@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine_runs import greedy
 
+from pagewire.engine.block import table_of
 from pagewire.engine.step import AHEAD, Computed, Draw, Grant, Step
 
 
@@ -13,7 +14,12 @@ def drawing(index: int) -> Draw:
 
 def test_draws_are_named_by_request_and_by_index_behind_it() -> None:
     grant = Grant(
-        request_id="r", tokens=(1, 2), start=0, block_ids=(5,), draw=drawing(3), forks=(drawing(4), drawing(5))
+        request_id="r",
+        tokens=(1, 2),
+        start=0,
+        block_ids=table_of((5,)),
+        draw=drawing(3),
+        forks=(drawing(4), drawing(5)),
     )
     assert grant.num_draws == 3
     assert grant.draws() == {"r": drawing(3), "r\x1f4": drawing(4), "r\x1f5": drawing(5)}
@@ -21,8 +27,8 @@ def test_draws_are_named_by_request_and_by_index_behind_it() -> None:
 
 
 def test_a_chunk_that_is_not_the_last_draws_nothing() -> None:
-    chunk = Grant(request_id="r", tokens=(1, 2, 3), start=4, block_ids=(5, 6), draw=None)
-    last = Grant(request_id="s", tokens=(1,), start=8, block_ids=(7,), draw=drawing(0))
+    chunk = Grant(request_id="r", tokens=(1, 2, 3), start=4, block_ids=table_of((5, 6)), draw=None)
+    last = Grant(request_id="s", tokens=(1,), start=8, block_ids=table_of((7,)), draw=drawing(0))
     assert (chunk.num_draws, chunk.draws(), last.num_draws) == (0, {}, 1)
     assert Step(grants=(chunk, last)).num_tokens == 4
 

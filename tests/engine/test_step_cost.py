@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.engine import step_cost
+from pagewire.engine.block import table_of
 from pagewire.engine.step import Grant, Step
 from pagewire.engine.step_cost import StepCost, StepShape
 
@@ -189,7 +190,7 @@ def step(*sizes: tuple[int, int]) -> Step:
     """Return a step of grants, each from a place on with so many tokens."""
     return Step(
         grants=tuple(
-            Grant(request_id=str(start), tokens=(1,) * count, start=start, block_ids=(), draw=None)
+            Grant(request_id=str(start), tokens=(1,) * count, start=start, block_ids=table_of(), draw=None)
             for start, count in sizes
         )
     )

@@ -6,6 +6,7 @@ import pytest
 from lone_sequences import limits, lone_sequence
 
 from pagewire.engine import departed, swap
+from pagewire.engine.block import table_of
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.moves import Move, Way
 from pagewire.engine.preemption import Preemption, PreemptionMode
@@ -73,7 +74,7 @@ def test_a_tail_whose_chain_is_gone_is_left() -> None:
     sequence = victim(pool)
     preempt(pool, sequence)
     first = lone_sequence(range(5))
-    first.block_table = pool.claim(first.hit_chain())
+    first.block_table = table_of(pool.claim(first.hit_chain()))
     others = pool.allocate(5)  # the second block goes to host memory, and is lost there
     pool.host.drop_after(sequence.chain(1)[0])
     pool.release(others)

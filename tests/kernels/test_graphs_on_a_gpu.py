@@ -16,6 +16,7 @@ import torch
 
 from pagewire.core.kv_layout import BlockOrder
 from pagewire.core.sampling import SamplingParams
+from pagewire.engine.block import table_of
 from pagewire.engine.capture import CudaCapture
 from pagewire.engine.draw_rows import rows_of
 from pagewire.engine.graph_limits import GraphLimits
@@ -96,7 +97,7 @@ class Rig:
                 self.pool[block, :, :, :, :filled].normal_()
         draw = Draw(sampling=sampling, index=0, position=at)
         tokens = tuple(token % 5000 for token in range(at, at + num_tokens))
-        return Grant(request_id=name, tokens=tokens, start=at, block_ids=blocks, draw=draw)
+        return Grant(request_id=name, tokens=tokens, start=at, block_ids=table_of(blocks), draw=draw)
 
 
 @pytest.fixture(

@@ -15,6 +15,7 @@ from simulated.network import Delivery, End, Listener, Network
 from simulated.redis import ADDRESS, RedisDouble
 
 from pagewire.core.sampling import SamplingParams
+from pagewire.engine.block import table_of
 from pagewire.engine.step import Draw, Grant, Step
 
 
@@ -188,7 +189,11 @@ def said(chunks: list[int], block_ids: tuple[int, ...]) -> int | None:
     for stop in chunks:
         is_last = stop == len(PROMPT)
         grant = Grant(
-            request_id="r", tokens=PROMPT[start:stop], start=start, block_ids=block_ids, draw=draw if is_last else None
+            request_id="r",
+            tokens=PROMPT[start:stop],
+            start=start,
+            block_ids=table_of(block_ids),
+            draw=draw if is_last else None,
         )
         told = model.run(Step(grants=(grant,)), lambda step, group: None)
         start = stop

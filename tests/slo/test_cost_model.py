@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from pagewire.core.sampling import SamplingParams
+from pagewire.engine.block import table_of
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kvtransfer.transport import Flow
 from pagewire.slo.cost_model import CostModel, LinkLaw, SharingLaw, StepKind, StepLaw, StepLine, StepShape
@@ -19,7 +20,7 @@ LINE = StepLine(step_s=1.0, prefill_token_s=0.1, decode_s=0.01, prefill_pair_s=1
 
 def grant(start: int, count: int) -> Grant:
     draw = Draw(sampling=SamplingParams(), index=0, position=0)
-    return Grant(request_id=f"{start}", tokens=(7,) * count, start=start, block_ids=(), draw=draw)
+    return Grant(request_id=f"{start}", tokens=(7,) * count, start=start, block_ids=table_of(), draw=draw)
 
 
 def test_a_steps_shape_counts_pairs_of_a_token_and_what_it_looks_at() -> None:

@@ -13,6 +13,7 @@ from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import progress, reservation
+from pagewire.engine.block import table_of
 from pagewire.engine.block_pool import BlockPool
 from pagewire.engine.group import Group
 from pagewire.engine.limits import Limits
@@ -41,13 +42,14 @@ def lone_sequence(
     output: Iterable[int] = (),
     group: Group | None = None,
     index: int = 0,
+    block_table: Iterable[int] = (),
     **state: Any,
 ) -> Sequence:
     """Return the sequence of request "r" with blocks of 4 tokens; `state` is of its other fields."""
     asked = spec("r", tokens, sampling or greedy(20))
     sequence = Sequence(
         spec=asked, group=group or Group(request_id="r"), name="r", index=index, num_given=len(asked.tokens),
-        arrival=7, block_size=4, arrived_s=2.5, output=list(output), **state,
+        arrival=7, block_size=4, arrived_s=2.5, output=list(output), block_table=table_of(block_table), **state,
     )  # fmt: skip
     sequence.group.members.append(sequence)
     return sequence
@@ -85,7 +87,7 @@ def granted(scheduler: Scheduler, max_prefill_tokens: int | None = None) -> list
     """Return the grants of the next step, none when nothing can advance."""
     step = scheduler.schedule(max_prefill_tokens)
     scheduler.pool.check()
-    assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
+    assert scheduler.num_orphaned() == 0
     assert step is None or step.grants
     return [] if step is None else list(step.grants)
 

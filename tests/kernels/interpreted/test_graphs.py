@@ -29,6 +29,7 @@ from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import assembly, model_runner
 from pagewire.engine.assembly import Engine
 from pagewire.engine.batch import Batch
+from pagewire.engine.block import table_of
 from pagewire.engine.engine_loop import EngineLoop
 from pagewire.engine.graph_limits import Bucket, GraphLimits
 from pagewire.engine.graph_pool import GraphPool, Replayed
@@ -197,10 +198,10 @@ def test_a_mixture_is_the_batch(folder: Path) -> None:
     graphs = graphed(engine_of(folder, triton()), RecordedCapture(), longest_step=64)
     draw = Draw(sampling=greedy(3, temperature=0.7, seed=9), index=2, position=4)
     grants = (
-        Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=(3, 9), draw=draw),
-        Grant(request_id="b", tokens=(7,), start=33, block_ids=(1, 8, 2), draw=draw),
-        Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=(5, 6), draw=None),
-        Grant(request_id="d", tokens=(3,), start=0, block_ids=(4,), draw=draw, seal=True),
+        Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=table_of((3, 9)), draw=draw),
+        Grant(request_id="b", tokens=(7,), start=33, block_ids=table_of((1, 8, 2)), draw=draw),
+        Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=table_of((5, 6)), draw=None),
+        Grant(request_id="d", tokens=(3,), start=0, block_ids=table_of((4,)), draw=draw, seal=True),
     )
     step = Step(grants=grants)
     bucket = graphs.bucket_of(step)
@@ -248,9 +249,9 @@ def test_drafts_are_replayed_with_whatever_is_beside_them(folder: Path) -> None:
     drafted = dataclasses.replace(decode("a", 9, (1,), greedy(5)), tokens=(9, 3, 4))
     draws = tuple(Draw(sampling=greedy(5), index=0, position=place) for place in (10, 11))
     drafted = dataclasses.replace(drafted, checks=draws)
-    other = dataclasses.replace(drafted, request_id="b", block_ids=(2,))
+    other = dataclasses.replace(drafted, request_id="b", block_ids=table_of((2,)))
     assert graphs.bucket_of(Step(grants=(drafted, other))) == Bucket(32, SEQUENCES, are_decodes=False)
-    third = dataclasses.replace(drafted, request_id="c", block_ids=(3,))
+    third = dataclasses.replace(drafted, request_id="c", block_ids=table_of((3,)))
     assert graphs.bucket_of(Step(grants=(drafted, other, third))) is None, "9 tokens are drawn"
 
 
@@ -269,7 +270,7 @@ def test_what_leaves_the_pod_is_sealed_before_its_token_is_waited_for(folder: Pa
         return send_tokens(*args)
 
     draw = Draw(sampling=greedy(1), index=0, position=0)
-    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=draw, seal=True)
+    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=table_of((1,)), draw=draw, seal=True)
     with mock.patch.object(TritonBackend, "zero_slots", zero), mock.patch.object(TritonBackend, "send_tokens", send):
         for compute in (engine.runner.run, lambda step, _on_group: engine.runner.launch(step)()):  # type: ignore[misc]
             assert compute(Step(grants=(grant,)), lambda _step, _group: None)["a"].token is not None
@@ -283,7 +284,7 @@ def test_what_leaves_by_groups_of_layers_is_not_replayed(folder: Path) -> None:
     engine, told = engine_of(folder, triton(), layer_groups=LAYERS), list[int]()
     graphed(engine, RecordedCapture(), longest_step=64)
     draw = Draw(sampling=greedy(1), index=0, position=0)
-    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=draw, seal=True)
+    grant = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=table_of((1,)), draw=draw, seal=True)
     step = Step(grants=(grant,))
     assert engine.runner.launch(step) is None
     assert engine.runner.run(step, lambda _step, group: told.append(group))["a"].token is not None
@@ -292,9 +293,9 @@ def test_what_leaves_by_groups_of_layers_is_not_replayed(folder: Path) -> None:
 
 def test_what_asks_for_more_than_a_token_is_computed_eagerly(folder: Path) -> None:
     graphs = graphed(engine_of(folder, triton()), RecordedCapture(), longest_step=64)
-    one = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=(1,), draw=None)
+    one = Grant(request_id="a", tokens=tuple(range(12)), start=0, block_ids=table_of((1,)), draw=None)
     assert graphs.bucket_of(Step(grants=(one,))) == Bucket(16, 1, are_decodes=False)
-    other = dataclasses.replace(one, request_id="b", block_ids=(2,))
+    other = dataclasses.replace(one, request_id="b", block_ids=table_of((2,)))
     assert graphs.bucket_of(Step(grants=(one, other))) == Bucket(32, SEQUENCES, are_decodes=False)
     draw = Draw(sampling=greedy(1), index=0, position=0)
     changed: tuple[dict[str, Any], ...] = (
@@ -304,7 +305,7 @@ def test_what_asks_for_more_than_a_token_is_computed_eagerly(folder: Path) -> No
         {"scoring": Scoring(first_row=0, targets=(1,), num_top=0)},
         {"draw": draw, "forks": (draw,)},
         {"draw": dataclasses.replace(draw, num_candidates=2)},
-        {"block_ids": tuple(range(9))},
+        {"block_ids": table_of(range(9))},
     )
     for changes in changed:
         assert graphs.bucket_of(Step(grants=(dataclasses.replace(one, **changes),))) is None, changes
@@ -324,7 +325,7 @@ def _noting(steps: list[Step]) -> Callable[..., Replayed]:
 
 def decode(name: str, at: int, blocks: tuple[int, ...], sampling: SamplingParams) -> Grant:
     draw = Draw(sampling=sampling, index=0, position=at)
-    return Grant(request_id=name, tokens=(at % 250,), start=at, block_ids=blocks, draw=draw)
+    return Grant(request_id=name, tokens=(at % 250,), start=at, block_ids=table_of(blocks), draw=draw)
 
 
 def test_a_replay_reads_its_static_inputs_and_the_pool_alone(folder: Path) -> None:
@@ -384,7 +385,7 @@ def test_a_failed_upload_leaves_nothing_believed(folder: Path) -> None:
     graphs = graphed(engine, RecordedCapture())
     engine.cache.pool.normal_()
     good = decode("a", 20, (3, 1), greedy(9))
-    bad = Grant(request_id="a", tokens=(1 << 70,), start=20, block_ids=(3, 1), draw=good.draw)
+    bad = Grant(request_id="a", tokens=(1 << 70,), start=20, block_ids=table_of((3, 1)), draw=good.draw)
     with pytest.raises(OverflowError, match="too large"):
         graphs.run(Step(grants=(bad,)), Bucket(1, 1, are_decodes=True))
     graphs.run(Step(grants=(good,)), Bucket(1, 1, are_decodes=True))
@@ -397,10 +398,10 @@ def test_a_packed_batch_is_the_batch() -> None:
     fork = Draw(sampling=greedy(3), index=1, position=0)
     step = Step(
         grants=(
-            Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=(3, 9, 4), draw=draw, forks=(fork,),
+            Grant(request_id="a", tokens=(4, 5, 6), start=14, block_ids=table_of((3, 9, 4)), draw=draw, forks=(fork,),
                   scoring=Scoring(first_row=1, targets=(5, 6), num_top=1)),
-            Grant(request_id="b", tokens=(7,), start=0, block_ids=(1,), draw=draw),
-            Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=(5, 6, 2), draw=None),
+            Grant(request_id="b", tokens=(7,), start=0, block_ids=table_of((1,)), draw=draw),
+            Grant(request_id="c", tokens=tuple(range(20)), start=0, block_ids=table_of((5, 6, 2)), draw=None),
         )
     )  # fmt: skip
     found, expected = (build(step, BLOCK, CPU) for build in (pack, Batch.of))

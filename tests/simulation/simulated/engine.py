@@ -213,7 +213,7 @@ class EngineProcess:
         if not self.scheduler.pool._blocks[block_id].references:
             self._breach(f"{self._front.name} reads block {block_id}, which nobody holds")
         for owner in self.scheduler.sequences.values():
-            if owner.block_table[-1:] == [block_id] and self.scheduler.policy.hands_off:
+            if owner.block_table and owner.block_table[-1] == block_id and self.scheduler.policy.hands_off:
                 used = owner.num_given - (len(owner.block_table) - 1) * BLOCK
                 if used < BLOCK and any(any(data[at + used * 4 : at + SPAN]) for at in range(0, len(data), SPAN)):
                     self._breach(f"{self._front.name} sends more of {owner.name} than the {used} slots of its tail")
