@@ -56,7 +56,8 @@ KILLS = [(state, side) for state in STATES for side in ("source", "taker") if (s
 
 def start(model: Path, transport: str, *flags: str) -> LiveCluster:
     """Start 1P2D; a pod that drains gives up what it has after a second."""
-    return LiveCluster(model, *FLAGS, "--decode", "2", "--drain-s", "1", *flags, PAGEWIRE_TRANSPORTS=transport)
+    environ = {"PAGEWIRE_TRANSPORTS": transport, "PAGEWIRE_INDEX_TIMEOUT_S": "1"}  # who has what is to be known
+    return LiveCluster(model, *FLAGS, "--decode", "2", "--drain-s", "1", *flags, **environ)
 
 
 async def complete_the_set(cluster: LiveCluster, num_prefill: int = 1, num_decode: int = 2) -> None:
