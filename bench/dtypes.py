@@ -28,6 +28,7 @@ from pagewire.core.clock import MonotonicClock
 from pagewire.core.messages import Role
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.block import table_of
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.step import Computed, Draw, Grant, Scoring, Step
 from pagewire.text.tokenizer import Tokenizer
@@ -58,7 +59,7 @@ def step_of(
                 request_id=str(number),
                 tokens=tokens,
                 start=start,
-                block_ids=tuple(range(number * per, number * per + num_blocks(start + len(tokens)))),
+                block_ids=table_of(range(number * per, number * per + num_blocks(start + len(tokens)))),
                 draw=GREEDY,
                 scoring=scoring,
             )

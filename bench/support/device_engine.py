@@ -28,6 +28,7 @@ from pagewire.core.sampling import SamplingParams
 from pagewire.core.sequence_spec import SequenceSpec
 from pagewire.engine import assembly
 from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.block import table_of
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.graph_limits import GraphLimits
 from pagewire.engine.graph_pool import GraphPool
@@ -163,7 +164,7 @@ def chunk_rows(name: str, folder: Path, engine: Engine, scale: Scale, found: dic
         ids = range(engine.cache.num_blocks)[-engine.cache.layout.num_blocks(num_tokens) :]
         draw = Draw(sampling=SamplingParams(temperature=TEMPERATURE, seed=1), index=0, position=num_tokens)
         tokens = tuple(3 + number % (scale.most_id - 3) for number in range(num_tokens))
-        chunk = Grant(request_id="chunk", tokens=tokens, start=0, block_ids=tuple(ids), draw=draw)
+        chunk = Grant(request_id="chunk", tokens=tokens, start=0, block_ids=table_of(ids), draw=draw)
         step = Step(grants=(*(_decodes(engine, others, kv_len, spared=len(ids)).grants if others else ()), chunk))
         graphs = runner.graphs
         row = {
@@ -258,7 +259,7 @@ def _decodes(engine: Engine, num_sequences: int, kv_len: int, spared: int = 0) -
     order = torch.randperm(num_blocks)[: num_sequences * of_each].view(num_sequences, of_each).tolist()
     grants = tuple(
         Grant(
-            request_id=f"decode-{number}", tokens=(5 + number,), start=kv_len - 1, block_ids=tuple(ids),
+            request_id=f"decode-{number}", tokens=(5 + number,), start=kv_len - 1, block_ids=table_of(ids),
             draw=Draw(sampling=SamplingParams(temperature=TEMPERATURE, seed=number), index=0, position=kv_len),
         )
         for number, ids in enumerate(order)

@@ -10,6 +10,7 @@ from unittest import mock
 from pagewire.core.clock import MonotonicClock
 from pagewire.core.sampling import SamplingParams
 from pagewire.engine.assembly import Engine, assemble, warm_up
+from pagewire.engine.block import table_of
 from pagewire.engine.config import EngineConfig
 from pagewire.engine.step import Draw, Grant, Step
 from pagewire.kernels.cpu_backend import CpuBackend
@@ -36,7 +37,7 @@ def step_of(engine: Engine, num_sequences: int, start: int, num_tokens: int) -> 
                 request_id=str(number),
                 tokens=tuple((number * 7 + at * 13) % 1000 + 5 for at in range(num_tokens)),
                 start=start,
-                block_ids=tuple(range(1 + number * per, 1 + (number + 1) * per)),
+                block_ids=table_of(range(1 + number * per, 1 + (number + 1) * per)),
                 draw=draw,
             )
             for number in range(num_sequences)
