@@ -57,6 +57,17 @@ def read_object(where: str, text: str, *, field: str) -> dict[str, Any]:
     return value
 
 
+def object_or_empty(text: str) -> dict[str, Any]:
+    """Return the object that a text of JSON is, one without members where it is none.
+
+    For what a model wrote: it may be cut off, or wrong.
+    """
+    try:
+        return read_object("it", text, field="")
+    except InvalidRequest:
+        return {}
+
+
 def _object(where: str, text: str, *, field: str) -> dict[str, Any]:
     try:
         value = _DECODER.decode(text)

@@ -45,7 +45,7 @@ class ToolDesk:
         shown = replace(ask, text_rules=self._rules(ask, tool_format))
         if ask.tools.is_forced:
             text = self._calls(ask.tools, tool_format)
-            forced = Grammar(kind=GrammarKind.LARK, text=text, field=ask.tools.words.choice)
+            forced = Grammar(kind=GrammarKind.LARK, text=text, field=ask.tools.words.tools)  # whose schemas it is of
             return replace(shown, grammar=forced)  # of an answer that is all calls no other grammar asks anything
         if ask.grammar is None:
             return shown

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.router.json_text import read_object
-from pagewire.text.tools.grammar import ANY_OBJECT
+from pagewire.router.json_text import object_or_empty
+from pagewire.text.tools.grammar import NO_ARGUMENTS
 from pagewire.text.tools.readings import Schema
 
-MAX_TOOLS = 128
+MAX_TOOLS = 1024  # OpenAI takes 128; agents of many servers bring more
 NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,128}")  # OpenAI takes 64, Anthropic as many
 NAMES = "a name of 1 to 128 letters, digits and any of _ . -"
 
@@ -50,7 +50,7 @@ class Tools:
     def schemas(self) -> Mapping[str, Schema]:
         """What the tools are called, and of what form their arguments are."""
         functions = (each["function"] for each in self.definitions)
-        return {each["name"]: each.get("parameters") or ANY_OBJECT for each in functions}
+        return {each["name"]: each.get("parameters") or NO_ARGUMENTS for each in functions}
 
     @property
     def barred(self) -> frozenset[str]:
@@ -101,7 +101,7 @@ def tools(body: Mapping[str, Any]) -> Tools | None:
     return Tools(
         definitions=tuple(given if words is _NOW else ({"type": "function", "function": each} for each in given)),
         callable=tuple(
-            (each["name"], each.get("parameters") or ANY_OBJECT) for each in functions if each["name"] in allowed
+            (each["name"], each.get("parameters") or NO_ARGUMENTS) for each in functions if each["name"] in allowed
         ),
         is_forced=choice.word == "required",
         is_single=choice.is_single or is_parallel is False,
@@ -145,10 +145,11 @@ def _message_call(where: str, call: object) -> dict[str, Any]:
 
 
 def _arguments(where: str, value: object) -> dict[str, Any]:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if value is None:
         return {}
     if isinstance(value, str):
-        return read_object(where, value, field="messages")
+        # The model's own words, sent back as they came: refused, a chat with one wrong call could never go on.
+        return object_or_empty(value)
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where} is the text of a JSON object", field="messages")
     return value

@@ -1,8 +1,10 @@
 """JSON schemas whose objects have the members that they name, and no others, unless they say so.
 
 To JSON Schema an object that names `properties` may have any others beside them. Who asks a model for one does not mean
-that: a small model that may go on with another member does, until its tokens are used up. Pure; knows JSON values.
-Invariant: what fits a closed schema fits the one that it was made of.
+that: a small model that may go on with another member does, until its tokens are used up. To JSON Schema a
+`format` is a remark, which libraries make of many types (`password`, `path`, `base64`), and one that is not known says
+nothing; llguidance refuses it. Pure; knows JSON values. Invariant: what fits a closed schema fits the one that it was
+made of.
 """
 
 from __future__ import annotations
@@ -24,23 +26,35 @@ _OF_MEMBERS = frozenset(
 )  # fmt: skip
 _OTHERS = frozenset(("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"))
 
+# That llguidance holds a text to.
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
+)
+
 
 def closed(text: str) -> str:
     """Return a schema, as JSON, in which objects that name members have no others, where nothing is said of those.
 
     `additionalProperties` says it. One that puts an object together of several schemas comes back as it is, for each of
-    these names some of the members; so does what is no JSON.
+    these names some of the members; so does what is no JSON. Formats that are not known are left out of either.
     """
     try:
         schema = json.loads(text)
         nodes = [*_nodes(schema)]
+        remarked = [node for node in nodes if isinstance(node.get("format"), str) and node["format"] not in _FORMATS]
+        for node in remarked:
+            del node["format"]
         if any(_puts_together(node) for node in nodes):
-            return text
+            return _written(schema) if remarked else text
         for node in filter(_names_all, nodes):
             node["additionalProperties"] = False
-        return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        return _written(schema)
     except (ValueError, RecursionError):
         return text
+
+
+def _written(schema: object) -> str:
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
 def _nodes(schema: object) -> Iterator[Node]:

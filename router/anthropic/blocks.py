@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagewire.core.errors import InvalidRequest
 from pagewire.router.events import Chunk
-from pagewire.router.json_text import read_object
+from pagewire.router.json_text import object_or_empty
 from pagewire.text.tools.reader import CallPart
 
 Json = dict[str, Any]
@@ -56,7 +55,7 @@ class ContentBlocks:
         if not self.blocks:
             return []
         if self.blocks[-1]["type"] == TOOL_USE:
-            self.blocks[-1]["input"] = _object(self._arguments)
+            self.blocks[-1]["input"] = object_or_empty(self._arguments)
         return [self._event("content_block_stop")]
 
     def _add(self, name: str, kind: str, text: str) -> Json:
@@ -76,11 +75,3 @@ class ContentBlocks:
     def _event(self, kind: str, **members: Any) -> Json:
         """Return an event of the last block."""
         return {"type": kind, "index": len(self.blocks) - 1, **members}
-
-
-def _object(text: str) -> Json:
-    """Return the arguments of a call, none where they are no object of JSON."""
-    try:
-        return read_object("input", text, field="")
-    except InvalidRequest:
-        return {}

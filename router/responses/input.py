@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagewire.core.errors import InvalidRequest, UnsupportedField
-from pagewire.router.json_text import read_object
 
 FIELD = "input"
 _ROLES = ("user", "assistant", "system", "developer")
@@ -86,7 +85,6 @@ class _Turns:
     def _call(self, where: str, item: Mapping[str, Any]) -> None:
         names = ("call_id", "name", "arguments")
         call_id, name, arguments = (_word(where, item, each) for each in names)
-        read_object(f"{where}.arguments", arguments or "{}", field=FIELD)
         if not self._goes_on:
             self._begin("")
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

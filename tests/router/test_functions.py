@@ -93,7 +93,7 @@ async def test_templates_and_grammars_are_those_of_tools(valkey: ValkeyServer, t
         assert first.sampling.grammar is not None
         assert second.sampling.grammar is not None
         assert first.sampling.grammar.text == second.sampling.grammar.text
-        assert (first.sampling.grammar.field, second.sampling.grammar.field) == ("tool_choice", "function_call")
+        assert (first.sampling.grammar.field, second.sampling.grammar.field) == ("tools", "functions")
         told = await router.http.post("/tokenize", json={"messages": old, "functions": FUNCTIONS})
         assert tuple(told.json()["tokens"]) == first.tokens
 

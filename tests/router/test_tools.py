@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ async def test_an_answer_that_a_stop_string_cuts_within_a_call_waits_for_nothing
 @pytest.mark.parametrize("format_name", FORMATS)
 async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tmp_path: Path, format_name: str) -> None:
     pod = FakePod("c0")
-    both: list[tuple[str, dict[str, Any]]] = [("get_weather", SCHEMA), ("now", {"type": "object"})]
+    both: list[tuple[str, Mapping[str, Any]]] = [("get_weather", SCHEMA), ("now", grammar.NO_ARGUMENTS)]
     async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:
         for fields, tools, is_single in (
             ({"tool_choice": "required"}, both, False),
@@ -136,7 +137,7 @@ async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tm
             await chat(router, "hello", **fields)
             asked = pod.submits[-1].spec.sampling.grammar
             assert asked is not None
-            assert (asked.kind, asked.field) == (GrammarKind.LARK, "tool_choice")
+            assert (asked.kind, asked.field) == (GrammarKind.LARK, "tools")
             assert asked.text == grammar.calls(FORMATS[format_name], tools, {}, is_single=is_single)
         await chat(router, "hello", tool_choice="auto")
         assert pod.submits[-1].spec.sampling.grammar is None
@@ -145,7 +146,7 @@ async def test_a_forced_call_is_a_grammar_of_the_format(valkey: ValkeyServer, tm
         asked = pod.submits[-1].spec.sampling.grammar
         assert asked is not None
         assert (asked.field, asked.text) == (
-            "tool_choice", grammar.calls(FORMATS[format_name], both, {}, is_single=False),
+            "tools", grammar.calls(FORMATS[format_name], both, {}, is_single=False),
         )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ async def test_an_answer_is_calls_or_what_another_field_asks_for(
     valkey: ValkeyServer, tmp_path: Path, format_name: str
 ) -> None:
     pod = FakePod("c0")
-    both: list[tuple[str, dict[str, Any]]] = [("get_weather", SCHEMA), ("now", {"type": "object"})]
+    both: list[tuple[str, Mapping[str, Any]]] = [("get_weather", SCHEMA), ("now", grammar.NO_ARGUMENTS)]
     said = SAID[format_name].removeprefix("I see.").lstrip()
     in_json = json.dumps({"city": said})
     async with running_router(valkey.connection_url, model(tmp_path, format_name), pod) as router:

@@ -88,3 +88,18 @@ def test_what_says_more_of_its_members_or_puts_objects_together_stays_as_it_is(s
 @pytest.mark.parametrize("text", NO_JSON, ids=lambda text: text[:20])
 def test_what_is_no_json_is_left_for_others_to_refuse(text: str) -> None:
     assert closed(text) == text
+
+
+@pytest.mark.parametrize("name", ["password", "path", "binary", "base64", "uri-reference", "regex", "", "int64"])
+@pytest.mark.parametrize("others", [{}, {"allOf": [A, B]}])
+def test_a_format_that_is_not_known_says_nothing(name: str, others: dict[str, Any]) -> None:
+    members = {"format": {"type": "string", "format": name}, "d": {"type": "string", "format": "date"}}
+    told = {"type": "object", "properties": members, "$defs": {"o": others}}
+    said = closed(json.dumps(told))
+    assert accepts(said, '{"format":"a b","d":"2025-01-31"}')
+    assert not accepts(said, '{"d":"a b"}')
+    assert not accepts(said, '{"format":5}')
+
+
+def test_a_format_that_is_no_text_stays_for_who_refuses_it() -> None:
+    assert json.loads(closed('{"type": "string", "format": 5}')) == {"type": "string", "format": 5}

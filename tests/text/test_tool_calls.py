@@ -578,6 +578,13 @@ def test_a_schema_may_say_nothing(tokenizer: LLTokenizer, tool_format: ToolForma
         assert accepts(tokenizer, optional, written(tool_format, [("now", arguments)], as_json))
 
 
+@pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
+def test_a_tool_that_says_nothing_of_its_arguments_has_none(tokenizer: LLTokenizer, tool_format: ToolFormat) -> None:
+    lark = grammar.calls(tool_format, [("now", grammar.NO_ARGUMENTS)], {}, is_single=True)
+    assert accepts(tokenizer, lark, written(tool_format, [("now", {})]))
+    assert not accepts(tokenizer, lark, written(tool_format, [("now", {"a": "b"})], as_json))
+
+
 @pytest.mark.parametrize(
     ("schema", "allowed", "forbidden"),
     [

@@ -17,7 +17,7 @@ from pagewire.text.tools import keyed
 from pagewire.text.tools.formats import Keywords, ToolFormat
 from pagewire.text.tools.readings import Schema
 
-ANY_OBJECT: Schema = {"type": "object"}
+NO_ARGUMENTS: Schema = {"type": "object", "properties": {}}  # of a tool that says nothing of them
 _DEFINITIONS = ("$defs", "definitions")
 
 
