@@ -104,9 +104,9 @@ def measure(num_sequences: int, context: int, num_steps: int) -> dict[str, list[
 def main() -> None:
     """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sequences", type=int, nargs="+", default=[32, 64, 256])
+    parser.add_argument("--sequences", type=int, nargs="+", default=[32, 64, 256, 256])
     parser.add_argument(
-        "--context", type=int, nargs="+", default=[512, 4096, 512], help="tokens, one for each of those"
+        "--context", type=int, nargs="+", default=[512, 4096, 512, 8192], help="tokens, one for each of those"
     )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path, metavar="PATH")
@@ -123,7 +123,7 @@ def main() -> None:
             told = ", ".join(f"{key} {value:.0f} ({value / num_sequences:.2f} each)" for key, value in each.items())
             print(f"{num_sequences:4} x {context:5}  {name:8} {told}", flush=True)
     if options.json is not None:
-        told = {"command": command(), "machine": machine(), "versions": versions(), "figures": figures}
+        told = {"command": command(sys.argv), "machine": machine(), "versions": versions("torch"), "figures": figures}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
 
 
