@@ -137,12 +137,6 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions",
      {**HELLO, "tools": [{"type": "function", "function": {"name": "f", "description": "\ud800"}}]},
      "tools", "Unicode"),
-    ("chat/completions",
-     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a":"\\ud800"}'}}]}]},
-     "messages", "Unicode"),
-    ("chat/completions",
-     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a":NaN}'}}]}]},
-     "messages", "NaN"),
     ("completions", {"response_format": {"type": "xml"}}, "response_format", "'xml' is not supported"),
     ("completions", {"response_format": {"type": "json_schema"}}, "response_format", "schema is missing"),
     ("completions", {"response_format": 5}, "response_format", "an object"),
@@ -171,17 +165,14 @@ HTTP_ONLY: list[tuple[str, dict[str, Any], str, str]] = [
     ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages", "has a name"),
     ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": {"a": 1}}]}, "messages", "is a list"),
     ("chat/completions",
-     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-     "messages", "not JSON"),
-    ("chat/completions",
-     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}]},
+     {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": []}}]}]},
      "messages", "JSON object"),
     ("chat/completions", {**HELLO, "tools": {}}, "tools", "a list"),
     ("chat/completions", {**HELLO, "tools": [5]}, "tools", "tools.0 is not an object"),
     ("chat/completions", {**HELLO, "tools": [{"type": "web_search"}]}, "tools", "not 'function'"),
     ("chat/completions", {**HELLO, "tools": [{"type": "function"}]}, "tools", "has a name"),
     ("chat/completions", {**HELLO, "tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "letters"),
-    ("chat/completions", {**HELLO, "tools": [TOOL] * 129}, "tools", "at most 128"),
+    ("chat/completions", {**HELLO, "tools": [TOOL] * 1025}, "tools", "at most 1024"),
     ("chat/completions", {**HELLO, "tools": [TOOL]}, "tools", "not known"),
     ("chat/completions", {**HELLO, "tool_choice": "required"}, "tool_choice", "no tools"),
     ("chat/completions", {**HELLO, "tools": [TOOL], "tool_choice": "any"}, "tool_choice", "names a function"),
@@ -414,10 +405,6 @@ async def test_grpc_refuses_the_same_by_name(start: StartRouter) -> None:
         code, _, named, text = await refusal(router, pb.GenerateRequest(chat=alien))
         assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
         assert "messages.0.role is 'alien'" in text
-        half = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments='{"a": "\\ud800"}')])
-        code, _, named, text = await refusal(router, pb.GenerateRequest(chat=pb.ChatPrompt(messages=[half])))
-        assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
-        assert "Unicode" in text
         said = [pb.ChatMessage(role="user", content="a")]
         for chat, field in (
             (pb.ChatPrompt(messages=said, chat_template_kwargs="{"), "chat_template_kwargs"),
