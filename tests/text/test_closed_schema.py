@@ -103,3 +103,18 @@ def test_a_format_that_is_not_known_says_nothing(name: str, others: dict[str, An
 
 def test_a_format_that_is_no_text_stays_for_who_refuses_it() -> None:
     assert json.loads(closed('{"type": "string", "format": 5}')) == {"type": "string", "format": 5}
+
+
+@pytest.mark.parametrize(
+    ("schema", "option", "text"),
+    [
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "coerce_one_of", "1.5"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "lenient", "[1,2]"),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}}, "lenient", '{"a":1}'),
+        ({"not": {"type": "string"}}, "lenient", "1"),
+    ],
+    ids=["oneOf", "uniqueItems", "propertyNames", "not"],
+)
+def test_what_is_not_supported_is_taken_by_an_option_alone(schema: dict[str, Any], option: str, text: str) -> None:
+    assert LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(closed(json.dumps(schema))))
+    assert accepts(closed(json.dumps({**schema, "x-guidance": {option: True}})), text)
