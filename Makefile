@@ -31,7 +31,7 @@ PROTO_PYTHON ?= $(BIN)/python
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test sanitize-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
+.PHONY: gpu setup demo up test engine-test transfer-test attack-test router-test cluster-test exact-test fault-test simulation-test sanitize-test stalled-test chaos-test load-test ui-test ui-pictures fuzz-test fuzz-long slo-peers-test compose-test compose-test-if-possible \
   mutation-test mutation-sample check protos generate lock chart-tools chart-schema support sbom audit release-wire slo-samples model setup-system setup-containers help
 
 setup: $(STAMP) model  ## .venv with everything in it, and the default model
@@ -138,6 +138,12 @@ SIMULATION := PYTHONPATH=tests/simulation:tests/support PYTHONHASHSEED=0 HF_HUB_
 simulation-test: setup  ## a cluster in one process and virtual time: SEEDS=2000 plays full of faults, or SEED=7 again and made small
 	$(SIMULATION) $(if $(SEED),replay $(SEED),run --seeds $(SEEDS))
 	$(if $(SEED),,PYTHONHASHSEED=0 $(SIDE_BY_SIDE) worksteal tests/simulation)
+
+# Whatever waits for a moment only, or takes a deadline for long, shows itself; so do tests that are too strict.
+STALLS ?= 0.05
+TESTS ?= tests/router
+stalled-test: setup  ## TESTS=tests/router while every Python process stands still for STALLS=0.05 of the time (not in CI)
+	PYTHONPATH=tests/support/stalled PAGEWIRE_STALLS=$(STALLS) $(SIDE_BY_SIDE) worksteal $(TESTS)
 
 chaos-test: setup  ## every fault of processes, resources and wires on a cluster under load: minutes, not in CI
 	HF_HUB_OFFLINE=1 $(BIN)/python bench/chaos.py
