@@ -298,7 +298,7 @@ class Scheduler:
         """
         budget = StepBudget(self.limits.max_num_batched_tokens, max_prefill_tokens)
         preempted_before = self.num_preemptions
-        if self.scheduling.changes:
+        if self.scheduling.changes:  # else they are in order, for each was put in its place
             self.running.sort(key=self.rank)
         decodes: list[Sequence] = []
         prompts: list[Sequence] = []
