@@ -227,7 +227,7 @@ def test_blocks_of_one_that_ended_are_held_until_the_step_behind_is_over() -> No
     assert "a" not in scheduler.sequences
     assert names(scheduler.running) == ["b"]
     assert scheduler.pool.num_free == num_free
-    assert scheduler.num_orphaned() == 0, "they are held for somebody"
+    assert scheduler.pool.num_orphaned(scheduler.tables()) == 0, "they are held for somebody"
     assert scheduler.land() == {"a"}
     assert scheduler.pool.num_free + scheduler.pool.num_cached == num_free + 2
     assert (scheduler.land(), scheduler.ahead) == (set(), frozenset())
@@ -241,7 +241,7 @@ def test_of_one_for_whom_nothing_is_begun_blocks_are_given_back_at_once() -> Non
     scheduler.end(scheduler.sequences["a"])
     assert scheduler.pool.num_free + scheduler.pool.num_cached == num_free + 2
     assert scheduler.land() == set()
-    assert scheduler.num_orphaned() == 0
+    assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
 
 
 def test_within_a_block_it_takes_none() -> None:

@@ -161,7 +161,7 @@ def test_commands_in_any_order_leak_nothing(data: st.DataObject, num_blocks: int
                 if step is not None:
                     run(scheduler, step)
         scheduler.pool.check()
-        assert scheduler.num_orphaned() == 0
+        assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
         assert scheduler.pool.num_reserved == sum(s.promised for s in scheduler.sequences.values())
         assert held.keys() == scheduler.holds.keys()
     for name in held:

@@ -245,3 +245,17 @@ def test_what_runs_and_waits_is_counted_in_tokens() -> None:
     add(prompt, "a", 8)
     stepped(prompt)
     assert prompt.decodes_ahead() == (StepShape(decodes=0, attended=0), 6)
+
+
+def test_blocks_that_nobody_holds_are_counted_among_those_of_sequences_and_holds() -> None:
+    scheduler = small_scheduler(window=4)
+    add(scheduler, "r", 20)
+    for _ in range(3):
+        stepped(scheduler)
+    assert scheduler.sequences["r"].num_gone > 0
+    scheduler.holds["h"] = scheduler.pool.allocate(2)
+    assert scheduler.num_orphaned() == 0
+    lost = scheduler.pool.allocate(3)
+    assert scheduler.num_orphaned() == 3
+    scheduler.pool.release(lost)
+    assert scheduler.num_orphaned() == 0

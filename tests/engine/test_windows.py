@@ -44,7 +44,7 @@ def run_held(built: Engine, heard: Heard | None = None) -> tuple[Heard, int]:
         built.loop.check()
         heard.hear(done)
         most = max([most, *(len(each.held) for each in built.scheduler.sequences.values())])
-        assert built.scheduler.num_orphaned() == 0
+        assert built.scheduler.pool.num_orphaned(built.scheduler.tables()) == 0
     return heard, most
 
 

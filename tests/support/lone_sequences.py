@@ -87,7 +87,7 @@ def granted(scheduler: Scheduler, max_prefill_tokens: int | None = None) -> list
     """Return the grants of the next step, none when nothing can advance."""
     step = scheduler.schedule(max_prefill_tokens)
     scheduler.pool.check()
-    assert scheduler.num_orphaned() == 0
+    assert scheduler.pool.num_orphaned(scheduler.tables()) == 0
     assert step is None or step.grants
     return [] if step is None else list(step.grants)
 
